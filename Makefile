@@ -60,7 +60,7 @@ test-full: $(READY) servers ## the tests that run small in CI (marked at_scale),
 
 test-ceph: oracles ## the tests of stores, registered tars and formats in buckets against Ceph, from Debian's packages
 	scripts/install-ceph.sh
-	$(PYTEST) tests/storage tests/oracles tests/penstock/sources tests/assets/ingest -m ceph
+	$(PYTEST) tests/storage tests/oracles tests/penstock/formats/exchange tests/assets/ingest -m ceph
 
 test-gpu: $(READY) ## the tests that need an NVIDIA GPU (with torch's build for it in .venv): one is enough
 	$(BIN)/python -c 'import torch; torch.cuda.is_available() or exit(f"torch {torch.__version__} sees no GPU here")'

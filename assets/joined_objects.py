@@ -17,7 +17,7 @@ from .source_formats import JOINED, companions
 
 if TYPE_CHECKING:
     from loader.dataset.columnar.choices import Options
-    from penstock.sources.importing.importer import Readable
+    from penstock.formats.importing.importer import Readable
 
     from .sources import Source
 
@@ -75,7 +75,7 @@ class JoinedObjects:
 
         Costs a read of the metadata. Raises: InvalidStore; StoreError.
         """
-        from penstock.sources import joining_importer
+        from penstock.formats import joining_importer
 
         listed = self._now()
         with self._lock:
@@ -95,7 +95,7 @@ class JoinedObjects:
         self, prefix: str, start_after: str, refuse: Refuse, *, seek: bool = False, outside: bool = False
     ) -> Iterator[ObjectInfo]:
         """List as `refusals.list_place`: the whole place is always listed."""
-        from penstock.sources.importing.importer import joined
+        from penstock.formats.importing.importer import joined
 
         files = list_place(self.place, refuse=refuse, outside=outside)
         infos, beside = tuple(files), companions(self._format)
@@ -115,7 +115,7 @@ class JoinedObjects:
 
     def head(self, key: str) -> ObjectInfo:
         """Return size and change token of an object, all of its files as they are now. Raises: ObjectNotFound."""
-        from penstock.sources.importing.importer import joined
+        from penstock.formats.importing.importer import joined
 
         return joined(self._heads(key))
 
@@ -133,7 +133,7 @@ class JoinedObjects:
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
         """Return exactly `nbytes` bytes of an object from `offset`. Raises: Changed; StoreError."""
-        from penstock.sources.importing.importer import joined
+        from penstock.formats.importing.importer import joined
 
         files = self._files(key)
         if not files:
@@ -176,8 +176,8 @@ class JoinedObjects:
         return found or self._look(tuple(list_place(self.place)))
 
     def _look(self, infos: Sequence[ObjectInfo]) -> _Listed:
-        from penstock.sources import joining_importer
-        from penstock.sources.importing.importer import files_of
+        from penstock.formats import joining_importer
+        from penstock.formats.importing.importer import files_of
 
         names = joining_importer(self._format).names_in(self.place, infos, self._options)
         found = _Listed(infos, *files_of(names, {info.key: info for info in infos}))

@@ -1,8 +1,8 @@
-"""Formats of raw objects that are no media: their samples are taken as they are, not cut.
+"""Formats of raw objects whose samples are ingested as they are, without cuts.
 
-Walked formats are those of `loader.foreign`, whose samples are spans of an object. Read ones are those of
-`penstock.sources`, whose samples an importer makes. A raw object holds all bytes of its samples: by its SHA-256 they
-are deduplicated, split and taken down. It may lie in several files (`JOINED`, `joined_objects`).
+The samples of a walked format (`penstock.formats.registration`) are spans of an object. An importer of
+`penstock.formats` makes the samples of a read format. A raw object holds all bytes of its samples: they are
+deduplicated, split and taken down by its SHA-256. It may lie in several files (`JOINED`, `joined_objects`).
 
 The registries are imported for a source with a format alone: definitions of media do without.
 """
@@ -23,14 +23,14 @@ KEYED_BY_PLACE = frozenset({"lance"})
 
 def walked_formats() -> list[str]:
     """Return the formats whose samples may stay in place."""
-    from loader.foreign import FORMATS
+    from penstock.formats.registration import FORMATS
 
     return sorted(FORMATS)
 
 
 def read_formats() -> list[str]:
     """Return the formats whose samples are copied."""
-    from penstock.sources import IMPORTERS
+    from penstock.formats import IMPORTERS
 
     return sorted(IMPORTERS)
 
@@ -39,7 +39,7 @@ def companions(format: str) -> re.Pattern[str] | None:
     """Return the names of objects that tell of others, and hold no samples; None where objects stand for themselves."""
     if not format:
         return None
-    from penstock.sources import COMPANIONS
+    from penstock.formats import COMPANIONS
 
     return COMPANIONS.get(format)
 
@@ -52,7 +52,7 @@ def strangers(format: str) -> tuple[Callable[[str], str], Callable[[str], bool]]
     """
     if not format:
         return lambda key: "", lambda key: False
-    from loader.foreign.formats.live_files import is_no_table_file, table_log
+    from penstock.formats.registration.live_files import is_no_table_file, table_log
 
     return partial(table_log, format), partial(is_no_table_file, format)
 
@@ -62,8 +62,8 @@ def check_format(whose: str, format: str, in_place: bool, options: "Options") ->
 
     whose: the source's name. options: key, fields and names that are left out.
     """
-    from penstock.sources import importer_named
-    from penstock.sources.importing.importer import check_options
+    from penstock.formats import importer_named
+    from penstock.formats.importing.importer import check_options
 
     walked, read = walked_formats(), read_formats()
     if format not in walked + read:

@@ -23,7 +23,7 @@ from loader.dataset.shards.part import SHARDS_SCHEMA
 from loader.dataset.tables.manifest import Change, GroupExtent
 from loader.dataset.tables.parquet import put_table
 from loader.storage.store import ObjectInfo
-from penstock.gc import Moment, Options, collect
+from penstock.upkeep.gc import Moment, Options, collect
 
 OBJECTS = 1_000_000
 SHARD_BYTES, INDEX_BYTES = 2**28, 2**16

@@ -11,8 +11,8 @@ from resources.storage import RootResource
 )
 def look(context: dg.OpExecutionContext, root: RootResource) -> None:
     """Write metadata of the run: objects and bytes per dataset, and the output of `penstock gc plan`."""
-    from penstock.gc import Options, collect
-    from penstock.takedown.record import condemned
+    from penstock.denied.record import condemned
+    from penstock.upkeep.gc import Options, collect
 
     with root.opened() as opened:
         options = Options(condemned=condemned(opened.store, opened.state.denies))

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import loader
 from loader.errors import PenstockError
-from loader.foreign import FORMATS as REGISTERED
-from loader.foreign.register import register
 from loader.storage import open_store
-from penstock.sources.content_digest import content_digest
-from penstock.sources.importing.importer import NO_OPTIONS, Options
-from penstock.sources.run_import import import_place
+from penstock.formats.content_digest import content_digest
+from penstock.formats.importing.importer import NO_OPTIONS, Options
+from penstock.formats.registration import FORMATS as REGISTERED
+from penstock.formats.registration.register import register
+from penstock.formats.run_import import import_place
 
 from .case import Report, begin_case, held, left_behind, peak_mib
 from .mutations import damaged

@@ -18,12 +18,12 @@ import pyarrow as pa
 from pyarrow import ipc
 
 import loader
-from loader.foreign import FORMATS as REGISTERED
 from loader.modalities.video.packet_table import index_packets
 from loader.storage import open_store
-from penstock.sources import FORMATS as WRITTEN
-from penstock.sources import IMPORTERS
-from penstock.sources.run_export import export
+from penstock.formats import FORMATS as WRITTEN
+from penstock.formats import IMPORTERS
+from penstock.formats.registration import FORMATS as REGISTERED
+from penstock.formats.run_export import export
 
 from .log_places import bags, mcap_files
 from .seeds import small_video

@@ -10,8 +10,8 @@ import pytest
 from benchmarks.data import Data, make
 from benchmarks.exchange import formats, places, rows, tables, tars
 from benchmarks.exchange.__main__ import page_of
-from loader.foreign import FORMATS
-from penstock.sources import IMPORTERS
+from penstock.formats import IMPORTERS
+from penstock.formats.registration import FORMATS
 
 
 def test_archives_of_numpy_are_those_of_tarfile(tmp_path: Path) -> None:

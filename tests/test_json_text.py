@@ -80,7 +80,7 @@ def test_any_bytes_are_a_value_that_can_be_written_again_or_damaged(data: bytes)
 
 
 OWN = {
-    "penstock/sources/streaming_epoch.py": "a process of its own, told by this version's code over a pipe",
+    "penstock/formats/mds/streaming_epoch.py": "a process of its own, told by this version's code over a pipe",
     "loader/modalities/text.py": "a field's value is whatever was written, NaN and large integers included",
     "loader/dataset/labels/rows.py": "labels may be NaN; half characters are refused with their column",
     "loader/dataset/writing/spill.py": "a scratch file of the same process",
@@ -89,14 +89,14 @@ OWN = {
     "loader/dataset/log/snapshots.py": "a hint's checksum is compared",
     "loader/dataset/tables/manifest.py": "a manifest's SHA-256 is compared",
     "loader/storage/cloud/credentials.py": "a file of the operator's own",
-    "penstock/doctor/settings/gcs_bucket.py": "an option of the operator's own",
-    "penstock/sources/importers/jsonl.py": "names that come twice in a row are refused, and its errors name the row",
+    "penstock/upkeep/doctor/gcs_bucket.py": "an option of the operator's own",
+    "penstock/formats/tables/jsonl.py": "names that come twice in a row are refused, and its errors name the row",
     "penstock/compute/engines/kubernetes_api.py": "the cluster's own API server, whose damage is silence of the engine",
     "penstock/compute/engines/ray_driver.py": "an argument of the command line, from this version's engine",
     "penstock/compute/engines/ray_engine.py": "the cluster's own head, whose damage is silence of the engine",
     "penstock/verbs/doctor.py": "an argument of the command line",
     "penstock/view/replays/metrics_file.py": "a file that the caller named, whose numbers may be NaN",
-    "penstock/takedown/removing/derived.py": "a takedown looks at whatever can be read",
+    "penstock/upkeep/takedown/derived.py": "a takedown looks at whatever can be read",
     "assets/watch/alarms.py": "the sensor's own cursor",
     "assets/media/text.py": "a document's other fields are not kept",
     "assets/featurizers/models/networks/of_timm.py": "weights that the operator named",

@@ -18,14 +18,7 @@ from loader.dataset.tables.manifest import read_manifest
 from loader.dataset.tables.parquet import get_table
 from loader.errors import ObjectNotFound
 from penstock.compute.pool import Compute, Progress
-from penstock.stages import (
-    KnownRecords,
-    StageRecord,
-    Upstream,
-    current_record,
-    fingerprint,
-    partitions,
-)
+from penstock.stages import KnownRecords, StageRecord, Upstream, current_record, fingerprint, partitions
 
 from ..featurizers import Featurizer
 from ..featurizers.clashes import check_beside

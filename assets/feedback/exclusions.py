@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from loader.storage import Store
-from penstock.exclusions.exclusion import records, standing
+from penstock.upkeep.exclusion import records, standing
 
 
 def excluded_units(

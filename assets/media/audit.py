@@ -5,14 +5,14 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from .audio.audit import audit_audio
+from .clips.audit_and_cut import Ahead
 from .cutters import MEDIA_KINDS, kind_of
 from .image.audit import audit_image
 from .media_table import Row, media_row
 from .policy import CutPolicy
 from .text import audit_text
 from .unit import Kind
-from .video.audit_and_cut import Ahead
-from .video.measure.audit import audit_video
+from .video.audit import audit_video
 
 AUDITS: Mapping[Kind, Callable[[str, CutPolicy, Ahead | None], Row]] = {
     "image": lambda path, *_: audit_image(path),

@@ -40,7 +40,7 @@ CUTTERS: Mapping[Kind, Cutter] = {
         function="assets.media.image.cut:cut_image", facts="photo.json", has_label=True, takes_known=False
     ),
     "video": Cutter(
-        function="assets.media.video.cut:cut_video", facts="clip.json", has_label=False, takes_known=True
+        function="assets.media.clips.cut:cut_video", facts="clip.json", has_label=False, takes_known=True
     ),
     "audio": Cutter(
         function="assets.media.audio.cut:cut_audio", facts="speech.json", has_label=False, takes_known=True

@@ -113,7 +113,7 @@ class CutResult:
 def audit_object(request: AuditRequest) -> AuditResult:
     """Audit one object; its scratch folder is left empty."""
     from .audit import audit
-    from .video.audit_and_cut import Ahead, put_clips
+    from .clips.audit_and_cut import Ahead, put_clips
 
     scratch = Path(request.scratch)
 

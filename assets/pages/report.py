@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from penstock.card.rendering.escape import clean, markdown_text
 from penstock.stages import StageRecord
+from penstock.text import clean, markdown_text
 
 from ..media.media_table import MEDIA
 from ..tables import RAW_OBJECTS, TEXTS, UNITS

@@ -13,9 +13,9 @@ import dagster as dg
 import loader
 from loader.errors import ObjectNotFound, PenstockError
 from penstock.card.build import build_card
-from penstock.card.rendering.escape import markdown_text
 from penstock.card.rendering.markdown import table
 from penstock.card.stored import card_folder, read_card, save_card
+from penstock.text import markdown_text
 
 from ..pages import plots
 

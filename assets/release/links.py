@@ -6,7 +6,7 @@ from urllib.parse import quote
 import dagster as dg
 
 import loader
-from penstock.card.rendering.escape import markdown_text
+from penstock.text import markdown_text
 from resources.viewer import version_page
 
 from ..pages.report import Markdown, Metadata, code_block, link, markdown_table, viewer_metadata

@@ -11,9 +11,9 @@ from loader.dataset.log.state import State
 from loader.dataset.versions.version import open_record
 from loader.errors import Conflict, StageNotPublished
 from penstock.approve import stops
-from penstock.card.rendering.escape import markdown_text
-from penstock.exclusions.publish import obey
 from penstock.stages import StageRecord, current_record, found_records, newest_listed
+from penstock.text import markdown_text
+from penstock.upkeep.exclude import obey
 from resources.storage import RootResource
 
 from ..feedback.exclusions import excluded_by_reason

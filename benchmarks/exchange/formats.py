@@ -6,8 +6,8 @@ from pathlib import Path
 
 import loader
 from loader.storage import open_store
-from penstock.sources.importing.importer import Options
-from penstock.sources.run_import import import_place
+from penstock.formats.importing.importer import Options
+from penstock.formats.run_import import import_place
 
 from ..latency_server import BUCKET, latency_store
 from ..throughput import say

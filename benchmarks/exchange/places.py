@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 import loader
 from loader.storage import open_store
-from penstock.sources.run_export import export
-from tests.penstock.sources.records import example, record
+from penstock.formats.run_export import export
+from tests.penstock.formats.exchange.records import example, record
 
 from . import tars
 from .rows import PHOTO

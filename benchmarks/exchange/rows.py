@@ -14,11 +14,11 @@ from functools import partial
 from pathlib import Path
 
 import loader
-from loader.foreign.formats.window import MOST_BYTES
-from loader.foreign.register import register
 from loader.storage import ObjectInfo, Store, open_store
 from penstock.cli import main
-from penstock.sources.run_export import export
+from penstock.formats.reading.window import MOST_BYTES
+from penstock.formats.registration.register import register
+from penstock.formats.run_export import export
 
 from ..latency_server import BUCKET, CREDENTIALS, Served, latency_store
 from ..page import ratios

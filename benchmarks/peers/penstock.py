@@ -114,9 +114,9 @@ def mixture(task: Task) -> Iterator[Any]:
 
 def registered(format: str, task: Task) -> Iterator[Any]:
     """The same samples in another format, trained on where they lie."""
-    from loader.foreign.register import register
     from loader.storage import open_store
-    from penstock.sources.run_export import export
+    from penstock.formats.registration.register import register
+    from penstock.formats.run_export import export
 
     place = task.folder.with_name(f"{task.folder.name}-as-{format}")
     folder = task.folder.with_name(f"{task.folder.name}-registered-{format}")
@@ -130,8 +130,8 @@ def registered(format: str, task: Task) -> Iterator[Any]:
 def over_parquet(share: int, task: Task) -> Iterator[Any]:
     """A registered table. share: the cache holds one such part of it, as of a table that is larger."""
     from loader.dataset.columnar.chunk_cache import CHUNKS
-    from loader.foreign.register import register
     from loader.order.random import lanes
+    from penstock.formats.registration.register import register
 
     place = tables.make(task.data, task.folder.with_name(f"{task.folder.name}-table"))
     folder = task.folder.with_name(f"{task.folder.name}-over-table")

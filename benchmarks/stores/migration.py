@@ -41,7 +41,7 @@ sys.exit(code)
 """A small process in between: the peak of a program begins with that of who starts it."""
 _INSTALLED = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 """What is installed was compiled once."""
-IMPORTED = "import loader, obstore, penstock.cli, penstock.migrate.prefixes.copy"
+IMPORTED = "import loader, obstore, penstock.cli, penstock.upkeep.migrate.prefix_copy"
 """What a migration from bucket to bucket imports."""
 
 

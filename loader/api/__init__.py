@@ -23,11 +23,12 @@ from .plans import by_score, open_plan, plan, source, write_part
 from .torch import torch_dataset
 
 if TYPE_CHECKING:
+    from penstock.formats.open_foreign import open_foreign
+
     from ..dataset.shards.part import Part
     from ..dataset.splits import split_of
     from ..dataset.versions.stored_list import listed
     from ..dataset.writer import Writer
-    from ..foreign.open_foreign import open_foreign
     from ..modalities.audio.request import audio
     from ..modalities.image.random_crop import random_resized_crop
     from ..modalities.image.request import image
@@ -98,7 +99,7 @@ _LATER = {
     "image": "..modalities.image.request",
     "on": ".on_device",
     "listed": "..dataset.versions.stored_list",
-    "open_foreign": "..foreign.open_foreign",
+    "open_foreign": "penstock.formats.open_foreign",
     "random_resized_crop": "..modalities.image.random_crop",
     "read_trail": "..run.trail.read_trail",
     "plan_of": ".plan_of",

@@ -16,13 +16,13 @@ from loader.modalities.video.request import is_run
 from loader.storage import RangeReader
 
 from ..progress import progress
+from ..text import clean
 from ..units import length
 from .counting.classes import media_field
 from .counting.kinds import KindScan
 from .counting.layout import part_fields
 from .counting.scan import Scan
 from .pictures import Picture, picture_of
-from .rendering.escape import clean
 from .value import Example
 
 MAX_FIELD_BYTES = 32 * 2**20

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..card.rendering.escape import terminal_text
+from ..text import terminal_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

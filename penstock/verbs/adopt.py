@@ -15,7 +15,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> Answer:
     """Adopt a version. Exit status 1 when an object could not be copied."""
-    from ..registered.adoption import adopt
+    from ..formats.registration.adoption import adopt
 
     done = adopt(loader.Root(arguments.root), arguments.ref, workers=arguments.workers)
     return done.to_json(), done.to_text(), int(bool(done.failures))

@@ -37,7 +37,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> Answer:
     """Return a rank's part of a step, or one slot of it."""
-    from ..view.inspect.runs.recorded_step import told_by_trail
+    from ..view.inspect.recorded_step import told_by_trail
     from ..view.replays.recipe_process import RecipeProcess
     from ..view.replays.replays import Replayers, Replays
     from ..view.replays.training import Training, where
@@ -80,11 +80,11 @@ def _looked(
     from loader.storage.mirror.store import primary_of
 
     from ..view.inspect.plain_text import slot_text, step_text
-    from ..view.inspect.samples.held_steps import AskedRuns
-    from ..view.inspect.shown.shown_batch import shown_batch
+    from ..view.inspect.shown_batch import shown_batch
     from ..view.inspect.slot_record import slot_record, slot_values
     from ..view.inspect.step_record import part_of, step_record, step_values, whole_values
     from ..view.replays.replayed_values import slot_itself
+    from ..view.samples.held_steps import AskedRuns
 
     plain_batch = partial(shown_batch, n_pictured=0)
     if arguments.slot is not None:

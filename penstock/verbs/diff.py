@@ -17,7 +17,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> Answer:
     """Show the changes from a to b."""
-    from ..diff import diff
+    from ..upkeep.diff import diff
 
     root = loader.Root(arguments.root)
     found = diff(root.open(arguments.a), root.open(arguments.b))

@@ -78,7 +78,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> Answer:
     """Examine a store. Exit status 1 when anything fails."""
-    from ..doctor.examine import examine
+    from ..upkeep.doctor.examine import examine
 
     report = examine(arguments.url or arguments.root, options_of(arguments.option), quick=arguments.quick)
     return report.to_json(), report.to_text(), int(report.failed)

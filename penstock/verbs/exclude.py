@@ -43,7 +43,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> Answer:
     """Exclude samples, withdraw their exclusions, or list those that stand."""
-    from ..exclusions.publish import exclude, withdraw
+    from ..upkeep.exclude import exclude, withdraw
 
     root = loader.Root(arguments.root)
     if arguments.list:
@@ -87,7 +87,7 @@ def _listed(root: "loader.Root", ref: str) -> Answer:
     """Return the exclusions of a dataset that stand, by key; `live` where the newest version has the sample still."""
     from loader.dataset.versions.samples_table import live_ordinals
 
-    from ..exclusions.exclusion import records, standing
+    from ..upkeep.exclusion import records, standing
 
     dataset = root.record(ref, retired=True).dataset
     stands, newest = standing(records(root.store, dataset)), root.state.newest(dataset)

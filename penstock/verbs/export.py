@@ -42,7 +42,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> Answer:
     """Export a version. Exit status 1 when a part of it could not be written."""
-    from ..sources.run_export import export
+    from ..formats.run_export import export
 
     done = export(
         loader.Root(arguments.root).open(arguments.ref),

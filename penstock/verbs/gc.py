@@ -73,7 +73,7 @@ def _condemned(root: "loader.Root", given_up: Sequence[str]) -> set[str]:
 
     Raises: InvalidRuntime for a version that is not retired; VersionNotFound.
     """
-    from ..takedown.record import condemned
+    from ..denied.record import condemned
 
     ids = set(condemned(root.store, root.state.denies))
     for ref in given_up:
@@ -86,7 +86,7 @@ def _condemned(root: "loader.Root", given_up: Sequence[str]) -> set[str]:
 
 def plan(arguments: Namespace) -> Answer:
     """List the condemned objects, for how long they have been, and their cost."""
-    from ..gc import Options, collect
+    from ..upkeep.gc import Options, collect
 
     root = loader.Root(arguments.root)
     options = Options(
@@ -101,7 +101,7 @@ def plan(arguments: Namespace) -> Answer:
 
 def sweep(arguments: Namespace) -> Answer:
     """Delete what has been condemned for the grace. Exit status 1 when something cannot be deleted."""
-    from ..gc import Options, collect
+    from ..upkeep.gc import Options, collect
 
     root = loader.Root(arguments.root)
     options = Options(
@@ -120,9 +120,9 @@ def sweep(arguments: Namespace) -> Answer:
 
 def retire(arguments: Namespace) -> Answer:
     """Retire the versions that a policy does not keep."""
-    from ..gc import Policy, retire_by_policy
-    from ..gc.clients import own_name, read_signs
-    from ..gc.clock import earliest_us, now
+    from ..upkeep.gc import Policy, retire_by_policy
+    from ..upkeep.gc.clients import own_name, read_signs
+    from ..upkeep.gc.clock import earliest_us, now
 
     policy = Policy(last=arguments.keep_last, monthly=arguments.keep_monthly, days=arguments.keep_days)
     root = loader.Root(arguments.root)

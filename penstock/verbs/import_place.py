@@ -5,13 +5,7 @@ from argparse import ArgumentParser, Namespace
 import loader
 from loader.storage import open_store
 
-from .table_arguments import (
-    episodes_argument,
-    fields_of,
-    selection_arguments,
-    selection_of,
-    table_arguments,
-)
+from .table_arguments import episodes_argument, fields_of, selection_arguments, selection_of, table_arguments
 from .verb import Answer, Verb
 
 
@@ -55,8 +49,8 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> Answer:
     """Import a place. Exit status 1, and no version, when something could not be read or written."""
-    from ..sources.importing.importer import Options
-    from ..sources.run_import import import_place
+    from ..formats.importing.importer import Options
+    from ..formats.run_import import import_place
 
     done = import_place(
         loader.Root(arguments.root),

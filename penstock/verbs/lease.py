@@ -27,9 +27,9 @@ def ls(arguments: Namespace) -> Answer:
 
     from loader.dataset.leases.lease import FOLDER, list_leases
 
-    from ..gc.clients import check_name, own_name, read_signs, silent_s
-    from ..gc.clock import now
     from ..units import length
+    from ..upkeep.gc.clients import check_name, own_name, read_signs, silent_s
+    from ..upkeep.gc.clock import now
 
     root = loader.Root(arguments.root)
     names = {record.id: record.name for dataset in root.datasets() for record in root.versions(dataset)}

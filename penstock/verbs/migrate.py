@@ -12,8 +12,8 @@ from .doctor import option, options_of
 from .verb import Answer, Verb, cluster_argument, cluster_of
 
 if TYPE_CHECKING:
-    from ..migrate.prefixes.copy import PrefixReport
-    from ..migrate.run import Report
+    from ..upkeep.migrate.prefix_copy import PrefixReport
+    from ..upkeep.migrate.run import Report
 
 
 def _options(parser: ArgumentParser, name: str, whose: str) -> None:
@@ -120,7 +120,7 @@ def _at_once(arguments: Namespace) -> int:
 
 def plan(arguments: Namespace) -> Answer:
     """Return the cost of a migration."""
-    from ..migrate.plan import plan_migration, plan_prefix
+    from ..upkeep.migrate.plan import plan_migration, plan_prefix
 
     source, target = _source(arguments), _target(arguments)
     with ExitStack() as files:
@@ -138,14 +138,14 @@ def plan(arguments: Namespace) -> Answer:
 
 def run(arguments: Namespace) -> Answer:
     """Copy what the target lacks. Exit status 1 when an object could not be copied."""
-    from ..migrate.copying.rate_limit import Pace
+    from ..upkeep.copying.rate_limit import Pace
 
     source, target = _source(arguments), _target(arguments)
     pace, at_once = Pace(arguments.requests_per_s, arguments.bytes_per_s), _at_once(arguments)
     cluster = cluster_of(arguments)
     report: Report | PrefixReport
     if source is not None:
-        from ..migrate.prefixes.copy import migrate_prefix
+        from ..upkeep.migrate.prefix_copy import migrate_prefix
 
         report = migrate_prefix(
             source,
@@ -159,7 +159,7 @@ def run(arguments: Namespace) -> Answer:
         )
     else:
         _for_prefixes(arguments)
-        from ..migrate.run import migrate  # a root's tables take half a second of imports
+        from ..upkeep.migrate.run import migrate  # a root's tables take half a second of imports
 
         root = loader.Root(arguments.root)
         report = migrate(root, target, pace, at_once=at_once, scratch=arguments.scratch, cluster=cluster)
@@ -168,10 +168,10 @@ def run(arguments: Namespace) -> Answer:
 
 def status(arguments: Namespace) -> Answer:
     """Return how far the target is. Exit status 1 when it lags: it lacks a version, a retirement, a tag, a takedown."""
-    from ..migrate.contents import new_versions
-    from ..migrate.copying.journal import Journal
-    from ..migrate.prefixes.status import prefix_status
-    from ..migrate.target import copied_entries, lags
+    from ..upkeep.copying.journal import Journal
+    from ..upkeep.migrate.contents import new_versions
+    from ..upkeep.migrate.prefix_status import prefix_status
+    from ..upkeep.migrate.target import copied_entries, lags
 
     source, target = _source(arguments), _target(arguments)
     if source is not None:
@@ -195,7 +195,7 @@ def verify(arguments: Namespace) -> Answer:
 
     Exit status 1 when anything is wrong.
     """
-    from ..migrate.prefixes.verify import verify_prefix
+    from ..upkeep.migrate.prefix_verify import verify_prefix
     from .verify import answer_of_root
 
     source, target = _source(arguments), _target(arguments)
@@ -208,8 +208,8 @@ def verify(arguments: Namespace) -> Answer:
 
 def promote(arguments: Namespace) -> Answer:
     """Make a mirror the primary. Exit status 1 when it is not yet."""
-    from ..migrate.copying.rate_limit import Pace
-    from ..migrate.promote import promote, promote_alone
+    from ..upkeep.copying.rate_limit import Pace
+    from ..upkeep.migrate.promote import promote, promote_alone
 
     target = _target(arguments)
     if arguments.primary_is_gone:

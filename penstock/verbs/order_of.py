@@ -34,7 +34,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> Answer:
     """Store the list of the samples that are left."""
-    from ..sources.foreign_orders import left_over, ordinals_of
+    from ..formats.mds.foreign_orders import left_over, ordinals_of
 
     version = loader.Root(arguments.root).open(arguments.ref)
     fields, where_present = choose_fields(version, arguments.fields)
@@ -97,7 +97,7 @@ def run_streaming(arguments: Namespace) -> Answer:
     """Store the list of the samples that an epoch of MosaicML streaming has yet to read."""
     from loader.storage import open_store
 
-    from ..sources.streaming_order import ordinals_of_numbers, rest_of, streaming_epoch
+    from ..formats.mds.streaming_order import ordinals_of_numbers, rest_of, streaming_epoch
 
     for name in ("batch_size", "nodes", "ranks"):
         if (given := getattr(arguments, name)) < 1:

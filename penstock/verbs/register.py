@@ -8,17 +8,11 @@ import loader
 from loader.errors import InvalidRuntime, InvalidStore
 from loader.storage import open_store
 
-from .table_arguments import (
-    episodes_argument,
-    fields_of,
-    selection_arguments,
-    selection_of,
-    table_arguments,
-)
+from .table_arguments import episodes_argument, fields_of, selection_arguments, selection_of, table_arguments
 from .verb import Answer, Verb
 
 if TYPE_CHECKING:
-    from loader.foreign.register import Registered
+    from ..formats.registration.register import Registered
 
 LEROBOT = "lerobot"
 """The format whose numbers and texts are copied, and whose videos stay."""
@@ -50,7 +44,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> Answer:
     """Register a place."""
-    from ..registered.chunks import chunks_of
+    from ..formats.registration.chunks import chunks_of
 
     done = _registered(arguments)
     version = done.version
@@ -87,16 +81,16 @@ def run(arguments: Namespace) -> Answer:
 
 def _registered(arguments: Namespace) -> "Registered":
     """Register the place. Raises: InvalidRuntime; InvalidStore; as `register` and `register_lerobot`."""
-    from loader.foreign import FORMATS, TABLES
-    from loader.foreign.register import register
+    from ..formats.registration import FORMATS, TABLES
+    from ..formats.registration.register import register
 
     root, format, selection = loader.Root(arguments.root), arguments.format, selection_of(arguments)
     if arguments.episodes and format != LEROBOT:
-        from ..sources.importing.importer import EPISODES_OF
+        from ..formats.importing.importer import EPISODES_OF
 
         raise InvalidRuntime(EPISODES_OF)
     if format == LEROBOT:
-        from ..registered.lerobot_videos import register_lerobot
+        from ..formats.lerobot.registered_videos import register_lerobot
 
         if arguments.key or arguments.field:
             raise InvalidRuntime(f"--key and --field are for tables; {format} has its own keys and fields")

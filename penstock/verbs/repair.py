@@ -18,7 +18,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> Answer:
     """Repair the log, or say what would be done. Exit status 1 where something is to be done and was not."""
-    from ..repair import apply_repair, plan_repair
+    from ..upkeep.repair import apply_repair, plan_repair
 
     store = loader.Root(arguments.root).alone.store
     mirror = open_store(arguments.mirror) if arguments.mirror else None

@@ -15,7 +15,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> Answer:
     """Seal a version. Exit status 1 when an object could not be read."""
-    from ..registered.sealing import seal
+    from ..formats.registration.sealing import seal
 
     done = seal(loader.Root(arguments.root).open(arguments.ref), workers=arguments.workers)
     return done.to_json(), done.to_text(), int(bool(done.failures))

@@ -30,8 +30,8 @@ def run(arguments: Namespace) -> Answer:
 
     Each step counts under the plan that it was trained under last. Raises: InvalidRuntime where no plan has the
     sample, or without a step."""
-    from ..view.inspect.samples.held_steps import held_slots
     from ..view.replays.training import Training, where
+    from ..view.samples.held_steps import held_slots
 
     root = loader.Root(arguments.root)
     name, last = where(root, arguments.where)

@@ -25,7 +25,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> Answer:
     """Show one version."""
-    from ..diff import column_statistics
+    from ..upkeep.diff import column_statistics
 
     root = loader.Root(arguments.root)
     version = root.open(arguments.ref)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from .verb import read_by
 
 if TYPE_CHECKING:
-    from loader.foreign.selection import Selection
+    from ..formats.registration.selection import Selection
 
 
 def table_arguments(parser: ArgumentParser) -> None:
@@ -47,7 +47,7 @@ def selection_arguments(parser: ArgumentParser) -> None:
 
 def selection_of(arguments: Namespace) -> "Selection":
     """Return the objects that the arguments select."""
-    from loader.foreign.selection import Selection  # Arrow, which help does without
+    from ..formats.registration.selection import Selection  # Arrow, which help does without
 
     return Selection(include=tuple(arguments.include), exclude=tuple(arguments.exclude))
 

@@ -38,8 +38,8 @@ def request(arguments: Namespace) -> Answer:
     """
     from loader.dataset.log.denies import Target
 
-    from ..takedown.finding.find import all_datasets
-    from ..takedown.raw_files import objects_named
+    from ..denied.find import all_datasets
+    from ..upkeep.takedown.raw_files import objects_named
 
     targets = [
         Target(kind=kind, value=value, dataset=arguments.dataset)
@@ -105,13 +105,13 @@ def _run_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> Answer:
     """Run takedowns. Exit status 0 whether or not there was something to do."""
-    from ..takedown.finding.sources import check_place
-    from ..takedown.mirrors import purge_mirror
-    from ..takedown.raw_objects import delete_object
-    from ..takedown.record import read_record
-    from ..takedown.run import run_takedown
-    from ..takedown.store_history.node_caches import purge_cache
-    from ..takedown.store_history.noncurrent import delete_noncurrent
+    from ..denied.record import read_record
+    from ..denied.sources import check_place
+    from ..upkeep.takedown.mirrors import purge_mirror
+    from ..upkeep.takedown.node_caches import purge_cache
+    from ..upkeep.takedown.noncurrent import delete_noncurrent
+    from ..upkeep.takedown.raw_objects import delete_object
+    from ..upkeep.takedown.run import run_takedown
 
     if arguments.delete_raw and not arguments.apply:
         raise InvalidRuntime("--delete-raw without --apply deletes nothing; give both, or neither")
@@ -146,8 +146,8 @@ def run(arguments: Namespace) -> Answer:
 
 def _which_place(root: "loader.Root") -> str:
     """Return the error of --delete-raw alone: whoever writes manifests of batches must not choose what is deleted."""
-    from ..takedown.finding.find import all_datasets
-    from ..takedown.finding.sources import landings
+    from ..denied.find import all_datasets
+    from ..denied.sources import landings
 
     places = sorted({place for dataset in all_datasets(root) for place in landings(root.store, dataset)})
     known = f"; the batches under this root name {', '.join(places)}" if places else ""
@@ -180,7 +180,7 @@ def _prove_arguments(parser: ArgumentParser) -> None:
 
 def prove(arguments: Namespace) -> Answer:
     """Prove a takedown. Exit status 1 for a proof that says "incomplete"."""
-    from ..takedown.prove import prove as make
+    from ..upkeep.takedown.prove import prove as make
 
     proof = make(
         loader.Root(arguments.root),

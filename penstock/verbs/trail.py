@@ -161,9 +161,9 @@ def against_arguments(parser: ArgumentParser) -> None:
 
 def against(arguments: Namespace) -> Answer:
     """Find the first step whose digests differ between two runs, and its slots. Exit status 1 where there is one."""
-    from ..view.inspect.marks import counted
     from ..view.inspect.plain_text import compared_sample
-    from ..view.inspect.runs.run_comparison import run_comparison
+    from ..view.inspect.run_comparison import run_comparison
+    from ..view.samples.marks import counted
 
     root = loader.Root(arguments.root)
     found = run_comparison(root, *(loader.read_trail(root, run) for run in (arguments.run, arguments.other)))
@@ -187,7 +187,7 @@ def window_arguments(parser: ArgumentParser) -> None:
 def window(arguments: Namespace) -> Answer:
     """Tell the repeated samples, mixture, buckets and substitutes of some steps; without ends of the last 100."""
     from ..view.inspect.plain_text import window_text
-    from ..view.inspect.runs.step_window import step_window
+    from ..view.inspect.step_window import step_window
     from ..view.replays.training import Training
 
     training = Training(loader.Root(arguments.root), arguments.run)

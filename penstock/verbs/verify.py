@@ -12,8 +12,8 @@ from .verb import Answer, Verb, cluster_argument, cluster_of
 
 if TYPE_CHECKING:
     from ..compute.cluster import Cluster
-    from ..verify.root import RootReport
-    from ..verify.shard import Problem
+    from ..upkeep.verify.root import RootReport
+    from ..upkeep.verify.shard import Problem
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -25,7 +25,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> Answer:
     """Check a version, or the whole root. Exit status 1 when anything is wrong."""
-    from ..verify.version import verify
+    from ..upkeep.verify.version import verify
 
     root = loader.Root(arguments.root)
     if arguments.cluster is not None and not arguments.full:
@@ -46,7 +46,7 @@ def run(arguments: Namespace) -> Answer:
 
 def answer_of_root(root: "loader.Root", *, full: bool, cluster: "Cluster | None" = None) -> Answer:
     """Check a whole root, and answer as `penstock verify`."""
-    from ..verify.root import verify_root
+    from ..upkeep.verify.root import verify_root
 
     return _root(verify_root(root, full=full, cluster=cluster))
 

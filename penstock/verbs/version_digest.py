@@ -25,7 +25,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> Answer:
     """Give the digest. Exit status 1 when samples could not be read."""
-    from ..sources.content_digest import content_digest
+    from ..formats.content_digest import content_digest
 
     done = content_digest(
         loader.Root(arguments.root).open(arguments.ref),

@@ -4,7 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 import loader
-from penstock.exclusions.publish import exclude
+
+from ..upkeep.exclude import exclude
 
 
 def exclude_basket(

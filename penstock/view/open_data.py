@@ -22,8 +22,7 @@ from loader.storage.mirror.store import primary_of
 from loader.storage.shared.requests import tried_once
 
 from .freed_memory import give_back
-from .inspect.samples.held_steps import AskedRuns
-from .inspect.shown.shown_batch import PICTURED_SLOTS, ShownBatch, shown_batch
+from .inspect.shown_batch import PICTURED_SLOTS, ShownBatch, shown_batch
 from .inspect.slot_record import slot_values
 from .inspect.step_record import step_values
 from .kept import Kept
@@ -35,6 +34,7 @@ from .replays.recipe_process import RecipeProcess
 from .replays.replayed_values import SlotValues, Told, slot_itself
 from .replays.replays import Replayers, Replays
 from .replays.training import Training
+from .samples.held_steps import AskedRuns
 
 MOST_OPEN = 8
 """Versions, and trainings, that are held open; each version has a lease."""

@@ -8,12 +8,12 @@ import loader
 from loader.errors import InvalidRuntime, PenstockError
 from loader.storage import open_store
 from loader.storage.shared.requests import tried_while
-from penstock.takedown.finding.sources import plain_uri, why_not
 
-from .inspect.json_record import Record
-from .inspect.shown.shown_values import Shown, shown
+from ..denied.sources import plain_uri, why_not
+from .json_record import Record
 from .kinds import Facts, Media, kind_of
 from .outage import Outage
+from .samples.shown_values import Shown, shown
 
 MOST_BYTES = 64 * 2**20
 """A larger object is not fetched."""

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .inspect.json_record import plain
-from .inspect.shown.shown_values import facts_of
+from .json_record import plain
 from .kinds import kind_of
+from .samples.shown_values import facts_of
 
 _ENDINGS = {
     "image/png": "png",

@@ -19,8 +19,8 @@ from loader.storage import open_store
 from penstock.card.build import build_card
 from penstock.card.stored import save_card
 from penstock.stages import partitions
-from penstock.takedown.prove import prove
-from penstock.takedown.run import run_takedown
+from penstock.upkeep.takedown.prove import prove
+from penstock.upkeep.takedown.run import run_takedown
 
 SPEC = DatasetSpec(name="demo", features=(Feature(name="picture"),))
 NAME = "photos/cats/a cat.jpg"

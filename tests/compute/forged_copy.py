@@ -8,8 +8,8 @@ from penstock.compute.code import python_release, source_hash
 from penstock.compute.job import JobDescription, now_us
 from penstock.compute.plain import to_json
 from penstock.compute.work import StoredPlace
-from penstock.migrate.copying.copy_unit import COPY, CopyUnit, Way
-from penstock.migrate.copying.items import Item
+from penstock.upkeep.copying.copy_unit import COPY, CopyUnit, Way
+from penstock.upkeep.copying.items import Item
 
 
 def forged_copy(store: Store, id_: str, source: Path, target: Path, tmp_path: Path) -> JobDescription:

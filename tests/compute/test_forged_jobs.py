@@ -23,7 +23,7 @@ from penstock.compute.runner import REFUSED
 from penstock.compute.runner_process import open_runner, parser
 from penstock.compute.submit import submitted
 from penstock.compute.work import StoredPlace
-from penstock.verify.version import verify
+from penstock.upkeep.verify.version import verify
 from tests.compute.forged_copy import forged_copy
 from tests.compute.job_checks import bytes_done, done_by, folder_of, job_in, numbers, told_of
 from tests.compute.works import RUNS, Number, Run

@@ -69,7 +69,7 @@ def test_scratch_of_a_killed_runner_is_removed_by_the_next_runner(tmp_path, monk
 
 def test_the_hash_of_the_code_is_the_same_in_every_folder(tmp_path):
     """Packages that a work cannot import count for nothing, though `python -m` finds them in the checkout."""
-    work = "penstock.verify.shards_job:READ_SHARDS"
+    work = "penstock.upkeep.verify.shards_job:READ_SHARDS"
     paths = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     script = f"from penstock.compute.code import source_hash; print(source_hash({work!r}))"
     told = {

@@ -18,10 +18,10 @@ from loader.dataset.log.denies import Target
 from loader.dataset.log.entries import entry_key
 from loader.dataset.versions.version import open_record
 from loader.errors import ObjectNotFound, PenstockError
-from penstock.gc import Moment, Options, collect
-from penstock.takedown.record import condemned
-from penstock.takedown.run import run_takedown
-from penstock.verify.root import verify_root
+from penstock.denied.record import condemned
+from penstock.upkeep.gc import Moment, Options, collect
+from penstock.upkeep.takedown.run import run_takedown
+from penstock.upkeep.verify.root import verify_root
 
 
 def sibling(name):

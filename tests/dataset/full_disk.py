@@ -8,7 +8,7 @@ import sys
 
 import loader
 from loader.errors import StoreError
-from penstock.verify.root import verify_root
+from penstock.upkeep.verify.root import verify_root
 
 
 def main(folder):

@@ -16,9 +16,9 @@ import loader
 from loader.dataset.log.denies import Target
 from loader.dataset.tables.references import references
 from loader.dataset.versions.version import open_record
-from penstock.gc import Moment, Options, collect, plan
-from penstock.takedown.run import run_takedown
-from penstock.verify.root import verify_root
+from penstock.upkeep.gc import Moment, Options, collect, plan
+from penstock.upkeep.takedown.run import run_takedown
+from penstock.upkeep.verify.root import verify_root
 
 KILLED = -signal.SIGKILL
 SECRET, HOUR_US = b"ZQALICEZQ", 3_600_000_000

@@ -14,7 +14,7 @@ from loader.dataset.labels.annotate import Annotating
 from loader.dataset.log.denies import Target
 from loader.dataset.writing.part_extension import add_part_group, read_part
 from loader.errors import Conflict, FieldMismatch, SampleNotFound
-from penstock.verify.version import verify
+from penstock.upkeep.verify.version import verify
 
 HOW = Annotating(name="refresh-x", author="x 2", nulls="remove")
 

@@ -8,12 +8,11 @@ from loader.dataset import root
 from loader.dataset.log.log import Log
 from loader.dataset.publishing import commit as publish
 from loader.errors import PenstockError
-from penstock.gc import classify as sort_out
-from penstock.gc import collector, sweep
-from penstock.gc import needed as live
-from penstock.takedown import run
-from penstock.takedown.finding import readable_versions as whole
-from penstock.takedown.removing import steps
+from penstock.denied import readable_versions as whole
+from penstock.upkeep.gc import classify as sort_out
+from penstock.upkeep.gc import collector, sweep
+from penstock.upkeep.gc import needed as live
+from penstock.upkeep.takedown import run, steps
 
 real_protected = live.protected
 
@@ -85,9 +84,9 @@ def a_takedown_looks_once(patch):
 
 
 def a_takedown_does_not_begin_again(patch):
-    from penstock.takedown import raw_objects as raw
-    from penstock.takedown.finding import find
-    from penstock.takedown.removing import orphans as leftovers
+    from penstock.denied import find
+    from penstock.upkeep.takedown import orphans as leftovers
+    from penstock.upkeep.takedown import raw_objects as raw
 
     for module in (find, leftovers, raw, steps):
         patch.setattr(module, "over_whole", lambda root, dataset, work: work(whole._whole(root, dataset)))

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 import loader
 from loader.errors import Conflict, DuplicateKey, EmptyVersion, SampleNotFound, VersionRetired
-from penstock.verify.version import verify
+from penstock.upkeep.verify.version import verify
 
 KEYS = [f"k{i}" for i in range(12)]
 

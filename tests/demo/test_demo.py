@@ -11,9 +11,9 @@ import pytest
 
 import loader
 from assets.media.audio.cut import write_flac
+from assets.media.clips.cut import cut_video
 from assets.media.policy import CutPolicy
 from assets.media.unit import Unusable
-from assets.media.video.cut import cut_video
 from examples.demo.__main__ import main
 from examples.demo.damage import plant_truncated
 

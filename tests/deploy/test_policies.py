@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import loader
-from penstock.exclusions.publish import exclude
-from penstock.gc import Options, collect
+from penstock.upkeep.exclude import exclude
+from penstock.upkeep.gc import Options, collect
 
 REPOSITORY = Path(__file__).parents[2]
 SCRIPT = REPOSITORY / "deploy" / "policies" / "make.py"

@@ -12,7 +12,7 @@ from fuzz.campaign import campaign
 from fuzz.place_case import PlaceCase, run_place_case
 from fuzz.places import PLACE_FORMATS, unwritten, write_places
 from loader.storage import Store
-from penstock.sources.run_import import Imported, import_place
+from penstock.formats.run_import import Imported, import_place
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def cases(places: tuple[str, ...], numbers: range) -> list[PlaceCase]:
     return [PlaceCase(number=number, seed=7, places=places) for number in numbers]
 
 
-def test_every_format_has_a_place() -> None:  # a sound one: tests/penstock/sources/test_formats_in_buckets.py
+def test_every_format_has_a_place() -> None:  # a sound one: tests/penstock/formats/exchange/test_formats_in_buckets.py
     assert unwritten() == set()
 
 

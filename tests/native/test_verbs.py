@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 import loader.native
 from loader.errors import PenstockError
-from loader.foreign.formats import tar_headers
 from loader.native import IN_MEMORY, RIGHT, UNKNOWN_CRC, UNREAD, WRONG, python
 from loader.order.random.keyed_permutation import framed
+from penstock.formats.archives import tar_headers
 
 VERBS = [python]
 if loader.native.KIND != "Python":

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 import loader
-from loader.foreign.formats.energon import archives
-from loader.foreign.register import register
 from loader.storage import open_store
-from penstock.sources.content_digest import content_digest
-from penstock.sources.run_export import export
-from penstock.sources.run_import import import_place
+from penstock.formats.archives import energon as archives
+from penstock.formats.content_digest import content_digest
+from penstock.formats.registration.register import register
+from penstock.formats.run_export import export
+from penstock.formats.run_import import import_place
 
 pytestmark = pytest.mark.oracle
 

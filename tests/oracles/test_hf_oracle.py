@@ -8,13 +8,13 @@ from PIL import Image
 
 import loader
 from loader.dataset.reading.read_fields import read_fields
-from loader.foreign.register import register
 from loader.storage import open_store
 from penstock.class_names import class_names_of
-from penstock.sources.content_digest import content_digest
-from penstock.sources.importing.importer import Options
-from penstock.sources.run_export import export
-from penstock.sources.run_import import import_place
+from penstock.formats.content_digest import content_digest
+from penstock.formats.importing.importer import Options
+from penstock.formats.registration.register import register
+from penstock.formats.run_export import export
+from penstock.formats.run_import import import_place
 
 pytestmark = pytest.mark.oracle
 

@@ -7,10 +7,10 @@ import pytest
 
 import loader
 from loader.dataset.reading.read_fields import read_fields
-from loader.foreign.register import register
 from loader.storage import open_store
-from penstock.sources.run_export import export
-from penstock.sources.run_import import import_place
+from penstock.formats.registration.register import register
+from penstock.formats.run_export import export
+from penstock.formats.run_import import import_place
 
 pytestmark = pytest.mark.oracle
 
@@ -135,7 +135,7 @@ def test_its_compressed_chunks_are_imported(name, theirs, tmp_path):
 
 
 def test_it_reads_our_export(tmp_path, peer, monkeypatch):
-    monkeypatch.setattr("penstock.sources.exporters.to_litdata.CHUNK_BYTES", 400)
+    monkeypatch.setattr("penstock.formats.litdata.to_litdata.CHUNK_BYTES", 400)
     samples = {
         f"k/{i}": {
             "jpg": bytes([i] * i),

@@ -5,9 +5,9 @@ import pytest
 
 import loader
 from loader.dataset.reading.read_fields import read_fields
-from loader.foreign.register import register
 from loader.storage import open_store
-from penstock.sources.run_export import export
+from penstock.formats.registration.register import register
+from penstock.formats.run_export import export
 
 pytestmark = pytest.mark.oracle
 

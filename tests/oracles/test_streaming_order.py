@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import loader
-from loader.foreign.register import register
 from penstock.cli import main
+from penstock.formats.registration.register import register
 
 pytestmark = pytest.mark.oracle
 HERE = Path(__file__).parent

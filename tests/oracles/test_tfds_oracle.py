@@ -9,8 +9,8 @@ import loader
 from loader.dataset.reading.read_fields import read_fields
 from loader.modalities import decoder_for
 from loader.storage import open_store
-from penstock.sources.importing.importer import Options
-from penstock.sources.run_import import import_place
+from penstock.formats.importing.importer import Options
+from penstock.formats.run_import import import_place
 
 pytestmark = pytest.mark.oracle
 

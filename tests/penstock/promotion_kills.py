@@ -12,10 +12,10 @@ from functools import partial
 import loader
 from loader.errors import Conflict, NotARoot
 from loader.storage import open_store
-from penstock.migrate.copying.rate_limit import Pace
-from penstock.migrate.promote import promote
-from penstock.migrate.run import migrate
-from penstock.verify.root import verify_root
+from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.migrate.promote import promote
+from penstock.upkeep.migrate.run import migrate
+from penstock.upkeep.verify.root import verify_root
 
 
 class Killed(BaseException):

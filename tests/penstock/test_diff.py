@@ -1,7 +1,7 @@
 """`penstock diff`: what changes from one version to another, at the cost of small tables."""
 
 import loader
-from penstock.diff import column_statistics, diff
+from penstock.upkeep.diff import column_statistics, diff
 
 
 def opened(filled):

@@ -9,10 +9,10 @@ import pytest
 import loader
 from loader.storage import open_store
 from penstock import progress as module
-from penstock.migrate.copying.journal import Journal
-from penstock.migrate.copying.rate_limit import Pace
-from penstock.migrate.run import migrate
 from penstock.progress import progress
+from penstock.upkeep.copying.journal import Journal
+from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.migrate.run import migrate
 
 
 class Terminal(io.StringIO):
@@ -103,7 +103,7 @@ class KilledAt:
 
 
 def test_a_migration_that_is_resumed_ends_at_100(tmp_path, monkeypatch, terminal):
-    monkeypatch.setattr("penstock.migrate.copying.journal.LINES", 5)
+    monkeypatch.setattr("penstock.upkeep.copying.journal.LINES", 5)
     root = loader.Root(str(tmp_path / "primary"))
     with root.write("d", part_samples=5) as writer:
         for i in range(50):

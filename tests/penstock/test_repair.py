@@ -10,8 +10,8 @@ import loader
 from loader.dataset.log.entries import canonical, checksum_of, entry_key, parse, seal
 from loader.dataset.log.log import Log
 from loader.errors import Conflict, Corrupt
-from penstock.repair import apply_repair, plan_repair
-from penstock.verify.root import verify_root
+from penstock.upkeep.repair import apply_repair, plan_repair
+from penstock.upkeep.verify.root import verify_root
 
 
 @pytest.fixture

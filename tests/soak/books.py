@@ -8,7 +8,7 @@ from typing import Any
 import loader
 from assets.arrivals.batch_manifests import manifests
 from assets.watch.batches import Batch, Batches
-from penstock.verify.root import verify_root
+from penstock.upkeep.verify.root import verify_root
 
 DATASET = "small"
 

@@ -6,10 +6,10 @@ import pytest
 import loader
 from penstock.cli import main
 from penstock.view.inspect.sample_record import sample_record
-from penstock.view.inspect.samples import held_steps as held_steps_module
-from penstock.view.inspect.samples.held_steps import MOST, held_steps
 from penstock.view.open_data import OpenData
 from penstock.view.replays.training import Training
+from penstock.view.samples import held_steps as held_steps_module
+from penstock.view.samples.held_steps import MOST, held_steps
 from tests.view.conftest import BATCH, train, write_photos
 from tests.view.recipes import plain
 from tests.view.test_web import Served

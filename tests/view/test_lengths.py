@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from penstock.view.inspect.sample_record import sample_record
-from penstock.view.inspect.shown.shown_values import shown, shown_sample
 from penstock.view.kinds import Facts
+from penstock.view.samples.shown_values import shown, shown_sample
 
 RATE, FPS = 8000, 10
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.view.inspect.marks import WEIGHTS, Faced, ranked
 from penstock.view.inspect.plain_text import mark_line
 from penstock.view.kinds.kind import Mark
+from penstock.view.samples.marks import WEIGHTS, Faced, ranked
 
 PAGE = Path(__file__).parents[2] / "docs" / "viewer-terminal.md"
 

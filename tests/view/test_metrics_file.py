@@ -9,7 +9,7 @@ import pytest
 import loader
 from loader.errors import InvalidRuntime
 from penstock.view.inspect.run_record import run_record
-from penstock.view.inspect.shown.shown_batch import shown_batch
+from penstock.view.inspect.shown_batch import shown_batch
 from penstock.view.inspect.step_record import step_record, step_values
 from penstock.view.replays.metrics_file import read_metrics
 from penstock.view.replays.replays import Replayers, Replays

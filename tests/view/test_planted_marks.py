@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import loader
-from penstock.view.inspect.samples.restored_text import restored_marks
-from penstock.view.inspect.shown.shown_batch import shown_batch
+from penstock.view.inspect.restored_text import restored_marks
+from penstock.view.inspect.shown_batch import shown_batch
 from penstock.view.inspect.slot_record import slot_record, slot_values
 from penstock.view.inspect.step_record import step_record, step_values
 from penstock.view.replays.replayed_values import itself

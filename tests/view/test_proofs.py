@@ -13,16 +13,16 @@ from PIL import Image
 import loader
 from loader.errors import InvalidRuntime
 from penstock.cli import main
-from penstock.view.inspect.runs.run_comparison import run_comparison
-from penstock.view.inspect.runs.step_window import step_window
-from penstock.view.inspect.shown.shown_batch import shown_batch
-from penstock.view.inspect.shown.shown_values import facts_of
+from penstock.view.inspect.run_comparison import run_comparison
+from penstock.view.inspect.shown_batch import shown_batch
 from penstock.view.inspect.slot_record import slot_record, slot_values
 from penstock.view.inspect.step_record import default_part, step_record, step_values, whole_values
+from penstock.view.inspect.step_window import step_window
 from penstock.view.kinds import kind_of
 from penstock.view.replays.replayed_values import itself
 from penstock.view.replays.replays import Replayers, Replays
 from penstock.view.replays.training import Training, where
+from penstock.view.samples.shown_values import facts_of
 from tests.view import recipes
 from tests.view.conftest import BATCH, STEPS, train, write_photos
 

@@ -12,7 +12,7 @@ import pytest
 
 import loader
 from loader.errors import InvalidRuntime, TransformFailed, WorkerFailed
-from penstock.view.inspect.shown.shown_batch import shown_batch
+from penstock.view.inspect.shown_batch import shown_batch
 from penstock.view.inspect.slot_record import slot_values
 from penstock.view.inspect.step_record import step_record, step_values
 from penstock.view.replays.recipe_process import RecipeProcess

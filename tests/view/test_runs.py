@@ -6,10 +6,10 @@ import pytest
 import loader
 from loader.dataset.tables.parquet import table_bytes
 from loader.run.trail.step_rows import StepRow, rows_table
-from penstock.view.inspect.marks import MIN_STEPS, note_marks
 from penstock.view.inspect.run_record import MOST_POINTS, run_record
 from penstock.view.replays.note_spread import Spread, spread_of
 from penstock.view.replays.training import Training
+from penstock.view.samples.marks import MIN_STEPS, note_marks
 from tests.view.conftest import train
 
 LAST = 40_000

@@ -5,9 +5,9 @@ import pytest
 
 import loader
 from penstock.view.inspect.sample_record import sample_record
-from penstock.view.inspect.samples.phash_neighbours import MAX_DISTANCE, MOST, phash_neighbours
 from penstock.view.inspect.slot_record import slot_record
 from penstock.view.open_data import OpenData
+from penstock.view.samples.phash_neighbours import MAX_DISTANCE, MOST, phash_neighbours
 from tests.view.conftest import photo, train, write_photos
 from tests.view.recipes import plain
 from tests.view.test_web import Served

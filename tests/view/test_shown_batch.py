@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import loader
-from penstock.view.inspect.shown.shown_batch import shown_batch
+from penstock.view.inspect.shown_batch import shown_batch
 from penstock.view.replays.replayed_values import BatchValues
 
 ONES = torch.ones(64, dtype=torch.bfloat16)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from penstock.view.inspect.shown.shown_values import facts_of, shown
+from penstock.view.samples.shown_values import facts_of, shown
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 import loader
 from penstock.cli import main
-from penstock.view.inspect.runs.step_window import step_window
+from penstock.view.inspect.step_window import step_window
 from penstock.view.replays.training import Training
 from tests.view import recipes
 from tests.view.conftest import STEPS, train

@@ -7,7 +7,7 @@ import pytest
 
 import loader
 from loader.errors import InvalidRuntime
-from penstock.view.inspect.runs.step_window import MOST_STEPS, step_window
+from penstock.view.inspect.step_window import MOST_STEPS, step_window
 from penstock.view.replays.training import Training
 from tests.view.conftest import BATCH, STEPS, write_photos
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from loader.dataset.writing.part_writer import write_part
 from loader.dataset.writing.spill import Sample
-from loader.foreign.groups import COMMON
-from loader.foreign.shard_rows import shards_of
 from penstock.card.counting.classes import modality_of
 from penstock.compute.work import Node, Work
-from penstock.sources.importing.span_blocks import read_fields
-from penstock.sources.importing.span_units import samples_in
+from penstock.formats.importing.span_blocks import read_fields
+from penstock.formats.importing.span_units import samples_in
+from penstock.formats.registration.groups import COMMON
+from penstock.formats.registration.shard_rows import shards_of
 
 from .known_samples import Beside, EarlierSamples
 from .sample_facts import Row, Taking, unit_row

@@ -15,13 +15,13 @@ import loader
 from loader.dataset.tables import columns
 from loader.dataset.tables.foreign_objects import foreign_table, place_id, put_place
 from loader.dataset.tables.parquet import put_named, put_table, table_bytes
-from loader.foreign.groups import groups_of
-from loader.foreign.parts import objects_of, put_parts
-from loader.foreign.shard_rows import Rows, Shard, agree, shards_of
 from loader.storage import Store
 from penstock.card.counting.classes import modality_of
 from penstock.compute.job import Job, store_url
 from penstock.compute.pool import Compute
+from penstock.formats.registration.groups import groups_of
+from penstock.formats.registration.parts import objects_of, put_parts
+from penstock.formats.registration.shard_rows import Rows, Shard, agree, shards_of
 
 from ...spec import DatasetSpec
 from ...stages import written_part

@@ -9,12 +9,12 @@ from loader.dataset.columnar.json_members import JsonMembers
 from loader.dataset.names import key_hash
 from loader.dataset.writing.spill import Sample
 from loader.errors import PenstockError, Throttled, Transient
-from loader.foreign.formats.live_files import live_files
 from loader.storage import ObjectInfo, Store
 from loader.storage.refusals import list_place
-from penstock.sources import PARTITIONED, importer_named
-from penstock.sources.importing.importer import Importer, Readable
-from penstock.sources.importing.read_units import ReadUnit, UnitReader
+from penstock.formats import PARTITIONED, importer_named
+from penstock.formats.importing.importer import Importer, Readable
+from penstock.formats.importing.read_units import ReadUnit, UnitReader
+from penstock.formats.registration.live_files import live_files
 
 from ...joined_objects import JoinedObjects
 from ...source_formats import JOINED, companions

@@ -18,13 +18,13 @@ from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
 from loader.dataset.tables.parquet import put_table
 from loader.dataset.writing.run_tables import part_tables
 from loader.errors import FieldMismatch
-from loader.foreign.groups import groups_of
-from loader.foreign.shard_rows import Rows
 from loader.storage import Store
 from penstock.card.counting.classes import modality_of
 from penstock.compute.job import Job, store_url
 from penstock.compute.local_blocks import discard
 from penstock.compute.pool import Compute
+from penstock.formats.registration.groups import groups_of
+from penstock.formats.registration.shard_rows import Rows
 
 from ...joined_objects import JoinedObjects
 from ...media.objects import refusal_row

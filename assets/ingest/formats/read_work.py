@@ -13,8 +13,8 @@ from loader.dataset.writing.spill import Sample
 from loader.errors import FieldMismatch
 from penstock.card.counting.classes import modality_of
 from penstock.compute.work import Node, Work
-from penstock.sources.importing.spilled import Spilled, SpilledUnit
-from penstock.sources.importing.unit_writer import UnitWriter
+from penstock.formats.importing.spilled import Spilled, SpilledUnit
+from penstock.formats.importing.unit_writer import UnitWriter
 
 from ...media.objects import refusal_row
 from ...media.unit import Unusable

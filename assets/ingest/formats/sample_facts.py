@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import loader
 from loader.dataset.columnar.choices import Options
 from loader.dataset.splits import split_of
-from loader.foreign.parts import text_of
-from loader.foreign.shard_rows import key_of
 from penstock.compute.job import Job
+from penstock.formats.registration.parts import text_of
+from penstock.formats.registration.shard_rows import key_of
 from penstock.stages import fingerprint
 
 if TYPE_CHECKING:

@@ -16,13 +16,13 @@ from loader.errors import (
     Throttled,
     Transient,
 )
-from loader.foreign import format_named
-from loader.foreign.formats.sample import Found
-from loader.foreign.shard_rows import Rows, Shard, rows_of, shards_of
 from loader.storage import ObjectInfo, Store
 from loader.storage.refusals import list_place
 from penstock.card.counting.classes import modality_of
 from penstock.compute.work import Fault
+from penstock.formats.reading.sample import Found
+from penstock.formats.registration import format_named
+from penstock.formats.registration.shard_rows import Rows, Shard, rows_of, shards_of
 
 from ...joined_objects import JoinedObjects
 from ...media.objects import refusal_row

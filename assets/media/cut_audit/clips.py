@@ -19,12 +19,12 @@ from google_crc32c import value as crc32c
 import loader
 from loader.modalities.video.packet_table import read_packets
 
+from ..clips.packet_field import PACKETS_FIELD
 from ..container import moving_picture, opened
 from ..unit import Unit, Unusable
-from ..video.clips.packet_field import PACKETS_FIELD
-from ..video.frames.side_data import display_matrix
-from ..video.frames.timestamps import has_display_times, shown
-from ..video.picture.colour import is_hdr
+from ..video.timestamps import has_display_times, shown
+from ..video_colour.colour import is_hdr
+from ..video_colour.side_data import display_matrix
 from . import findings
 from .findings import Reading, compare, finding, turned
 from .grid import Grid, grid_of, planes_of

@@ -19,7 +19,7 @@ from loader.modalities.image.orientation import EXIF_TURNS, UPRIGHT, Turn, turn_
 from ..container import opened
 from ..image.open import PHOTO_WORDS, photo
 from ..unit import Unit, Unusable
-from ..video.picture.colour import bit_depth
+from ..video_colour.colour import bit_depth
 from . import findings
 from .clips import check_aspect, check_structure
 from .findings import Reading, compare, distance, finding

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..colour.depth import bit_depth, has_alpha
+from ..colour.to_srgb import to_srgb
 from ..media_table import Row
-from .colour.depth import bit_depth, has_alpha
-from .colour.to_srgb import to_srgb
 from .exif import tells_place
 from .open import Photo, photo
 

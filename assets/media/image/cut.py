@@ -9,13 +9,13 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..colour.alpha import Alpha, apply_alpha
+from ..colour.file_parts import behind_end
+from ..colour.to_srgb import to_srgb
 from ..policy import CutPolicy, ImagePolicy, bucket_of, ground_of
 from ..scratch import check_scratch
 from ..unit import Unit, dropped, rejected
-from .colour.alpha import Alpha, apply_alpha
-from .colour.to_srgb import to_srgb
 from .exif import tells_place
-from .file_parts import behind_end
 from .open import Photo, photo
 from .orientation import upright
 from .original_bytes import reference_bytes

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from loader.limits import MAX_RAW_IMAGE_PX, MAX_TIFF_PAGES, beyond
 
+from ..colour.code_points import code_points_of
+from ..colour.file_parts import check_jpeg, png_parts
+from ..colour.to_srgb import Colour, colour_of
 from ..container import check_machine
 from ..unit import dropped, not_supported, rejected
-from .colour.code_points import code_points_of
-from .colour.to_srgb import Colour, colour_of
-from .file_parts import check_jpeg, png_parts
 from .orientation import SIDEWAYS, Orientation, orientation_of
 
 if TYPE_CHECKING:

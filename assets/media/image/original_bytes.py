@@ -24,8 +24,8 @@ import numpy as np
 
 from loader.errors import DecodeFailed
 
-from .colour.alpha import Alpha
-from .file_parts import PNG_START, BrokenParts, Part, jpeg_parts, png_parts, webp_parts
+from ..colour.alpha import Alpha
+from ..colour.file_parts import PNG_START, BrokenParts, Part, jpeg_parts, png_parts, webp_parts
 from .open import Photo
 
 if TYPE_CHECKING:

@@ -223,8 +223,8 @@ class Log:
     def move(self, url: str) -> Primary:
         """Close this root: behind this entry the history goes on at `url` alone.
 
-        It does so once that place's marker has the token (`penstock.migrate.promote`). Every later append here is
-        refused.
+        It does so once that place's marker has the token (`penstock.upkeep.migrate.promote`). Every later append
+        here is refused.
 
         Raises: as `append`.
         """

@@ -26,10 +26,10 @@ from ..spec import Opened, StoreSpec
 from ..store import Blob, ObjectInfo, ReadLimits, Span, check_key, check_span
 from .connection import Connection, client_errors
 from .errors import is_past_end
+from .http_connection import Broken
 from .listing import info_of
-from .s3_direct.http_connection import Broken
-from .s3_direct.range_requests import Direct
-from .s3_direct.response_body import NativeAnswer
+from .range_requests import Direct
+from .response_body import NativeAnswer
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client

@@ -29,8 +29,8 @@ from ..spec import StoreSpec
 from ..store import Store
 from .connection import connector
 from .credentials import credential_provider, profile_settings
+from .range_requests import Direct
 from .raw_listing import s3_pages
-from .s3_direct.range_requests import Direct
 from .s3_puts import S3PutStore
 
 _OBSTORE = (

@@ -16,12 +16,12 @@ from ...errors import Forbidden, ObjectNotFound, StoreError
 from ..options import Runtime
 from ..spec import StoreSpec
 from ..store import check_key
+from .http_connection import Wire
 from .listing import etag_of
+from .range_requests import Direct
 from .raw_listing import PageOf
-from .s3_direct.http_connection import Wire
-from .s3_direct.range_requests import Direct
-from .s3_direct.streamed_put import Sending
 from .store import RemoteStore
+from .streamed_put import Sending
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client

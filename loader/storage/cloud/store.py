@@ -23,9 +23,9 @@ from .connection import client_errors
 from .deletes import delete_objects
 from .errors import is_conflict
 from .listing import list_objects
+from .range_requests import Direct
 from .raw_listing import PageOf
 from .reads import BOUNDED_BYTES, ReadStore
-from .s3_direct.range_requests import Direct
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client

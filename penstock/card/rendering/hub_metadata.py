@@ -6,9 +6,9 @@ Field names and values: huggingface/hub-docs, datasetcard.md and docs/hub/reposi
 import re
 from collections.abc import Iterator
 
+from ...text import clean, yaml_text
 from ..counting.classes import MODALITIES, hub_language, hub_licence, size_category
 from ..value import Card
-from .escape import clean, yaml_text
 
 _SLUG = re.compile(r"[^a-z0-9.]+")
 

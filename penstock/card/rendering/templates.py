@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 from loader.errors import MissingDependency
 
+from ...text import clean, html_text, markdown_text, terminal_text
 from ...units import number, share
-from .escape import clean, html_text, markdown_text, terminal_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment

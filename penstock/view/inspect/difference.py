@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 import loader
-from penstock.diff import Diff, diff
 
-from .json_record import Record
+from ...upkeep.diff import Diff, diff
+from ..json_record import Record
 
 MOST_SAMPLES = 200
 """Samples that are listed of each side."""

@@ -2,20 +2,19 @@
 
 from collections.abc import Sequence
 
-from penstock.card.rendering.escape import clean
-from penstock.units import some
-
-from .marks import StepMark, counted
+from ...text import clean
+from ...units import some
+from ..samples.column_edits import ColumnEdit
+from ..samples.held_steps import HeldSteps
+from ..samples.marks import StepMark, counted
+from ..samples.phash_neighbours import Neighbour
+from ..samples.shown_values import Shown
 from .proofs import STAGES, Proof
+from .run_comparison import ComparedSample, ComparedSlot
 from .run_record import RunRecord
-from .runs.run_comparison import ComparedSample, ComparedSlot
-from .runs.step_window import StepWindow, WindowSample
-from .samples.column_edits import ColumnEdit
-from .samples.held_steps import HeldSteps
-from .samples.phash_neighbours import Neighbour
-from .shown.shown_values import Shown
 from .slot_record import SlotRecord
 from .step_record import StepRecord
+from .step_window import StepWindow, WindowSample
 from .version_record import Facet
 
 _SIGNS = {True: "proved", False: "DIFFERS", None: "not tried"}

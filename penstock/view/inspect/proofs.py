@@ -10,13 +10,13 @@ from typing import Any
 from loader.order.steps.slots import rank_slice
 from loader.run.replay import Functions
 from loader.run.trail.code_facts import CodeFacts
-from penstock.card.rendering.escape import clean
-from penstock.units import some
 
+from ...text import clean
+from ...units import some
+from ..json_record import Record
 from ..replays.replayed_values import SlotValues
 from ..replays.training import Row, Training, crcs
-from .json_record import Record
-from .shown.shown_batch import ShownBatch
+from .shown_batch import ShownBatch
 
 PartOf = Callable[[int, int], tuple[ShownBatch, str]]
 """Function of a rank and a world size, for that part of a step and the reason why it is without the recipe."""

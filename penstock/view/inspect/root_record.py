@@ -7,7 +7,7 @@ import loader
 from loader.run.trail.read_trail import trail_runs
 from loader.storage.mirror.store import primary_of
 
-from .json_record import Record
+from ..json_record import Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

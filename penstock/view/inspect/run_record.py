@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from loader.errors import InvalidPlan, RootError, StoreError
 from loader.run.trail.start_record import Start
 from loader.run.trail.step_rows import NOTE
-from penstock.card.rendering.escape import clean
 
+from ...text import clean
+from ..json_record import Record
 from ..replays.training import Training
-from .json_record import Record
-from .marks import StepMark, note_marks
+from ..samples.marks import StepMark, note_marks
 from .unusual_steps import unusual_steps
 
 if TYPE_CHECKING:

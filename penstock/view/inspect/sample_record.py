@@ -13,18 +13,18 @@ from loader.dataset.versions.samples_table import live_row
 from loader.errors import Corrupt, InvalidRuntime, MissingDependency, PenstockError
 from loader.modalities.video.packet_table import SUFFIX
 from loader.modalities.video.request import is_run
-from penstock.card.rendering.escape import clean
 
+from ...text import clean
+from ..json_record import Record
 from ..kinds.decode_budget import BUDGET
 from ..kinds.lengths import length_marks
 from ..kinds.stored_bytes import Read, decoded_bytes, mp4_of, read_bounded
-from .json_record import Record
-from .marks import StepMark
-from .samples.column_edits import ColumnEdit, column_edits
-from .samples.far_columns import far_marks
-from .samples.held_steps import AskedRuns, HeldSteps
-from .samples.phash_neighbours import Neighbour, phash_neighbours
-from .shown.shown_values import Shown, facts_of, shown
+from ..samples.column_edits import ColumnEdit, column_edits
+from ..samples.far_columns import far_marks
+from ..samples.held_steps import AskedRuns, HeldSteps
+from ..samples.marks import StepMark
+from ..samples.phash_neighbours import Neighbour, phash_neighbours
+from ..samples.shown_values import Shown, facts_of, shown
 from .version_record import fields_of
 
 _MEDIA = ("image", "video", "audio")

@@ -12,22 +12,22 @@ from loader.dataset.shards.address import crc_text
 from loader.errors import TransformFailed, WorkerFailed
 from loader.order.sources.packed_view import PackedView
 from loader.run.replay import Functions
-from penstock.lineage import StageRun, made_by
 
+from ...lineage import StageRun, made_by
+from ..json_record import Record
 from ..kinds.kind import Mark
 from ..replays.picture_placement import Placement
 from ..replays.replayed_values import SlotValues, T, Take
 from ..replays.replays import Replayers
 from ..replays.training import Training
-from .json_record import Record
-from .marks import Faced, StepMark, ranked, step_mark
+from ..samples.column_edits import ColumnEdit, column_edits
+from ..samples.far_columns import slot_marks
+from ..samples.held_steps import AskedRuns, HeldSteps
+from ..samples.marks import Faced, StepMark, ranked, step_mark
+from ..samples.phash_neighbours import Neighbour, phash_neighbours
+from ..samples.shown_values import Shown, shown_sample, version_of
 from .proofs import PartOf, slot_stage
-from .samples.column_edits import ColumnEdit, column_edits
-from .samples.far_columns import slot_marks
-from .samples.held_steps import AskedRuns, HeldSteps
-from .samples.phash_neighbours import Neighbour, phash_neighbours
-from .samples.restored_text import restored_marks
-from .shown.shown_values import Shown, shown_sample, version_of
+from .restored_text import restored_marks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

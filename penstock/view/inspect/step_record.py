@@ -13,17 +13,17 @@ from loader.errors import TransformFailed, WorkerFailed
 from loader.order.sources.packed_view import PackedView
 from loader.order.steps.slots import rank_slice
 from loader.run.replay import Functions
-from penstock.card.rendering.escape import clean
 
+from ...text import clean
+from ..json_record import Record
 from ..replays.replayed_values import BatchValues, PartValues, Setting, T, Take, Told, batch_itself
 from ..replays.replays import Replayer, Replayers
 from ..replays.training import Training
-from .json_record import Record
-from .marks import Faced, StepMark, note_marks, ranked
+from ..samples.far_columns import step_marks
+from ..samples.marks import Faced, StepMark, note_marks, ranked
+from ..samples.shown_values import Shown, version_of
 from .proofs import Proof, proofs, stage_of
-from .samples.far_columns import step_marks
-from .shown.shown_batch import ShownBatch, ShownSlot
-from .shown.shown_values import Shown, version_of
+from .shown_batch import ShownBatch, ShownSlot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from loader.run.trail.step_rows import NOTE
 
 from ..replays.training import Training
-from .marks import MIN_STEPS, SIGMAS
+from ..samples.marks import MIN_STEPS, SIGMAS
 
 if TYPE_CHECKING:
     import polars as pl

@@ -10,11 +10,11 @@ import loader
 from loader.dataset.tables.columns import SOURCE_COLUMNS
 from loader.dataset.versions.samples_table import live_columns
 from loader.errors import InvalidRuntime
-from penstock.card.rendering.escape import clean
-from penstock.diff import column_statistics
 
+from ...text import clean
+from ...upkeep.diff import column_statistics
+from ..json_record import Record
 from .filter_limit import check_limit
-from .json_record import Record
 
 PAGE = 60
 """Samples of a page of the grid."""

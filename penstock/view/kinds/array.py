@@ -4,12 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from penstock.units import number
-
-from .drawing.arrays import Array, array_lines, array_marks, as_array, range_of, told
-from .drawing.png import Pixels, png, thinned, thumbnail_of
-from .drawing.scaled_pixels import scale_of, scaled
+from ...units import number
+from .array_drawing import Array, array_lines, array_marks, as_array, range_of, told
 from .kind import EDGE_PX, Facts, Kind, Mark, Media
+from .png import Pixels, png, thinned, thumbnail_of
+from .scaled_pixels import scale_of, scaled
 
 MAX_PLANES = 8
 """Planes that are drawn: of more, these at equal distances."""

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from penstock.card.pictures import envelope, spectrogram
-from penstock.units import length
-
-from .drawing.arrays import Array, array_lines, array_marks, as_array, range_of, told
-from .drawing.png import Pixels, png
+from ...card.pictures import envelope, spectrogram
+from ...units import length
+from .array_drawing import Array, array_lines, array_marks, as_array, range_of, told
 from .kind import EDGE_PX, Facts, Kind, Mark, Media, mark
+from .png import Pixels, png
 
 MAX_CHANNELS = 16
 MAX_SAMPLES = 2**24

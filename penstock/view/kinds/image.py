@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from penstock.units import share
-
-from .drawing.arrays import Array, array_lines, array_marks, as_array, chunks_of, range_of, told
-from .drawing.png import png, thinned, thumbnail_of
-from .drawing.scaled_pixels import Scale, scale_of, scaled
+from ...units import share
+from .array_drawing import Array, array_lines, array_marks, as_array, chunks_of, range_of, told
 from .kind import EDGE_PX, Facts, Kind, Mark, Media, mark
+from .png import png, thinned, thumbnail_of
+from .scaled_pixels import Scale, scale_of, scaled
 
 MAX_DETAIL_PX = 2**24
 """Pixels that are shown one by one; of a larger picture every n-th row and column."""

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from .drawing.arrays import as_array, shape_of
-from .drawing.shown_text import MAX_LINES, bounded
+from .array_drawing import as_array, shape_of
 from .kind import Facts, Kind, Mark, mark
+from .shown_text import MAX_LINES, bounded
 
 MAX_DEPTH = 12
 """Levels that are shown: of a deeper value the number of its items."""

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from penstock.units import length
-
+from ...units import length
 from .kind import Mark, mark
 
 TOLERANCE_S, TOLERANCE_FRAMES = 0.25, 2

@@ -4,11 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from penstock.units import size
-
-from .drawing.arrays import shape_of
-from .drawing.shown_text import bounded, hex_lines
+from ...units import size
+from .array_drawing import shape_of
 from .kind import Facts, Kind, Mark, mark
+from .shown_text import bounded, hex_lines
 
 MAX_BYTES = 64
 """Bytes that are shown."""

@@ -15,14 +15,14 @@ from loader.errors import DecodeFailed, MissingDependency, PenstockError
 from loader.modalities import DECODERS, WITH_TABLES, decoder_for
 from loader.modalities.fields import as_buffer, load
 from loader.modalities.video.packet_table import SUFFIX
-from penstock.card.pictures import MAX_FRAME_PX
-from penstock.units import length, size
 
+from ...card.pictures import MAX_FRAME_PX
+from ...units import length, size
 from .decode_budget import BUDGET
-from .drawing.png import fitted, jpeg
-from .drawing.shown_text import bounded, hex_lines
 from .kind import EDGE_PX, Facts, Kind, Mark, Media, TokenBox, mark
 from .lengths import length_marks
+from .png import fitted, jpeg
+from .shown_text import bounded, hex_lines
 
 MAX_PICTURE_PX = 2**25
 """Pixels of a picture that is decoded: 128 MiB with alpha. A JPEG that is made smaller by its decoder may have more."""
@@ -238,7 +238,7 @@ def mp4_of(data: bytes, facts: Facts) -> bytes:
 
     Raises: DecodeFailed without it, and where the two do not fit.
     """
-    from penstock.sources.lerobot.runs import mp4_of_run
+    from ...formats.lerobot.runs import mp4_of_run
 
     packets = as_buffer(facts.sample.get(facts.field + SUFFIX))
     if packets is None:

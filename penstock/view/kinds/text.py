@@ -3,8 +3,8 @@
 import re
 from typing import Any
 
-from .drawing.shown_text import text_lines
 from .kind import Facts, Kind, Mark, mark
+from .shown_text import text_lines
 
 MAX_EXAMINED = 2**20
 """Letters of a text whose faults are looked for."""

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from .drawing.arrays import Array, as_array, shape_of
-from .drawing.shown_text import MAX_LINES, bounded
+from .array_drawing import Array, as_array, shape_of
 from .kind import Facts, Kind, Mark, TokenBox, mark
+from .shown_text import MAX_LINES, bounded
 
 MAX_TOKENS = 2**14
 """Tokens that are shown one by one."""

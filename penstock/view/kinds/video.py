@@ -4,12 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from penstock.units import length
-
-from .drawing.arrays import MAX_EXAMINED, Array, array_lines, as_array
-from .drawing.scaled_pixels import scale_of
+from ...units import length
+from .array_drawing import MAX_EXAMINED, Array, array_lines, as_array
 from .image import channels_last, picture_marks, scale_lines, size_of, small_picture, whole_picture
 from .kind import EDGE_PX, Facts, Kind, Mark, Media, mark
+from .scaled_pixels import scale_of
 
 MAX_FRAMES = 64
 """Frames that are shown: of a longer clip, these at equal distances."""

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loader.errors import InvalidRuntime, MissingDependency
-from penstock.card.rendering.escape import clean
+
+from ...text import clean
 
 if TYPE_CHECKING:
     import polars as pl

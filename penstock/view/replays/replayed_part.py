@@ -13,8 +13,8 @@ from loader.modalities.fields import Buffer, last_word, load
 from loader.order.steps.slots import rank_slice
 from loader.run.recipe.recipe import stored_views
 from loader.run.trail.slot_columns import SlotColumns
-from penstock.units import length
 
+from ...units import length
 from .replayed_values import TakeValues
 from .token_texts import TokenTexts
 

@@ -9,7 +9,7 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Static
 
-from penstock.card.rendering.escape import terminal_text
+from ...text import terminal_text
 
 CARD_COLUMNS, CARD_ROWS = 19, 10
 """Cells of a card."""

@@ -7,17 +7,17 @@ from textual.binding import Binding
 from textual.widget import Widget
 
 from loader.errors import Corrupt, InvalidRuntime, MissingDependency
-from penstock.card.rendering.escape import clean
-from penstock.units import number, size
 
+from ...text import clean
+from ...units import number, size
 from ..inspect.difference import Difference, difference
 from ..inspect.plain_text import facet_line
 from ..inspect.root_record import RootRecord, root_record
 from ..inspect.sample_record import SampleRecord, sample_record, stored_sample
-from ..inspect.shown.shown_values import facts_of
 from ..inspect.version_record import GridRow, VersionRecord, version_record
 from ..kinds.kind import Media
 from ..raw_source import RawObject
+from ..samples.shown_values import facts_of
 from .addresses import DifferencePlace, Place, RootPlace, RunPlace, SamplePlace, VersionPlace
 from .cards import CARD_COLUMNS, PICTURE_ROWS, Card, CardGrid
 from .dialogs import Asking

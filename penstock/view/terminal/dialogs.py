@@ -10,7 +10,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static
 
-from penstock.card.rendering.escape import terminal_text
+from ...text import terminal_text
 
 KEYS = (
     ("g", "go to a step"),

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.card.rendering.escape import clean
+from ...text import clean
 
 _HEIGHTS = "▁▂▃▄▅▆▇█"
 _NAME = 20

@@ -15,15 +15,15 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from loader.errors import PenstockError
-from penstock.card.rendering.escape import clean, terminal_text
 
-from ..inspect.runs.recorded_step import failure_record, recorded_lines
+from ...text import clean, terminal_text
+from ..inspect.recorded_step import failure_record, recorded_lines
 from ..kinds import kind_of
 from ..kinds.kind import Facts, Media
 from ..open_data import OpenData
 from .addresses import Place, StepPlace
 from .dialogs import Asking, keys_dialog
-from .pictures.picture_cells import picture_widget, pixels_asked
+from .picture_cells import picture_widget, pixels_asked
 
 if TYPE_CHECKING:
     from .viewer_app import ViewerApp

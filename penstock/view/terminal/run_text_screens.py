@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from textual.widget import Widget
 
 import loader
-from penstock.card.rendering.escape import clean
 
-from ..inspect.marks import counted
+from ...text import clean
 from ..inspect.plain_text import compared_line, window_text
-from ..inspect.runs.run_comparison import RunComparison, run_comparison
-from ..inspect.runs.step_window import StepWindow, step_window
+from ..inspect.run_comparison import RunComparison, run_comparison
+from ..inspect.step_window import StepWindow, step_window
+from ..samples.marks import counted
 from .addresses import AgainstPlace, StepPlace, WindowPlace
 from .record_screen import PlaceList, RecordScreen, heading, line, paragraph
 

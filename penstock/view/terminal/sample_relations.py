@@ -5,15 +5,14 @@ from dataclasses import replace
 
 from textual.widget import Widget
 
-from penstock.card.rendering.escape import clean
-from penstock.units import size
-
+from ...text import clean
+from ...units import size
 from ..inspect.plain_text import edit_line, neighbour_line
 from ..inspect.sample_record import SampleRecord
-from ..inspect.samples.held_steps import HeldSteps
-from ..inspect.samples.phash_neighbours import MOST
 from ..inspect.slot_record import SlotRecord
 from ..raw_source import RawObject, raw_object
+from ..samples.held_steps import HeldSteps
+from ..samples.phash_neighbours import MOST
 from .addresses import Place, RunPlace, SamplePlace, SlotPlace, StepPlace, VersionPlace
 from .record_screen import PlaceList, RecordScreen, cut_lines, heading, line
 

@@ -13,18 +13,18 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from loader.errors import PenstockError
-from penstock.card.rendering.escape import clean, terminal_text
 
+from ...text import clean, terminal_text
 from ..inspect.plain_text import mark_line, slot_text
 from ..inspect.proofs import STAGES as PROVED
-from ..inspect.runs.recorded_step import told_by_trail
-from ..inspect.shown.shown_values import Shown, facts_of, version_of
+from ..inspect.recorded_step import told_by_trail
 from ..inspect.slot_record import FieldRow, SlotRecord, slot_record
 from ..kinds import kind_of
 from ..kinds.kind import Media, TokenBox
 from ..raw_source import RawObject
 from ..replays.replayed_values import SlotValues
 from ..replays.training import Training
+from ..samples.shown_values import Shown, facts_of, version_of
 from .addresses import SlotPlace, VersionPlace
 from .record_screen import RecordScreen, cut_lines, heading, line
 from .sample_relations import raw_of, raw_widgets, relations

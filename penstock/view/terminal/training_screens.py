@@ -6,15 +6,14 @@ from typing import Any, ClassVar, NamedTuple
 from textual.binding import Binding
 from textual.widget import Widget
 
-from penstock.card.rendering.escape import clean
-
-from ..inspect.marks import counted
+from ...text import clean
 from ..inspect.plain_text import mark_line, proof_line, stage_lines
+from ..inspect.recorded_step import told_by_trail
 from ..inspect.run_record import MOST_SPIKES, RunRecord, run_record
-from ..inspect.runs.recorded_step import told_by_trail
 from ..inspect.step_record import SlotRow, StepRecord, part_of, step_record
 from ..kinds.kind import Media
 from ..replays.training import Training
+from ..samples.marks import counted
 from .addresses import AgainstPlace, Place, RunPlace, SlotPlace, StepPlace, WindowPlace
 from .cards import CARD_COLUMNS, PICTURE_ROWS, Card, CardGrid
 from .dialogs import Asking

@@ -26,7 +26,7 @@ from .addresses import (
 )
 from .dataset_screens import DifferenceScreen, RootScreen, SampleScreen, VersionScreen
 from .dialogs import Reading
-from .pictures.picture_cells import chosen_mode
+from .picture_cells import chosen_mode
 from .record_screen import RecordScreen
 from .run_text_screens import AgainstScreen, WindowScreen
 from .slot_screen import SlotScreen

@@ -14,8 +14,6 @@ import loader
 from loader.errors import InvalidRuntime, ObjectNotFound, PenstockError, StoreError
 
 from ..inspect.sample_record import playable, stored_sample
-from ..inspect.samples.phash_neighbours import Neighbour
-from ..inspect.shown.shown_values import facts_of, version_of
 from ..inspect.version_record import fields_of
 from ..kinds import kind_of
 from ..kinds.decode_budget import BUDGET
@@ -24,6 +22,8 @@ from ..kinds.stored_bytes import decoded_bytes, read_bounded
 from ..raw_source import raw_object
 from ..replays.picture_placement import channels_last
 from ..replays.replayed_values import SlotValues
+from ..samples.phash_neighbours import Neighbour
+from ..samples.shown_values import facts_of, version_of
 from .page import Site, retry_after, status_of
 from .pending import in_thread
 

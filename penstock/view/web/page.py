@@ -30,10 +30,10 @@ from loader.errors import (
     VersionNotFound,
     VersionRetired,
 )
-from penstock.card.rendering.templates import templates
 
-from ..inspect.json_record import plain
-from ..inspect.runs.recorded_step import failure_record
+from ...card.rendering.templates import templates
+from ..inspect.recorded_step import failure_record
+from ..json_record import plain
 from ..open_data import OpenData
 from ..outage import DOWN, OUTAGE_S
 from ..shell_command import shell_command

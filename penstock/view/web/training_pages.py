@@ -11,23 +11,16 @@ from loader.api.explain import provenance
 
 from ..inspect.plain_text import unrecorded_lines
 from ..inspect.proofs import STAGES
+from ..inspect.recorded_step import told_by_trail
+from ..inspect.run_comparison import run_comparison
 from ..inspect.run_record import MOST_LARGEST, MOST_SPIKES, run_record
-from ..inspect.runs.recorded_step import told_by_trail
-from ..inspect.runs.run_comparison import run_comparison
-from ..inspect.runs.step_window import MOST_STEPS, step_window
-from ..inspect.shown.shown_batch import PICTURED
-from ..inspect.shown.shown_values import version_of
+from ..inspect.shown_batch import PICTURED
 from ..inspect.slot_record import slot_record
 from ..inspect.step_record import part_of, step_record
+from ..inspect.step_window import MOST_STEPS, step_window
 from ..replays.training import Training
-from .media import (
-    media_response,
-    media_route,
-    neighbours_field,
-    raw_response,
-    raw_shown,
-    slot_media,
-)
+from ..samples.shown_values import version_of
+from .media import media_response, media_route, neighbours_field, raw_response, raw_shown, slot_media
 from .page import Page, Site, address, number, page_routes
 
 

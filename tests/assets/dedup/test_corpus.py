@@ -22,10 +22,10 @@ from assets.dedup.pictures import file_pictures, find
 from assets.dedup.settle import Candidates
 from assets.dedup.table import candidates_of, table_of
 from assets.featurizers import make as featurizer
+from assets.media.clips.cut import cut_video
 from assets.media.image.cut import cut_image
 from assets.media.policy import CutPolicy
 from assets.media.unit import Unusable
-from assets.media.video.cut import cut_video
 
 pytestmark = pytest.mark.server
 

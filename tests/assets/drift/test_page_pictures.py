@@ -30,8 +30,8 @@ from loader.errors import StageNotPublished
 from loader.storage import open_store
 from penstock.compute.pool import InlineCompute
 from penstock.stages import StageRecord, current_record
-from penstock.takedown.prove import prove
-from penstock.takedown.run import run_takedown
+from penstock.upkeep.takedown.prove import prove
+from penstock.upkeep.takedown.run import run_takedown
 
 SPEC = DatasetSpec(name="demo", gate=Gate(suite=(), protected=("eval@1",)))
 CAT = "photos/cats/a cat.jpg"

@@ -36,14 +36,14 @@ from penstock.compute.cluster import Cluster
 from penstock.compute.cluster_compute import ClusterCompute
 from penstock.compute.job import job_ids
 from penstock.compute.pool import InlineCompute
-from penstock.exclusions.publish import exclude
-from penstock.sources.importing.importer import NO_OPTIONS
-from penstock.sources.run_export import export
-from penstock.sources.run_import import import_place
+from penstock.formats.importing.importer import NO_OPTIONS
+from penstock.formats.run_export import export
+from penstock.formats.run_import import import_place
 from penstock.stages import current_record
-from penstock.takedown.run import run_takedown
+from penstock.upkeep.exclude import exclude
+from penstock.upkeep.takedown.run import run_takedown
 from tests.assets.conftest import Run, jpeg
-from tests.foreign import litdata_files, mds_files, megatron_files
+from tests.penstock.formats.registered import litdata_files, mds_files, megatron_files
 
 SUITE = Gate(thresholds=None)
 KEEPS = pytest.mark.parametrize("keep", ["copy", "in place"])

@@ -29,11 +29,11 @@ from loader.dataset.reading.read_fields import read_fields
 from loader.errors import Changed, InvalidRuntime, InvalidStore, ObjectNotFound
 from loader.storage import Store, open_store
 from penstock.stages import current_record
-from penstock.takedown.raw_objects import delete_object
-from penstock.takedown.run import run_takedown
+from penstock.upkeep.takedown.raw_objects import delete_object
+from penstock.upkeep.takedown.run import run_takedown
 from penstock.verbs.takedown import request
 from tests.assets.conftest import Run
-from tests.penstock.sources.lerobot_files import CAMERA, LENGTHS, v21, v30, video
+from tests.penstock.formats.exchange.lerobot_files import CAMERA, LENGTHS, v21, v30, video
 
 SOURCE = Source(format="lerobot")
 SUITE = Gate(thresholds=None)

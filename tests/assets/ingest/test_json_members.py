@@ -24,7 +24,7 @@ from penstock.compute.cluster_compute import ClusterCompute
 from penstock.compute.pool import InlineCompute
 from penstock.stages import StageRecord, current_record
 from tests.assets.conftest import Run, jpeg
-from tests.foreign import img2dataset, tars
+from tests.penstock.formats.registered import img2dataset, tars
 
 KEEPS = pytest.mark.parametrize("keep", ["copy", "in place", "read"])
 

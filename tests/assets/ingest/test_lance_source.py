@@ -16,8 +16,8 @@ from assets.spec import DatasetSpec
 from loader.dataset.log.denies import Target
 from loader.storage import open_store
 from penstock.stages import StageRecord, current_record
-from penstock.takedown.raw_objects import delete_object
-from penstock.takedown.run import run_takedown
+from penstock.upkeep.takedown.raw_objects import delete_object
+from penstock.upkeep.takedown.run import run_takedown
 from tests.assets.conftest import Run
 from tests.assets.ingest.test_read_samples import stored
 

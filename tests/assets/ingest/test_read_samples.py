@@ -25,12 +25,12 @@ from assets.spec import DatasetSpec, Feature
 from assets.tables import read_table
 from loader.dataset.log.denies import Target
 from loader.dataset.reading.read_fields import read_fields
-from penstock.exclusions.publish import exclude
 from penstock.stages import StageRecord, current_record
-from penstock.takedown.run import run_takedown
+from penstock.upkeep.exclude import exclude
+from penstock.upkeep.takedown.run import run_takedown
 from tests.assets.conftest import Run, jpeg
-from tests.foreign import litdata_files, mds_files, tars
-from tests.penstock.sources import records
+from tests.penstock.formats.exchange import records
+from tests.penstock.formats.registered import litdata_files, mds_files, tars
 
 SUITE = Gate(thresholds=None)
 

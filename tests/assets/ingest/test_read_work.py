@@ -28,7 +28,7 @@ from penstock.compute.job import job_ids
 from penstock.compute.pool import Compute, InlineCompute, LocalCompute
 from penstock.compute.work import Fault
 from penstock.stages import StageRecord, partitions
-from tests.foreign import tars
+from tests.penstock.formats.registered import tars
 
 DEADLY = """
 import os, sys

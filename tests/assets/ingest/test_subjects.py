@@ -12,8 +12,8 @@ from assets.arrivals.make_batches import discover
 from assets.spec import DatasetSpec
 from loader.dataset.log.denies import Target
 from loader.storage import open_store
-from penstock.takedown.prove import prove
-from penstock.takedown.run import run_takedown
+from penstock.upkeep.takedown.prove import prove
+from penstock.upkeep.takedown.run import run_takedown
 
 SPEC = DatasetSpec(name="demo", splits={"train": 0.5, "validation": 0.5}, split_by="subject")
 SUBJECTS = [f"patient-{number:04d}" for number in range(6)]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import loader
+from assets.media.clips.cut import cut_video
 from assets.media.image.cut import cut_image
 from assets.media.policy import (
     Buckets,
@@ -24,7 +25,6 @@ from assets.media.policy import (
     grid_px,
     sizes,
 )
-from assets.media.video.cut import cut_video
 
 # Podell et al. 2023, SDXL, appendix I: height, width.
 SDXL = {

@@ -11,11 +11,11 @@ from loader.dataset.log.denies import Target
 from loader.dataset.reading.read_fields import read_fields
 from loader.errors import StoreError
 from penstock.checkpoints import Checkpoints
-from penstock.gc import Options, collect
-from penstock.migrate.copying.rate_limit import Pace
-from penstock.migrate.run import migrate
-from penstock.takedown.record import condemned
-from penstock.takedown.run import run_takedown
+from penstock.denied.record import condemned
+from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.gc import Options, collect
+from penstock.upkeep.migrate.run import migrate
+from penstock.upkeep.takedown.run import run_takedown
 
 from .truth import Content, Violation
 from .turns import Actor

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from loader.dataset.leases import heartbeat, lease
 from loader.storage.shared import threads
-from penstock.gc import clock
+from penstock.upkeep.gc import clock
 
 
 class AtOnce(Executor):

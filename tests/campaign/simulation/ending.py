@@ -9,11 +9,11 @@ from judge.log import ENTRY, Broken, History, read_log
 
 from loader.errors import PenstockError
 from penstock.checkpoints import Checkpoints
-from penstock.gc import Options, collect
-from penstock.migrate.copying.rate_limit import Pace
-from penstock.migrate.run import migrate
-from penstock.takedown.record import condemned
-from penstock.takedown.run import run_takedown
+from penstock.denied.record import condemned
+from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.gc import Options, collect
+from penstock.upkeep.migrate.run import migrate
+from penstock.upkeep.takedown.run import run_takedown
 
 from .actors import GRACE_S, SUBJECTS
 from .truth import Violation

@@ -9,8 +9,8 @@ from loader.dataset.log import append, log
 from loader.dataset.log.entries import entry_number
 from loader.errors import Transient
 from penstock.checkpoints import marker, retention
-from penstock.gc import collector, plan, sweep
-from penstock.gc import needed as live
+from penstock.upkeep.gc import collector, plan, sweep
+from penstock.upkeep.gc import needed as live
 
 from .campaign import Came, world_of
 

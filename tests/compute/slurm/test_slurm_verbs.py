@@ -9,13 +9,13 @@ from loader.dataset.log.denies import Target
 from loader.storage import open_store
 from penstock.compute.cluster import read_cluster
 from penstock.compute.job import JobFolder, job_ids
-from penstock.migrate.copying import copy_job
-from penstock.migrate.copying.rate_limit import Pace
-from penstock.migrate.run import migrate
-from penstock.takedown.finding.find import find
-from penstock.takedown.finding.keys_job import KeysTablesOnCluster
-from penstock.takedown.finding.keys_tables import KeysTables
-from penstock.verify.root import verify_root
+from penstock.denied.find import find
+from penstock.denied.keys_job import KeysTablesOnCluster
+from penstock.denied.keys_tables import KeysTables
+from penstock.upkeep.copying import copy_job
+from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.migrate.run import migrate
+from penstock.upkeep.verify.root import verify_root
 from tests.compute.job_checks import REPOSITORY
 
 pytestmark = pytest.mark.slurm

@@ -16,6 +16,6 @@ def column(version, name):
 
 
 def statistics(version):
-    from penstock.diff import column_statistics
+    from penstock.upkeep.diff import column_statistics
 
     return column_statistics(version)

@@ -8,11 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import loader
-from loader.errors import (
-    Conflict,
-    FieldNotFound,
-    InvalidField,
-)
+from loader.errors import Conflict, FieldNotFound, InvalidField
 from tests.dataset.labels.annotated import column, statistics, write
 
 

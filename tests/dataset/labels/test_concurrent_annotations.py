@@ -3,9 +3,7 @@
 import pytest
 
 import loader
-from loader.errors import (
-    Conflict,
-)
+from loader.errors import Conflict
 from tests.dataset.labels.annotated import column, statistics, write
 
 

@@ -8,9 +8,7 @@ from loader.dataset.log.entries import canonical, checksum_of, edited, entry_key
 from loader.dataset.log.fold import fold_all
 from loader.dataset.log.log import Log
 from loader.dataset.log.state import State
-from loader.errors import (
-    Corrupt,
-)
+from loader.errors import Corrupt
 from tests.dataset.log.histories import all_entries, history
 
 

@@ -3,12 +3,7 @@
 import pytest
 
 from loader.dataset.log.log import Log
-from loader.errors import (
-    Corrupt,
-    InvalidName,
-    VersionNotFound,
-    VersionRetired,
-)
+from loader.errors import Corrupt, InvalidName, VersionNotFound, VersionRetired
 from tests.dataset.log.histories import publish
 
 

@@ -12,8 +12,8 @@ from loader.dataset.publishing.commit import NewKeys
 from loader.dataset.publishing.compact import FAN_IN, MOST_BYTES, SIZES, to_merge
 from loader.dataset.writing.run_samples import RunKeys
 from loader.errors import DuplicateKey
-from penstock.diff import column_statistics
-from penstock.verify.version import verify
+from penstock.upkeep.diff import column_statistics
+from penstock.upkeep.verify.version import verify
 
 LISTS = ("shards", "samples", "stats", "exclusions", "key_hashes")
 

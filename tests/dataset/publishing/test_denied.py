@@ -19,7 +19,7 @@ from loader.dataset.names import check_key, member_name
 from loader.dataset.reading.read_fields import read_fields
 from loader.dataset.shards.shard import member_header
 from loader.errors import Conflict, Denied, InvalidKey, InvalidName, SampleNotFound
-from penstock.verify.version import verify
+from penstock.upkeep.verify.version import verify
 
 ALICE = Target(kind="subject", value="alice")
 

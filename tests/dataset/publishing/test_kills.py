@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from loader.errors import StoreError
-from penstock.verify.root import verify_root
+from penstock.upkeep.verify.root import verify_root
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from loader.dataset.publishing.compact import compacted
 from loader.dataset.tables.parquet import TableFile, get_table, put_named_table
 from loader.dataset.versions.samples_table import live_row
 from loader.errors import Corrupt
-from penstock.diff import column_statistics
-from penstock.verify.version import check_version, verify
+from penstock.upkeep.diff import column_statistics
+from penstock.upkeep.verify.version import check_version, verify
 
 
 def in_order(version):

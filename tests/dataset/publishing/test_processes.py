@@ -10,7 +10,7 @@ import signal
 import pytest
 
 import loader
-from penstock.verify.version import verify
+from penstock.upkeep.verify.version import verify
 
 
 @pytest.fixture

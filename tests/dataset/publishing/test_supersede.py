@@ -6,7 +6,7 @@ import pytest
 import loader
 from loader.dataset.tables.parquet import TableFile, get_table
 from loader.errors import Conflict, DuplicateKey, InvalidSample, SampleNotFound, VersionNotFound
-from penstock.verify.version import verify
+from penstock.upkeep.verify.version import verify
 
 
 @pytest.fixture

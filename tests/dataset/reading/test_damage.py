@@ -8,7 +8,7 @@ import pytest
 import loader
 from loader.dataset.reading.read_fields import read_fields
 from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
-from penstock.verify.version import verify
+from penstock.upkeep.verify.version import verify
 
 
 @pytest.fixture

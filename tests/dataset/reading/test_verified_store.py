@@ -24,7 +24,7 @@ from loader.dataset.writing.redact import redact_shard
 from loader.errors import Changed, Corrupt, InvalidRuntime
 from loader.storage import Span, open_store
 from loader.storage.store import disk_of
-from penstock.verify.version import verify
+from penstock.upkeep.verify.version import verify
 
 SIZES = (0, 1, 700, 5000, PAGE_BYTES - 512, PAGE_BYTES, 3 * PAGE_BYTES + 77)
 _numbers = itertools.count()

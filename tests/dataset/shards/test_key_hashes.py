@@ -14,7 +14,7 @@ from loader.dataset.shards.key_hashes import known, put_hashes
 from loader.dataset.writing import run_samples
 from loader.errors import Corrupt, DuplicateKey
 from loader.storage import open_store
-from penstock.verify.version import verify
+from penstock.upkeep.verify.version import verify
 
 
 def table_of(store, n, seed=0):

@@ -7,7 +7,7 @@ import pytest
 import loader
 from loader.dataset.tables.references import Reference, references, table_references
 from loader.errors import Corrupt
-from penstock.verify.version import verify
+from penstock.upkeep.verify.version import verify
 
 
 @pytest.fixture

@@ -154,7 +154,7 @@ def test_add_group_reads_blocks_not_samples(url, stores, n):
 
 
 def test_verify_reads_each_shard_once(two_parts, stores):
-    from penstock.verify.version import verify
+    from penstock.upkeep.verify.version import verify
 
     root, n = two_parts
     reader = counted(root, stores)

@@ -5,7 +5,7 @@ import pytest
 
 import loader
 from loader.errors import Conflict, EmptyVersion, FieldNotFound, InvalidKey, InvalidSample, SampleNotFound
-from penstock.verify.version import verify
+from penstock.upkeep.verify.version import verify
 
 
 @pytest.fixture

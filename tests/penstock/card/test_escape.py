@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from penstock.card.as_json import render_json
-from penstock.card.rendering.escape import WORD_JOINER, clean, html_text, markdown_text, yaml_text
 from penstock.card.rendering.html import render_html
 from penstock.card.rendering.hub_metadata import front_matter
 from penstock.card.rendering.markdown import render_markdown, table
+from penstock.text import WORD_JOINER, clean, html_text, markdown_text, yaml_text
 
 HOSTILE = [
     "<script>alert(1)</script>",

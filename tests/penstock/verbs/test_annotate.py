@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import loader
-from penstock.verify.tables import check_statistics
+from penstock.upkeep.verify.tables import check_statistics
 
 
 def labels(tmp_path, *rows):

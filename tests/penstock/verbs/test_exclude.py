@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import loader
-from penstock.exclusions.exclusion import records
+from penstock.upkeep.exclusion import records
 
 TOLD = ("--reason", "wrong label", "--by", "ann")
 

@@ -6,7 +6,7 @@ import pytest
 
 import loader
 from penstock.compute.job import JobFolder, job_ids
-from penstock.verify.version import verify
+from penstock.upkeep.verify.version import verify
 from tests.compute.forged_copy import forged_copy
 from tests.compute.job_checks import INLINE_FILE
 
@@ -32,7 +32,7 @@ def test_a_job_is_listed_shown_and_cleared(job, cli):
     assert cli("jobs", "ls", root=root).out.split()[:3] == [folder.id, "verify", "d@1,"]
     shown = cli("jobs", "show", folder.id[:6], root=root).out
     assert "1 of 1 blocks done, 3 units, attempt 1" in shown
-    assert "penstock.verify.shards_job:READ_SHARDS" in shown
+    assert "penstock.upkeep.verify.shards_job:READ_SHARDS" in shown
     told = json.loads(cli("jobs", "why", folder.id, "--cluster", file, "--json", root=root).out)
     assert (told["attempt"], told["state"]) == (1, "ended")
     assert cli("jobs", "clear", root=root).out.startswith("0 jobs")

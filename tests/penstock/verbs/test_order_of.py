@@ -7,7 +7,7 @@ import pytest
 
 import loader
 from loader.errors import InvalidRuntime
-from penstock.sources.foreign_orders import ordinals_of
+from penstock.formats.mds.foreign_orders import ordinals_of
 
 
 @pytest.fixture

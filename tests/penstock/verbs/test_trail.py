@@ -6,9 +6,9 @@ import pytest
 
 import loader
 from loader.storage import open_store
-from penstock.migrate.copying.rate_limit import Pace
-from penstock.migrate.run import migrate
-from penstock.verify.root import verify_root
+from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.migrate.run import migrate
+from penstock.upkeep.verify.root import verify_root
 
 STEPS = 5
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from penstock.doctor.behaviour import read_back as contents
-from penstock.doctor.behaviour.creates import creates
-from penstock.doctor.scratch import Scratch
+from penstock.upkeep.doctor import read_back as contents
+from penstock.upkeep.doctor.creates import creates
+from penstock.upkeep.doctor.scratch import Scratch
 
 FAULTS = [[503, "drop"] * 3, ["commit-drop"] * 3, ["commit-drop", 503, "reset"] * 3, [409], [412]]
 

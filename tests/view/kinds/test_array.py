@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from penstock.view.kinds import Facts, kind_of
+from penstock.view.kinds import array_drawing as drawing
 from penstock.view.kinds.array import ARRAY
-from penstock.view.kinds.drawing import arrays as drawing
-from penstock.view.kinds.drawing.arrays import looking_once, range_of
+from penstock.view.kinds.array_drawing import looking_once, range_of
 
 FACTS = Facts(field="latent.npy")
 

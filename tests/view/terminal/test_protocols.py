@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from penstock.view.kinds.drawing.png import png
-from penstock.view.terminal.pictures import terminal_answers
-from penstock.view.terminal.pictures.picture_cells import chosen_mode, picture_widget
+from penstock.view.kinds.png import png
+from penstock.view.terminal import terminal_answers
+from penstock.view.terminal.picture_cells import chosen_mode, picture_widget
 
 NAME, REGISTERS, ATTRIBUTES = "\x1b[>q", "\x1b[?1;1;0S", "\x1b[c"
 QUESTIONS = re.compile(r"\x1b_G.*?\x1b\\|\x1b\[[>?]?[\d;]*[a-zA-Z]")
@@ -48,7 +48,7 @@ def shown_by(monkeypatch):
     """shown_by(answers): pictures are shown by a terminal that gives them."""
     for name in [one for one in sys.modules if one.split(".")[0] == "textual_image"]:
         monkeypatch.delitem(sys.modules, name)  # it asks when it is imported
-    monkeypatch.delitem(sys.modules, "penstock.view.terminal.pictures.sixel_picture", raising=False)
+    monkeypatch.delitem(sys.modules, "penstock.view.terminal.sixel_picture", raising=False)
     monkeypatch.delenv("TMUX", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     terminal_answers.color_registers.cache_clear()

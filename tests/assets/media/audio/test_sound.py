@@ -8,10 +8,10 @@ import pytest
 
 from assets.media.audio.cut import cut_audio
 from assets.media.audio.decode import Timeline, pieces_at
+from assets.media.clips.cut import cut_video
 from assets.media.container import first_audio, opened
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.unit import Unit, Unusable
-from assets.media.video.cut import cut_video
 
 EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from assets.media.audit import audit
+from assets.media.clips.cut import cut_video
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.unit import Unit
-from assets.media.video.cut import cut_video
 
 EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]

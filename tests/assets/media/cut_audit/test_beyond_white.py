@@ -10,11 +10,11 @@ import av
 import numpy as np
 import pytest
 
+from assets.media.clips import encoder as clip_encoder
 from assets.media.cut_audit import findings
 from assets.media.policy import CutPolicy, VideoPolicy
-from assets.media.video.clips import encoder as clip_encoder
-from assets.media.video.frames.timestamps import shown as really_shown
-from assets.media.video.measure import span_frames
+from assets.media.video import span_frames
+from assets.media.video.timestamps import shown as really_shown
 
 EncodeVideo = Callable[..., str]
 RefusedAs = Callable[..., str]

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from assets.media.clips import cut as video
+from assets.media.clips import encoder as clip_encoder
 from assets.media.cut_audit import findings
 from assets.media.cut_audit.clips import check_times
 from assets.media.unit import Unit, Unusable
-from assets.media.video import cut as video
-from assets.media.video.clips import encoder as clip_encoder
-from assets.media.video.frames.timestamps import Shown
-from assets.media.video.frames.timestamps import shown as really_shown
-from assets.media.video.measure import span_frames
-from assets.media.video.picture import picture_filter
-from assets.media.video.stretches.spans import Span
+from assets.media.video import span_frames
+from assets.media.video.spans import Span
+from assets.media.video.timestamps import Shown
+from assets.media.video.timestamps import shown as really_shown
+from assets.media.video_colour import picture_filter
 
 EncodeVideo = Callable[..., str]
 RefusedAs = Callable[..., str]

@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from assets.media.colour.to_srgb import to_srgb
 from assets.media.image.audit import audit_image
-from assets.media.image.colour.to_srgb import to_srgb
 from assets.media.image.cut import cut_image
 from assets.media.image.open import photo, read_heif
 from assets.media.image.orientation import upright

@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assets.media.clips.audit_and_cut import get_clips
+from assets.media.clips.encoder import QUALITIES, ClipEncoder
+from assets.media.clips.shot_maker import ShotMaker
 from assets.media.container import PacketIndex
 from assets.media.known_facts import ClipStaging
 from assets.media.objects import AuditRequest, CutRequest, CutResult, audit_object, cut_object
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.segments.read import Segment
 from assets.media.unit import Unusable, dropped
-from assets.media.video.audit_and_cut import get_clips
-from assets.media.video.clips.encoder import QUALITIES, ClipEncoder
-from assets.media.video.clips.shot_maker import ShotMaker
-from assets.media.video.frames.timestamps import Shown
-from assets.media.video.stretches.spans import Span, shots
+from assets.media.video.spans import Span, shots
+from assets.media.video.timestamps import Shown
 from loader.errors import StoreError
 from loader.storage import Store, open_store
 
@@ -107,7 +107,7 @@ def test_they_are_those_that_cutting_gives(
     before = told(cut(place, tmp_path / "cut", None, row, **more))
     assert len(before) == 2
     assert len(keys(staging)) == 2  # the clips with their packet tables, and what is known of them
-    monkeypatch.setattr("assets.media.video.cut.canonical_clips", None)  # not called
+    monkeypatch.setattr("assets.media.clips.cut.canonical_clips", None)  # not called
     assert told(cut(place, tmp_path / "taken", staging, row, **more)) == before
 
 
@@ -174,7 +174,7 @@ def test_shots_are_cut_while_they_are_found(
     assert (
         len(before) == 11
     )  # two shots are too short, one gives four clips, two give two, and one is just long enough
-    monkeypatch.setattr("assets.media.video.cut.canonical_clips", None)  # not called
+    monkeypatch.setattr("assets.media.clips.cut.canonical_clips", None)  # not called
     assert told(cut(place, tmp_path / "taken", staging, row, policy=policy)) == before
 
 
@@ -216,7 +216,7 @@ def test_shots_that_become_known_bit_by_bit(
 
     folder = tmp_path_factory.mktemp("clips")
     with av.open(one_frame(folder)) as source, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("assets.media.video.clips.shot_maker._ASK_EVERY", 1)
+        patch.setattr("assets.media.clips.shot_maker._ASK_EVERY", 1)
         maker = ShotMaker(index, folder, policy, source.streams.video[0], QUALITIES[0], settled)
         for n_seen, pts in enumerate(times, 1):
             frame = av.VideoFrame.from_ndarray(np.full((32, 32, 3), n_seen, np.uint8))

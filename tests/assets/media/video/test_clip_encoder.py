@@ -7,11 +7,11 @@ import av
 import numpy as np
 import pytest
 
+from assets.media.clips.cut import cut_video
+from assets.media.clips.encoder import MIN_PSNR_DB, psnr_db
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.unit import Unusable
-from assets.media.video.clips.encoder import MIN_PSNR_DB, psnr_db
-from assets.media.video.cut import cut_video
-from assets.media.video.picture.picture_filter import PictureFilter
+from assets.media.video_colour.picture_filter import PictureFilter
 
 EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]
@@ -66,7 +66,7 @@ def test_a_clip_that_is_too_far_off_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     worse = ({"crf": "45"}, {"crf": "40"})
-    monkeypatch.setattr("assets.media.video.clips.canonical.QUALITIES", worse)
+    monkeypatch.setattr("assets.media.clips.canonical.QUALITIES", worse)
     with pytest.raises(Unusable, match="no encoding of it") as refused:
         cut_video(encode_video(noise_frames(25)), tmp_path, POLICY)
     assert refused.value.code == "psnr"

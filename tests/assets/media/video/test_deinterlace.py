@@ -7,11 +7,11 @@ import av
 import numpy as np
 import pytest
 
+from assets.media.clips.cut import cut_video
 from assets.media.known_facts import Known
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.unit import Unit
-from assets.media.video.cut import cut_video
-from assets.media.video.measure.audit import audit_video
+from assets.media.video.audit import audit_video
 
 EncodeVideo = Callable[..., str]
 HEIGHT, WIDTH = 96, 128
@@ -83,7 +83,7 @@ def test_an_interlaced_video_is_decoded_in_order(
     audit = audit_video(path)
     assert audit["interlaced_ratio"] == 1
     before = [unit.fields["mp4"].read_bytes() for unit in cut_video(path, tmp_path, POLICY)]
-    monkeypatch.setattr("assets.media.video.measure.span_frames.frames_sought", None)  # not called
+    monkeypatch.setattr("assets.media.video.span_frames.frames_sought", None)  # not called
     known = Known(audit=audit)
     assert [unit.fields["mp4"].read_bytes() for unit in cut_video(path, tmp_path, POLICY, known)] == before
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assets.media.audit import audit
-from assets.media.video.measure.look import MAX_HASHES, Look, Thinned, bars, picture_hashes, sharpness
+from assets.media.video.look import MAX_HASHES, Look, Thinned, bars, picture_hashes, sharpness
 
 EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]

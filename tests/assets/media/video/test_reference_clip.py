@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loader
+from assets.media.clips import remux
+from assets.media.clips.cut import cut_video
 from assets.media.known_facts import Known
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.segments.read import Segment
 from assets.media.unit import Unit
-from assets.media.video.clips import remux
-from assets.media.video.cut import cut_video
-from assets.media.video.measure.audit import audit_video
-from assets.media.video.measure.seek_audit import frame_crc
-from assets.media.video.stretches.gops import Cut, Gops, Packets
-from assets.media.video.stretches.spans import Span
+from assets.media.video.audit import audit_video
+from assets.media.video.gops import Cut, Gops, Packets
+from assets.media.video.seek_audit import frame_crc
+from assets.media.video.spans import Span
 from loader.modalities.video.packet_table import read_packets
 
 EncodeVideo = Callable[..., str]
@@ -100,7 +100,7 @@ def test_the_audit_saves_decoding_and_changes_nothing(
     path = encode_video(noise_frames(100, 64, 96), **SHORT["h264"])
     before = [unit.fields["mp4"].read_bytes() for unit in cut_video(path, tmp_path, policy())]
     known = Known(audit=audit_video(path))
-    monkeypatch.setattr("assets.media.video.measure.span_frames.frames_in_order", None)  # not called
+    monkeypatch.setattr("assets.media.video.span_frames.frames_in_order", None)  # not called
     assert [unit.fields["mp4"].read_bytes() for unit in cut_video(path, tmp_path, policy(), known)] == before
 
 

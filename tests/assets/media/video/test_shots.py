@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assets.media.audit import audit
-from assets.media.video.frames.thumbnails import SMALL_PX
-from assets.media.video.stretches.shots import ShotDetector, all_moved, moved
+from assets.media.video.shots import ShotDetector, all_moved, moved
+from assets.media.video.thumbnails import SMALL_PX
 
 Frames = np.ndarray[Any, np.dtype[np.uint8]]
 WIDTH, HEIGHT = SMALL_PX

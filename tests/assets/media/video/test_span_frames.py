@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assets.media.clips.cut import cut_video
 from assets.media.container import opened
 from assets.media.known_facts import Known
 from assets.media.policy import CutPolicy, VideoPolicy
-from assets.media.video.cut import cut_video
-from assets.media.video.measure.audit import audit_video
-from assets.media.video.measure.seek_audit import frame_crc
-from assets.media.video.measure.span_frames import (
+from assets.media.video.audit import audit_video
+from assets.media.video.seek_audit import frame_crc
+from assets.media.video.span_frames import (
     CannotSeek,
     Times,
     frames_in_order,
@@ -26,7 +26,7 @@ from assets.media.video.measure.span_frames import (
     stretches,
     times_of,
 )
-from assets.media.video.stretches.spans import Span
+from assets.media.video.spans import Span
 
 EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]
@@ -126,7 +126,7 @@ def test_clips_are_the_same_whether_sought_or_not(
         return [unit.fields["mp4"].read_bytes() for unit in units]
 
     in_order = clips("in order", Known())
-    monkeypatch.setattr("assets.media.video.measure.span_frames.frames_in_order", None)  # not called
+    monkeypatch.setattr("assets.media.video.span_frames.frames_in_order", None)  # not called
     assert clips("sought", Known(audit=audit)) == in_order
     monkeypatch.undo()
 
@@ -134,10 +134,8 @@ def test_clips_are_the_same_whether_sought_or_not(
         times = times_of(container, stream)
         return Times(shown=times.shown, keys=times.shown)  # what a file says that has no table of keyframes
 
-    monkeypatch.setattr("assets.media.video.measure.span_frames.times_of", every_packet)
-    monkeypatch.setattr(
-        "assets.media.video.measure.span_frames.frames_in_order", counted := Counted(frames_in_order)
-    )
+    monkeypatch.setattr("assets.media.video.span_frames.times_of", every_packet)
+    monkeypatch.setattr("assets.media.video.span_frames.frames_in_order", counted := Counted(frames_in_order))
     assert clips("mistaken", Known(audit=audit)) == in_order
     assert counted.n
 

@@ -12,7 +12,7 @@ from assets.media.container import PacketIndex
 from assets.media.policy import VideoPolicy
 from assets.media.segments.read import Segment
 from assets.media.unit import Unusable
-from assets.media.video.stretches.spans import given, shots, spread
+from assets.media.video.spans import given, shots, spread
 
 
 def index(start: int = 0, end: int = 10_000) -> PacketIndex:

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from loader.errors import Changed, Corrupt, ObjectNotFound, StoreError, Throttled, Transient
 from loader.storage import Span, open_store
-from loader.storage.cloud.s3_direct import http_connection as wire
-from loader.storage.cloud.s3_direct.http_connection import HEAD_BYTES, PLAIN, SMALL_BYTES, Broken, Place, Wire
+from loader.storage.cloud import http_connection as wire
+from loader.storage.cloud.http_connection import HEAD_BYTES, PLAIN, SMALL_BYTES, Broken, Place, Wire
 from loader.storage.files import download
 from loader.storage.in_order import MANY, Following, InOrder
 from loader.storage.shared.requests import Traffic, counted
@@ -145,7 +145,7 @@ def test_who_is_always_refused_is_not_asked_for_a_minute(faulty, faulty_store, m
     assert ways(faulty) == ["direct", "header"] * 3 + ["header"] * 3
     faulty.origin = store
     monkeypatch.setattr(
-        "loader.storage.cloud.s3_direct.range_requests.time.monotonic",
+        "loader.storage.cloud.range_requests.time.monotonic",
         lambda after=faulty_store._direct._resumes: after,
     )
     assert faulty_store.get("k").data == DATA
@@ -284,7 +284,7 @@ def test_more_than_was_asked_for_is_tried_again(faulty, faulty_store):
 
 
 def test_a_mixed_crowd_under_faults_reads_what_is_there(faulty, faulty_store, monkeypatch):
-    monkeypatch.setattr("loader.storage.cloud.s3_direct.range_requests.REFUSALS", 10**9)
+    monkeypatch.setattr("loader.storage.cloud.range_requests.REFUSALS", 10**9)
     faulty.origin.hold("k", DATA)
     faults = Random(5).choices([None, None, None, 503, "drop", "reset", "short", 403], k=400)
     lock = threading.Lock()
@@ -410,7 +410,7 @@ def test_what_was_said_meanwhile_is_no_answer(faulty, faulty_store, monkeypatch)
     """A connection that was idle is looked at before it is asked again."""
     faulty.origin.hold("k", DATA)
     assert faulty_store.get("k").data == DATA
-    monkeypatch.setattr("loader.storage.cloud.s3_direct.range_requests.LOOKED_AT_S", 0.0)
+    monkeypatch.setattr("loader.storage.cloud.range_requests.LOOKED_AT_S", 0.0)
     monkeypatch.setattr(Wire, "is_quiet", lambda _: False)
     assert faulty_store.get("k").data == DATA
     assert len(faulty._threads) == 3, "the listener, and a connection for each"

@@ -10,8 +10,8 @@ import pytest
 
 from loader.errors import Transient
 from loader.storage import open_store
-from loader.storage.cloud.s3_direct.http_connection import HEAD_BYTES
-from loader.storage.cloud.s3_direct.range_requests import REFUSALS
+from loader.storage.cloud.http_connection import HEAD_BYTES
+from loader.storage.cloud.range_requests import REFUSALS
 from loader.storage.shared.requests import Traffic, counted
 
 DATA = memoryview(Random(5).randbytes(600_000))

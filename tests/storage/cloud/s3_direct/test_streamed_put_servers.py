@@ -9,9 +9,9 @@ import pytest
 
 from loader.errors import ObjectNotFound
 from loader.storage import open_store
-from penstock.migrate.copying.copy_one import Transfer
-from penstock.migrate.copying.rate_limit import Pace
-from penstock.migrate.prefixes.copy import migrate_prefix
+from penstock.upkeep.copying.copy_one import Transfer
+from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.migrate.prefix_copy import migrate_prefix
 
 KEY = "a b/ü+%=&.bin"
 

@@ -1,0 +1,209 @@
+"""Clips made on the way: the audit decodes every frame anyway, and most clips can be encoded in the same pass.
+
+They wait in the root until the batch is cut, and are gone then. A clip made so has the bytes that cutting gives. A clip
+that does not fit (other stretches, an object that cannot be cut, a missing or damaged file) is no error. The object is
+cut from its source, as if nothing were there.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from loader.dataset.log.entries import DAMAGED
+from loader.errors import ObjectNotFound
+from loader.json_text import parse_json_object
+
+from ..container import PacketIndex
+from ..known_facts import ClipStaging
+from ..policy import VideoPolicy
+from ..scratch import check_scratch
+from ..segments.read import Segment
+from ..unit import Unusable
+from ..video.spans import Span, given, shots, windows
+from ..video.timestamps import Shown
+from ..video.watcher import Settled
+from .clip import Clip
+from .encoder import QUALITIES
+from .maker import ClipMaker, good_enough
+from .shot_maker import ShotMaker, TooMuchToHold
+
+if TYPE_CHECKING:
+    from av.video.stream import VideoStream
+
+_FACTS, _PACK = "clips.json", "clips.bin"
+"""Facts of the clips; and each clip and its packet table, end to end. An object costs a store more than its bytes
+do."""
+
+
+class Ahead:
+    """Beside an audit: takes its frames, gives up at the first trouble, which is the cutter's to tell.
+
+    Clips are canonical. Those of windows and given segments are known from the packets alone; those of all shots are
+    made as the shots are found.
+
+    clips: after `finish`.
+    extent: first tick and end of the video, as its packets say.
+    """
+
+    def __init__(self, policy: VideoPolicy, segments: Sequence[Segment], scratch: Path) -> None:
+        self.clips: list[Clip | None] = []
+        self.extent = (0, 0)
+        self._policy, self._segments, self._scratch = policy, segments, scratch
+        self._index: PacketIndex | None = None
+        self._maker: ClipMaker | ShotMaker | None = None
+
+    def begin(self, stream: "VideoStream", index: PacketIndex, settled: Settled) -> None:
+        """Begin, before the first frame. settled: returns the scene cuts known so far, whenever it is called."""
+        self.extent, self._index = (index.start_pts, index.end_pts), index
+        if self._policy.mode != "canonical":
+            return
+        work = (index, self._scratch, self._policy, stream, QUALITIES[0])
+        if self._policy.units != "shots":
+            spans = self._spans(index, ())
+            self._maker = ClipMaker(spans, *work) if spans else None
+        elif self._policy.max_clips is None:  # else nobody knows before the end which of them are wanted
+            self._maker = ShotMaker(*work, settled)
+
+    def add(self, shown: Shown) -> None:
+        """Add the next frame. Raises: StoreError when the disk is full."""
+        import av
+
+        if self._maker is None:
+            return
+        try:
+            self._maker.add(shown)
+        except (Unusable, TooMuchToHold, av.error.FFmpegError) as error:
+            self.abandon()
+            check_scratch(error, self._scratch)
+
+    def finish(self, cuts: Sequence[int]) -> None:
+        """Finish, after the last frame of a sound video.
+
+        cuts: its scene cuts. Raises: StoreError when the disk is full.
+        """
+        import av
+
+        if self._maker is None or self._index is None:
+            return
+        try:
+            if isinstance(self._maker, ShotMaker):
+                clips = self._maker.finish(cuts, self._spans(self._index, cuts)) or []
+            else:
+                clips = self._maker.finish()
+        except (Unusable, TooMuchToHold, av.error.FFmpegError) as error:
+            self.abandon()
+            check_scratch(error, self._scratch)
+            return
+        self.clips = clips if good_enough(clips) else []
+
+    def abandon(self) -> None:
+        """Close the open clips, for a video that is refused."""
+        maker, self._maker = self._maker, None
+        if maker is not None:
+            maker.abandon()
+
+    def _spans(self, index: PacketIndex, cuts: Sequence[int]) -> list[Span]:
+        """Return the spans that the cutter will cut; none for a video that it will refuse."""
+        try:
+            if self._policy.units == "windows":
+                return windows(index, self._policy)
+            if self._policy.units == "segments":
+                return given(index, self._segments)
+            return shots(index, self._policy, cuts).spans
+        except Unusable:
+            return []
+
+
+def put_clips(
+    staging: ClipStaging, clips: Sequence[Clip | None], extent: tuple[int, int], scratch: Path
+) -> None:
+    """Upload the clips, and last their facts; their files are gone then.
+
+    extent: first tick and end of the video as it was then known. Raises: StoreError; OSError of the scratch disk.
+    """
+    pack = scratch / f"clip-{_PACK}"
+    with open(pack, "wb") as out:
+        facts = [None if clip is None else _packed(clip, out) for clip in clips]
+    staging.store.put_file(f"{staging.key}/{_PACK}", str(pack))
+    pack.unlink()
+    told = {"extent": list(extent), "clips": facts}
+    staging.store.put(f"{staging.key}/{_FACTS}", json.dumps(told).encode())
+
+
+def _packed(clip: Clip, out: BinaryIO) -> Mapping[str, Any]:
+    """Move the files of a clip to the end of `out`, and return its facts."""
+    offset = out.tell()
+    files = [clip.path, clip.packets]
+    bodies = [file.read_bytes() for file in files]
+    out.writelines(bodies)
+    for file in files:
+        file.unlink()
+    return {
+        "span": [clip.span.start, clip.span.end, clip.span.shot],
+        "pts": clip.pts,
+        "end": clip.end,
+        "size_px": list(clip.size_px),
+        "metadata": dict(clip.metadata),
+        "offset": offset,
+        "nbytes": [len(body) for body in bodies],
+        "sha256": [_sha256(body) for body in bodies],
+    }
+
+
+def get_clips(
+    staging: ClipStaging, spans: Sequence[Span], extent: tuple[int, int], scratch: Path
+) -> list[Clip | None] | None:
+    """Return the clips of these stretches of a video of this extent, in scratch files.
+
+    None when they are not all there, whole. Raises: StoreError when the store does not answer; OSError of the scratch
+    disk.
+    """
+    try:
+        told = parse_json_object(staging.store.get(f"{staging.key}/{_FACTS}").data)
+        facts = told["clips"]
+        if told["extent"] != list(extent) or len(facts) != len(spans):
+            return None
+        return [
+            None if one is None else _clip(staging, place, one, span, scratch)
+            for place, (one, span) in enumerate(zip(facts, spans, strict=True))
+        ]
+    except (ObjectNotFound, *DAMAGED):
+        return None
+
+
+def _clip(staging: ClipStaging, place: int, facts: Mapping[str, Any], span: Span, scratch: Path) -> Clip:
+    """Return one clip in scratch files.
+
+    Raises: ObjectNotFound; ValueError when it is another clip; KeyError, TypeError for facts that are none.
+    """
+    if facts["span"] != [span.start, span.end, span.shot]:
+        raise ValueError("a clip of another stretch")
+    target = scratch / f"clip-{place:04d}.mp4"
+    packets = target.with_suffix(".packets")
+    n_mp4, n_packets = facts["nbytes"]
+    body = memoryview(
+        staging.store.get_range(f"{staging.key}/{_PACK}", facts["offset"], n_mp4 + n_packets).data
+    )
+    for file, data, sha256 in zip(
+        (target, packets), (body[:n_mp4], body[n_mp4:]), facts["sha256"], strict=True
+    ):
+        if _sha256(data) != sha256:
+            raise ValueError("its bytes are not those that were made")
+        file.write_bytes(data)
+    return Clip(
+        path=target,
+        packets=packets,
+        span=span,
+        pts=[int(pts) for pts in facts["pts"]],
+        end=int(facts["end"]),
+        size_px=(int(facts["size_px"][0]), int(facts["size_px"][1])),
+        wanted=(0, len(facts["pts"])),
+        mode="canonical",
+        metadata=facts["metadata"],
+    )
+
+
+def _sha256(data: bytes | memoryview) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,173 @@
+"""Videos: the choice of stretches, the clips of them, and the fields that belong to each.
+
+Beside every clip lies its packet table, with which a reader fetches single frames. A clip whose span has sound carries
+it as `sound.flac`: its first sample at the clip's first frame, as long as the clip. See `spans` for the stretches,
+`canonical` and `reference` for the picture.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from ..container import PacketIndex, index_packets, moving_picture, opened
+from ..known_facts import NOTHING, Known
+from ..policy import CutPolicy, VideoPolicy, bucket_of
+from ..unit import MetadataValue, Unit, at, rejected
+from ..video.audit import audit_video
+from ..video.spans import Span, cuts_of, given, shots, windows
+from .audit_and_cut import get_clips
+from .canonical import canonical_clips
+from .clip import Clip
+from .packet_field import PACKETS_FIELD, PACKETS_GROUP
+from .reference import reference_clips
+from .sound import SOUND_FIELD, SOUND_GROUP, Columns, write_sounds
+
+CAPTION_FIELD = "caption.txt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Video:
+    """The source of clips. facts: part of each clip's `json` about it."""
+
+    index: PacketIndex
+    spans: list[Span]
+    facts: Mapping[str, Any]
+
+
+def cut_video(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHING) -> list[Unit]:
+    """Return units with the fields `mp4`, `mp4.packets` and `json` (source pts of every frame).
+
+    Where there is sound they have `sound.flac`, and for a given segment with a caption `caption.txt`.
+
+    known: without an audit the video is decoded to its end (for shots, audited first).
+
+    Raises: Unusable for a file that cannot be opened or decoded, has no usable timestamps, or is not taken by the
+    policy; StoreError.
+    """
+    if policy.video.units == "shots" and "scene_cuts" not in known.audit:
+        known = replace(known, audit=audit_video(path, policy.video))
+    index = _index(path, known.audit)
+    video = _planned(index, policy.video, known)
+    clips = [clip for clip in _clips(path, video, scratch, policy.video, known) if clip is not None]
+    sounds = _sounds(path, clips, index, policy.video, known)
+    return [_unit(clip, video, sound, policy.video) for clip, sound in zip(clips, sounds, strict=True)]
+
+
+def _index(path: str, audit: Mapping[str, Any]) -> PacketIndex:
+    """Return the packet index as the audit found it, or else as the packets say. Raises: Unusable.
+
+    Not every packet of a broken start gives a frame.
+    """
+    if audit.get("end_pts") is not None:
+        return PacketIndex(
+            n_packets=audit["n_packets"],
+            start_pts=audit["start_pts"],
+            end_pts=audit["end_pts"],
+            time_base=(audit["time_base_num"], audit["time_base_den"]),
+            max_gop_frames=audit["max_gop_frames"],
+        )
+    with opened(path) as container:
+        stream = moving_picture(container)
+        if stream is None:
+            raise rejected("probe", "no_streams", "the container has no video stream")
+        return index_packets(container, stream)
+
+
+def _sounds(
+    path: str, clips: Sequence[Clip], index: PacketIndex, policy: VideoPolicy, known: Known
+) -> list[Columns]:
+    """Return the columns of each clip's sound, which lies beside the clip. Raises: Unusable; StoreError."""
+    if known.audit.get("audio_error"):
+        return [{"has_sound": False, "sound_missing_s": None} for _ in clips]
+    base = Fraction(*index.time_base)
+    spans = [(clip.pts[0] * base, clip.end * base) for clip in clips]
+    targets = [clip.path.with_suffix(".flac") for clip in clips]
+    return write_sounds(path, spans, targets, policy.sound_rate_hz)
+
+
+def _planned(index: PacketIndex, policy: VideoPolicy, known: Known) -> _Video:
+    facts: dict[str, Any] = {"time_base": list(index.time_base), "max_gop_frames": index.max_gop_frames}
+    if policy.units == "windows":
+        return _Video(index=index, spans=windows(index, policy), facts={**facts, "clip_s": policy.clip_s})
+    if policy.units == "segments":
+        return _Video(index=index, spans=given(index, known.segments), facts=facts)
+    found = shots(index, policy, cuts_of(known.audit))
+    counts = {"clip_s": policy.clip_s, "n_shots": found.n_shots, "n_short_shots": found.n_short}
+    return _Video(index=index, spans=found.spans, facts={**facts, **counts})
+
+
+def _clips(path: str, video: _Video, scratch: Path, policy: VideoPolicy, known: Known) -> list[Clip | None]:
+    """Return a clip per span; a window or shot in which no frame begins has none. Raises: Unusable."""
+    index, audit = video.index, known.audit
+    if known.staging is not None:
+        waiting = get_clips(known.staging, video.spans, (index.start_pts, index.end_pts), scratch)
+        if waiting is not None and any(waiting):
+            return waiting
+    reasons: list[Clip | str] = [""] * len(video.spans)
+    if policy.mode == "reference":
+        reasons = reference_clips(path, video.spans, index, scratch, policy, audit)
+    places = [place for place, found in enumerate(reasons) if isinstance(found, str)]
+    clips: list[Clip | None] = [None if isinstance(found, str) else found for found in reasons]
+    if places:
+        spans = [video.spans[place] for place in places]
+        made = canonical_clips(path, spans, index, scratch, policy, audit)
+        for place, clip in zip(places, made, strict=True):
+            reason = reasons[place]
+            clips[place] = clip and replace(clip, mode_reason=reason if isinstance(reason, str) else "")
+    for clip, span in zip(clips, video.spans, strict=True):
+        if clip is None and span.segment is not None:
+            told = f"{span.segment.start_s} to {span.segment.end_s} s"
+            raise rejected("cut", "segment", f"no frame begins in the segment from {told}")
+    if not any(clips):
+        raise rejected("decode", "no_frames", "no frame has a place in the stretches that are wanted")
+    return clips
+
+
+def _unit(clip: Clip, video: _Video, sound: Columns, policy: VideoPolicy) -> Unit:
+    base = Fraction(*video.index.time_base)
+    start, segment = clip.pts[0], clip.span.segment
+    facts = {
+        **video.facts,
+        "pts": clip.pts,
+        "end": clip.end,
+        "policy": clip.mode,
+        "wanted": list(clip.wanted),
+    }
+    fields: dict[str, Any] = {"mp4": clip.path, PACKETS_FIELD: clip.packets}
+    groups = {PACKETS_FIELD: PACKETS_GROUP}
+    if sound["has_sound"]:
+        fields[SOUND_FIELD] = clip.path.with_suffix(".flac")
+        groups[SOUND_FIELD] = SOUND_GROUP
+    metadata: dict[str, MetadataValue] = {
+        "width_px": clip.size_px[0],
+        "height_px": clip.size_px[1],
+        "aspect_ratio": round(clip.size_px[0] / clip.size_px[1], 6),
+        "bucket": bucket_of(policy.buckets, *clip.size_px, clip.wanted[1]),
+        "n_frames": len(clip.pts),
+        "start_s": float(start * base),
+        "duration_s": float((clip.end - start) * base),
+        "clip_mode": clip.mode,
+        "clip_mode_reason": clip.mode_reason,
+        **clip.metadata,
+        **sound,
+    }
+    request = ""
+    if clip.span.shot is not None:
+        facts["shot"] = metadata["shot"] = clip.span.shot
+    if segment is not None:
+        facts["segment"] = segment.plain()
+        request = repr((segment.start_s, segment.end_s, segment.label, segment.caption))
+        if segment.label:
+            metadata["label"] = segment.label
+        if segment.caption:
+            fields[CAPTION_FIELD] = segment.caption
+    return Unit(
+        start=at(start, video.index.time_base),
+        end=at(clip.end, video.index.time_base),
+        fields={**fields, "json": facts},
+        groups=groups,
+        metadata=metadata,
+        request=request,
+    )

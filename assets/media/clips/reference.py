@@ -1,0 +1,194 @@
+"""Reference clips: whole GOPs of the source, packet for packet, in a plain mp4 whose index is in front.
+
+A clip holds the GOPs that its span touches (those inside, for a clip of a shot), at the source's times; `Clip.wanted`
+tells the frames that were asked for. The frames are bit for bit those of the source: source and clip are decoded and
+compared, frame by frame, before a clip is given out. Containers that cannot seek become mp4 on the way.
+
+Refused, with a reason:
+
+- Frames that a reader would have to change: pixels that are not square, fields, more than 8 bits, HDR, wide primaries.
+- Packets without display times.
+- Codecs that mp4 does not take.
+- GOPs that are open or long.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..container import PacketIndex, moving_picture, opened
+from ..policy import VideoPolicy
+from ..unit import Unusable, rejected
+from ..video.gops import Cut, Gops, Packets, packets_of
+from ..video.seek_audit import frame_crc
+from ..video.span_frames import CannotSeek, frames_of
+from ..video.spans import Span
+from ..video.timestamps import has_display_times
+from ..video_colour.colour import rendering_of
+from ..video_colour.picture_filter import turns_of
+from ..video_colour.side_data import display_matrix
+from .clip import Clip
+from .packet_field import PacketTables
+from .remux import NotForMp4, copy_packets
+
+if TYPE_CHECKING:
+    from av.container import InputContainer
+    from av.video.stream import VideoStream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shape:
+    """size_px: upright; assumed: colours that are not tagged."""
+
+    size_px: tuple[int, int]
+    assumed: bool
+
+
+def reference_clips(
+    path: str,
+    spans: Sequence[Span],
+    index: PacketIndex,
+    scratch: Path,
+    policy: VideoPolicy,
+    audit: Mapping[str, Any],
+) -> list[Clip | str]:
+    """Return a clip per span, in their order, or in a word why there is none.
+
+    Two demuxes of the file, a decode of the stretches, and one of the clips.
+
+    Raises: Unusable for a file that cannot be decoded; StoreError when the disk is full.
+    """
+    with opened(path) as container:
+        stream = _stream(container)
+        packets = packets_of(container, stream) if has_display_times(container) else None
+    shape = _shape(path, policy, audit) if packets is not None else "no_timestamps"
+    if packets is None or isinstance(shape, str):
+        return [str(shape)] * len(spans)
+    gops = Gops(packets, shortest=round(policy.min_clip_s / Fraction(*index.time_base)))
+    cuts = [gops.cut(span, policy) for span in spans]
+    clips = {place: cut for place, cut in enumerate(cuts) if isinstance(cut, Cut)}
+    targets = {place: scratch / f"clip-{place:04d}.mp4" for place in clips}
+    try:
+        copy_packets(path, packets, [(clips[place], targets[place]) for place in clips])
+    except NotForMp4 as reason:
+        return [str(reason) if isinstance(cut, Cut) else cut for cut in cuts]
+    expected = _source_crcs(path, [_extent(cut, packets) for cut in clips.values()], audit)
+    found: list[Clip | str] = []
+    for place, cut in enumerate(cuts):
+        if isinstance(cut, str):
+            found.append(cut)
+            continue
+        pts = sorted(packets.pts[cut.first : cut.stop])
+        if _same(targets[place], pts, Fraction(*index.time_base), expected):
+            clip = _clip(spans[place], targets[place], pts, _extent(cut, packets).end, shape)
+            found.append(clip)
+        else:
+            targets[place].unlink()
+            found.append("not_identical")
+    return found
+
+
+def _stream(container: "InputContainer") -> "VideoStream":
+    stream = moving_picture(container)
+    assert stream is not None  # it was there when the packets were indexed
+    stream.thread_count = 1
+    return stream
+
+
+def _shape(path: str, policy: VideoPolicy, audit: Mapping[str, Any]) -> _Shape | str:
+    """Return the shape that the first frame tells, or why its packets cannot be shown as they are. Raises: Unusable."""
+    import av
+
+    with opened(path) as container:
+        stream = _stream(container)
+        try:
+            frame = next(container.decode(stream), None)
+        except av.error.FFmpegError as error:
+            raise rejected("decode", "undecodable", error.strerror) from error
+        if frame is None:
+            raise rejected("decode", "no_frames", "its packets give no frame")
+        rendering = rendering_of(frame, policy)
+        if rendering.treatment:
+            return f"colour_{rendering.treatment}"
+        if (stream.sample_aspect_ratio or 1) != 1:
+            return "pixel_aspect"
+        if frame.interlaced_frame or audit.get("interlaced_ratio"):
+            return "interlaced"
+        _, sideways = turns_of(display_matrix(frame))
+        size_px = (frame.height, frame.width) if sideways else (frame.width, frame.height)
+        return _Shape(size_px=size_px, assumed=rendering.assumed)
+
+
+def _extent(cut: Cut, packets: Packets) -> Span:
+    """Return the span from the first frame of a cut to the end of its last."""
+    if cut.stop < len(packets.pts):
+        return Span(start=packets.pts[cut.first], end=packets.pts[cut.stop])
+    last = max(range(cut.first, cut.stop), key=lambda number: packets.pts[number])
+    return Span(start=packets.pts[cut.first], end=packets.pts[last] + max(1, packets.duration[last]))
+
+
+def _source_crcs(path: str, spans: Sequence[Span], audit: Mapping[str, Any]) -> Mapping[int, int]:
+    """Return CRC-32 by pts of the source's frames within the spans. Raises: Unusable."""
+    if not spans:
+        return {}
+    try:
+        return _decoded_crcs(path, spans, audit, seeks=bool(audit))
+    except CannotSeek:
+        return _decoded_crcs(path, spans, audit, seeks=False)
+
+
+def _decoded_crcs(
+    path: str, spans: Sequence[Span], audit: Mapping[str, Any], *, seeks: bool
+) -> Mapping[int, int]:
+    """Decode the spans once, and return CRC-32 by pts. Raises: Unusable; CannotSeek."""
+    import av
+
+    with opened(path) as container:
+        stream = _stream(container)
+        found: dict[int, int] = {}
+        try:
+            for one in frames_of(container, stream, spans, audit, seeks=seeks):
+                found[one.pts] = frame_crc(one.frame)
+        except av.error.FFmpegError as error:
+            if seeks:  # a container that fails to seek may decode in order
+                raise CannotSeek(str(error.strerror)) from error
+            raise rejected("decode", "undecodable", f"after {len(found)} frames: {error.strerror}") from error
+    return found
+
+
+def _same(target: Path, pts: Sequence[int], base: Fraction, expected: Mapping[int, int]) -> bool:
+    """Return whether the clip shows exactly the source's frames, at their times."""
+    import av
+
+    wanted = [((at - pts[0]) * base, expected.get(at)) for at in pts]
+    try:
+        with opened(str(target)) as container:
+            stream = _stream(container)
+            ticks = stream.time_base or Fraction(0)
+            shown = [((frame.pts or 0) * ticks, frame_crc(frame)) for frame in container.decode(stream)]
+    except (Unusable, av.error.FFmpegError):
+        return False
+    return shown == wanted
+
+
+def _clip(span: Span, target: Path, pts: list[int], end: int, shape: _Shape) -> Clip:
+    inside = [number for number, at in enumerate(pts) if span.start <= at < span.end]
+    return Clip(
+        path=target,
+        packets=PacketTables().write(target),
+        span=span,
+        pts=pts,
+        end=end,
+        size_px=shape.size_px,
+        wanted=(inside[0], len(inside)),
+        mode="reference",
+        metadata={
+            "psnr_db": None,
+            "worst_psnr_db": None,
+            "n_deinterlaced": 0,
+            "colour_treatment": "",
+            "colour_assumed": shape.assumed,
+        },
+    )

@@ -1,1 +1,0 @@
-"""Frames of a video: their times, interlacing, side data, thumbnails."""

@@ -1,1 +1,0 @@
-"""Measurements of a video: audit, probe, brightness and stillness, seeking."""

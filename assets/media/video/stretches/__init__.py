@@ -1,1 +1,0 @@
-"""Stretches of a video that become clips: shots, groups of pictures, spans."""

@@ -1,1 +1,0 @@
-"""Formats of others, a file each, and the readers that they share."""

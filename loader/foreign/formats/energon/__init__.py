@@ -1,1 +1,0 @@
-"""Megatron-Energon: WebDataset's tar archives, and the folder `.nv-meta` with their list, splits and index."""

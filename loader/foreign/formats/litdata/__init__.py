@@ -1,1 +1,0 @@
-"""LitData's optimized datasets: the index, the leaves of its samples, and its two layouts of a chunk."""

@@ -1,1 +1,0 @@
-"""Megatron's indexed datasets: their documents, and the index."""

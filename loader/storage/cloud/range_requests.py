@@ -1,0 +1,292 @@
+"""Ranges of S3's objects by requests of our own: signed by obstore, sent and received over `http_connection.py`.
+
+A range through obstore and its runtime's threads takes two to three times the processor time, most of it for copies
+and for waking threads. Only the plain case is asked for here. `None` says that the answer was another one: obstore,
+which knows all others, is to be asked. So no rule of S3's is written down twice.
+
+The signature is part of the address and good for one object, for 15 minutes. Not for stores without credentials, with
+keys of the customer's own, of S3 Express, and behind a proxy.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+
+from ..options import Runtime
+from ..shared.requests import count_request
+from .connection import client_errors
+from .http_connection import PLAIN, Broken, Place, Wire
+from .listing import quoted
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore as Client
+
+Method = Literal["GET", "PUT"]
+
+SIGNED_FOR = timedelta(minutes=15)
+SIGNED_AGAIN_S = 450.0
+"""Seconds after which an address is signed again: half of its life, as an answer may take its time, and clocks
+differ."""
+SIGNED_KEYS = 4096
+"""Addresses that are kept (0.7 KiB each); then all are dropped."""
+LOOKED_AT_S = 1.0
+"""A connection that was idle for so many seconds is looked at before it is used again."""
+IDLE_S = 15.0
+"""A connection that was idle for more seconds is not used again: servers close them after 20 s and more."""
+REFUSALS = 3
+"""Answers in a row that obstore had to be asked for, after which nothing is asked for here for PAUSE_S."""
+PAUSE_S = 60.0
+"""Seconds of that pause."""
+
+_NO_KEY = b"<Code>NoSuchKey</Code>"
+_YES = {"true", "1", "on", "yes", "y"}
+_OF_CREDENTIALS = {400, 401, 403}
+_ANYHOW = {408, 416, 429, 500, 502, 503, 504}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that answers signed requests."""
+
+    place: Place
+    """Host, port and TLS settings."""
+    fields: str
+    """Text of a request behind the object's path: the end of its first line, and header fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The server and the beginning of a request."""
+
+    place: Place
+    """Host, port and TLS settings."""
+    head: str = field(repr=False)
+    """First line of the request, with the signature, and header fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """A signed request without its range."""
+
+    place: Place
+    """Host, port and TLS settings."""
+    text: bytes = field(repr=False)
+    """Bytes of the request, up to the numbers of its range."""
+    until: float
+    """Time of `time.monotonic` until which the signature is used, in seconds."""
+
+
+class Direct:
+    """Direct requests of one store. Thread-safe; its connections are kept for the next request."""
+
+    def __init__(self, runtime: Runtime, *, proxies: bool) -> None:
+        """proxies: False where no proxy is configured."""
+        self._runtime, self._proxies = runtime, proxies
+        self._lock = Lock()
+        self._idle: deque[Wire] = deque()
+        self._signed: dict[str, Signed] = {}
+        self._tls: ssl.SSLContext | None = None
+        self._servers: dict[str, Server] = {}
+        self._refusals, self._resumes = 0, 0.0
+
+    @property
+    def is_on(self) -> bool:
+        """True while requests are made here, and not in a pause."""
+        return time.monotonic() >= self._resumes
+
+    def ask(self, obstore: Any, client: Client, path: str, start: int, stop: int) -> Wire | None:
+        """Return an answer with bytes [start, stop) of an object, or as many as it has; None: ask obstore.
+
+        Raises: OSError, with a text as obstore's errors have (`errors.translate`).
+        """
+        if not self.is_on:
+            return None
+        signed = self._signed.get(path)
+        if signed is None or signed.until < time.monotonic():
+            signed = self._sign(obstore, client, path)
+            if signed is None:
+                self.refused()
+                return None
+        request = b"%s%d-%d\r\n\r\n" % (signed.text, start, stop - 1)
+        try:
+            wire = self._sent(signed.place, request, stop - start)
+        except ssl.SSLError:
+            self.refused()  # obstore has certificates of its own
+            return None
+        if wire.status == PLAIN and wire.first == start and start + wire.nbytes <= stop:
+            self._refusals, wire.etag = 0, quoted(wire.etag)
+            return wire
+        status, text = wire.status, wire.text
+        wire.leave()  # others may ask it from here on
+        _raise_meant(status, text)
+        if self._signed.pop(path, None) is signed:  # else somebody has met the same
+            if status in _OF_CREDENTIALS:
+                self._signed.clear()  # of credentials that may have expired
+            self.refused()
+        count_request()  # this one; whoever asks obstore has counted one
+        return None
+
+    def close(self) -> None:
+        """Let go of idle connections, and of signatures."""
+        self._signed.clear()
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _sent(self, place: Place, request: bytes, nbytes: int) -> Wire:
+        """Return the connection of an answer. Raises: Broken; ssl.SSLError for a server that cannot be spoken to so."""
+        while (wire := self._idle_one()) is not None:
+            try:
+                wire.ask(request, nbytes, self._keep)
+            except Broken as error:
+                if not error.at_once:
+                    raise
+                count_request(retry=True)  # closed while it was idle: that says nothing of this request
+            else:
+                return wire
+        wire = self._new(place)
+        wire.ask(request, nbytes, self._keep)
+        return wire
+
+    def begin(self, obstore: Any, client: Client, path: str, nbytes: int, *, create: bool) -> Wire | None:
+        """Return a connection that waits for the `nbytes` of an object that is put; None where obstore is to put it.
+
+        create: put it only where there is no object. Raises: Broken.
+        """
+        if not self.is_on:
+            return None
+        address = self._address(obstore, client, "PUT", path)
+        if address is None:
+            self.refused()
+            return None
+        condition = "If-None-Match: *\r\n" if create else ""
+        head = f"{address.head}Content-Length: {nbytes}\r\n{condition}\r\n".encode("ascii")
+        try:
+            wire = self._idle_one(look=True) or self._new(address.place)
+        except ssl.SSLError:
+            self.refused()
+            return None
+        wire.send(head)
+        return wire
+
+    def end(self, wire: Wire) -> tuple[int, str, bytes]:
+        """Return (status, ETag, text) of the answer, once the last byte of an object was sent.
+
+        The ETag is "" where it is not there. Raises: Broken; the outcome is unknown then.
+        """
+        status, etag, text = wire.answer(0, self._keep), quoted(wire.etag), wire.text
+        wire.leave()  # others may ask it from here on
+        if status != 200:
+            self.refused()
+            return status, "", text
+        self._refusals = 0
+        return status, etag, text
+
+    def _new(self, place: Place) -> Wire:
+        return Wire(place, self._runtime.connect_timeout_s, self._runtime.timeout_s)
+
+    def _idle_one(self, *, look: bool = False) -> Wire | None:
+        """Return a connection that can be used again. look: at each connection, not only at those idle for long."""
+        while self._idle:
+            try:
+                wire = self._idle.pop()
+            except IndexError:
+                break  # another thread took the last one
+            if self._is_good(wire, look):
+                return wire
+            wire.close()
+        return None
+
+    @staticmethod
+    def _is_good(wire: Wire, look: bool) -> bool:
+        idle_s = time.monotonic() - wire.idle_since
+        return idle_s < IDLE_S and ((idle_s < LOOKED_AT_S and not look) or wire.is_quiet())
+
+    def _keep(self, wire: Wire) -> None:
+        wire.idle_since = time.monotonic()
+        self._idle.append(wire)
+        with suppress(IndexError):  # others take them too
+            while self._idle[0].idle_since + IDLE_S < wire.idle_since:
+                self._idle.popleft().close()
+
+    def _sign(self, obstore: Any, client: Client, path: str) -> Signed | None:
+        """Return a signed request; None where obstore cannot sign, or `http_connection.py` cannot reach the server."""
+        now = time.monotonic()
+        address = self._address(obstore, client, "GET", path)
+        if address is None:
+            return None
+        made = Signed(address.place, f"{address.head}Range: bytes=".encode("ascii"), now + SIGNED_AGAIN_S)
+        if len(self._signed) >= SIGNED_KEYS:
+            self._signed.clear()
+        self._signed[path] = made
+        return made
+
+    def _address(self, obstore: Any, client: Client, method: Method, path: str) -> Address | None:
+        """Return a signed address; None as of `_sign`."""
+        try:
+            signed = obstore.sign(client, method, path, SIGNED_FOR)
+        except client_errors():
+            return None  # asked for the object it says why
+        slash = signed.find("/", signed.find("://") + 3)
+        server = self._servers.get(signed[:slash]) or self._find_server(signed[:slash])
+        if server is None or slash < 0:
+            return None
+        return Address(server.place, f"{method} {signed[slash:]}{server.fields}")
+
+    def _find_server(self, origin: str) -> Server | None:
+        """Return the server at an origin (https://host:port); None where `http_connection.py` may not reach it."""
+        address = urlsplit(origin)
+        host, is_tls = address.hostname, address.scheme == "https"
+        if not is_tls and str(self._runtime.client.get("allow_http", True)).lower() not in _YES:
+            return None
+        if not host or (self._proxies and _is_proxied(address.scheme, address.netloc)):
+            return None
+        try:
+            place = Place(host, address.port or (443 if is_tls else 80), self._context() if is_tls else None)
+        except ValueError:  # ssl.SSLError is one: a certificate that obstore may understand
+            return None
+        fields = f" HTTP/1.1\r\nHost: {address.netloc}\r\nUser-Agent: penstock\r\nAccept: */*\r\n"
+        self._servers[origin] = found = Server(place, fields)
+        return found
+
+    def _context(self) -> ssl.SSLContext:
+        with self._lock:
+            if self._tls is None:
+                made = ssl.create_default_context()
+                made.set_alpn_protocols(["http/1.1"])
+                if given := self._runtime.client.get("root_certificate"):
+                    made.load_verify_locations(cadata=given.decode() if isinstance(given, bytes) else given)
+                self._tls = made
+            return self._tls
+
+    def refused(self) -> None:
+        """Count an answer that tells us nothing. One alone matters little, as where credentials have just expired."""
+        self._refusals += 1
+        if self._refusals >= REFUSALS:
+            self._refusals, self._resumes = 0, time.monotonic() + PAUSE_S
+
+
+def _is_proxied(scheme: str, netloc: str) -> bool:
+    from urllib.request import getproxies, proxy_bypass  # 20 ms, of which most trainings have no use
+
+    found = getproxies()
+    return bool(found.get(scheme) or found.get("all")) and not proxy_bypass(netloc)
+
+
+def _raise_meant(status: int, text: bytes) -> None:
+    """Raise the error that obstore would, of answers whose meaning does not depend on the signature."""
+    if status == 404 and _NO_KEY in text:
+        raise FileNotFoundError(f"status code: {status} {text.decode('utf-8', 'replace')}")
+    if status in _ANYHOW:
+        raise OSError(f"status code: {status} {text.decode('utf-8', 'replace')}")

@@ -1,0 +1,184 @@
+"""The one place that decides which registered objects hold bytes of samples that are taken down.
+
+These bytes stay with the objects' owners. Adoption copies no such object into a root, a migration none into a mirror,
+and a proof looks for each. An object holds such bytes where
+
+- a takedown has it on record, by the hash of its path, or by its key, size and change token under another place;
+- a version has a sample in it that a takedown denies, and nobody has redacted that yet;
+- the index of its shard has a redacted row: a row that is not live, and whose fields lie nowhere. Such a row does not
+  tell in which of several objects it lay: any may be it that has a byte in no field of another row.
+"""
+
+from collections.abc import Collection, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from loader import Root, Version
+from loader.dataset.log.state import Deny
+from loader.dataset.publishing.apply_denies import Rows, denied_rows
+from loader.dataset.tables.foreign_objects import ForeignObject, is_adopted, is_foreign, place_of
+from loader.dataset.writing.redact import shard_index
+from loader.errors import Corrupt, Denied
+from loader.storage import Store
+from loader.storage.placed import FOREIGN
+
+from .hashed_names import mark
+from .readable_versions import Whole, over_whole
+from .record import Place, read_record
+from .registered_objects import by_shard
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+Shard = tuple[Version, dict[str, Any]]
+"""A version, and a row of its shards table."""
+
+
+class DeniedBytes:
+    """The objects that hold bytes of samples that takedowns deny. Reads each takedown's record once.
+
+    store: of the root. denies: all takedowns of its log.
+    """
+
+    def __init__(self, store: Store, denies: Sequence[Deny]) -> None:
+        self._store, self._denies = store, denies
+        self._rows: dict[str, Rows] = {}
+
+    @cached_property
+    def _on_record(self) -> list[tuple[str, Place]]:
+        """Return salt and place of each registered object on record."""
+        return [
+            (deny.salt, place)
+            for deny in self._denies
+            for place in read_record(self._store, deny.n).having("registered")
+        ]
+
+    @cached_property
+    def _marks(self) -> dict[tuple[str, str], set[str]]:
+        """Return (salt, dataset) -> marks of paths."""
+        out: dict[tuple[str, str], set[str]] = {}
+        for salt, place in self._on_record:
+            out.setdefault((salt, place["of"]), set()).add(place["mark"])
+        return out
+
+    @cached_property
+    def _known(self) -> set[tuple[Any, ...]]:
+        """Return key, size and change token of each object on record whose key is no name that is taken down."""
+        facts = ("key", "nbytes", "etag", "modified_us")
+        return {tuple(place[name] for name in facts) for _, place in self._on_record if "key" in place}
+
+    def has_path(self, path: str) -> bool:
+        """Return whether a takedown has an object of this path on record. path: `foreign/<place>/<key>`."""
+        return any(mark(salt, of, path) in some for (salt, of), some in self._marks.items())
+
+    def has(self, one: ForeignObject) -> bool:
+        """Return whether a takedown has an object on record."""
+        return (one.key, one.nbytes, one.etag, one.modified_us) in self._known or self.has_path(one.path)
+
+    def in_shard(self, shards: Sequence[Shard], objects: Sequence[ForeignObject]) -> set[int]:
+        """Return the numbers of the objects of a registered shard that hold such bytes. Reads its indexes.
+
+        shards: versions that have it, each with a row of its shards table. objects: of the shard, by offset. Costs the
+        keys of each version, once.
+        """
+        if not self._denies:
+            return set()
+        found = {number for number, one in enumerate(objects) if self.has(one)}
+        places: dict[str, list[Int64s]] = {}
+        suspect = set[str]()
+        for version, shard in shards:
+            _, fields = shard_index(version.store, shard)
+            table = np.stack(list(fields.values()), axis=1)
+            live = version.parts.live_members(version.parts.position(shard["part"]))
+            gone = ~live & ~table.any(axis=(1, 2))
+            gone[list(self._denied(version).get(shard["part"], ()))] = True
+            if gone.any():
+                suspect.add(version.id)
+            places.setdefault(version.id, []).append(table[~gone].reshape(-1, 3)[:, :2])
+        if suspect and len(objects) == 1:
+            return {0}
+        ends = [*(one.offset for one in objects[1:]), shards[0][1]["nbytes"]]
+        for id in suspect:
+            found |= _not_covered([one.offset for one in objects], ends, np.concatenate(places[id]))
+        return found
+
+    @cached_property
+    def _in_root(self) -> tuple[set[str], set[str]]:
+        """Return the paths of objects that lie in the root: of places that were adopted, and of others."""
+        there = {info.key for info in self._store.list(FOREIGN)}
+        adopted = {place for place in {place_of(path) for path in there} if self._is_adopted(place)}
+        mine = {path for path in there if place_of(path) in adopted}
+        return mine, there - mine
+
+    def _is_adopted(self, place: str) -> bool:
+        try:
+            return is_adopted(self._store, place)
+        except Corrupt:  # nobody reads it; whoever may write to `places/` stops no takedown
+            return False
+
+    def adopted(self, version: Version) -> dict[str, list[str]]:
+        """Return path of a registered shard -> paths of its objects that hold such bytes, and are read in the root."""
+        return self.of_version(version, self._in_root[0]) if self._denies else {}
+
+    def left_by_adoption(self, root: Root, dataset: str) -> list[str]:
+        """Return paths of such objects of a dataset's versions that a killed adoption has copied: nobody reads them."""
+        if not self._denies or not (left := self._in_root[1]):
+            return []
+
+        def held(versions: Whole) -> set[str]:
+            found = (paths for _, version in versions for paths in self.of_version(version, left).values())
+            return set().union(*found)
+
+        return sorted(over_whole(root, dataset, held))
+
+    def of_version(self, version: Version, among: Collection[str]) -> dict[str, list[str]]:
+        """Return path of a registered shard -> paths of its objects that hold such bytes.
+
+        among: paths of objects to look at; a shard without one is passed over. Raises: Corrupt.
+        """
+        if not self._denies or not among or not version.manifest.get("foreign"):
+            return {}
+        rows: dict[str, list[Shard]] = {}
+        for row in version.parts.shard_rows().to_pylist():
+            if is_foreign(row["path"]):
+                rows.setdefault(row["path"], []).append((version, row))
+        out = {}
+        for path, objects in by_shard(version).items():
+            if path in rows and any(one.path in among for one in objects):
+                held = [objects[number].path for number in sorted(self.in_shard(rows[path], objects))]
+                if mine := [one for one in held if one in among]:
+                    out[path] = mine
+        return out
+
+    def _denied(self, version: Version) -> Rows:
+        """Return the rows of a version that are denied, under their own keys."""
+        if version.id not in self._rows:
+            self._rows[version.id] = denied_rows(version, self._denies)
+        return self._rows[version.id]
+
+
+def _not_covered(starts: Sequence[int], ends: Sequence[int], fields: Int64s) -> set[int]:
+    """Return the numbers of the objects that have a byte in none of these fields. fields: int64 [n, 2], offset, nbytes.
+
+    O(n log n).
+    """
+    fields = fields[np.argsort(fields[:, 0], kind="stable")]
+    reach = np.maximum.accumulate(fields.sum(axis=1)) if len(fields) else np.zeros(0, np.int64)
+    out = set()
+    for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        at = start
+        while at < end:
+            known = int(np.searchsorted(fields[:, 0], at, "right"))
+            if not known or reach[known - 1] <= at:
+                out.add(number)
+                break
+            at = int(reach[known - 1])
+    return out
+
+
+def denied(name: str) -> Denied:
+    """Return the error of an object that is not copied. name: its address."""
+    return Denied(
+        f"{name} holds samples that were taken down, and is not copied whole: penstock import copies the others. Or "
+        "have its owner write it without them, register and seal again, and retire the versions that read it as it was"
+    )

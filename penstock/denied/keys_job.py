@@ -1,0 +1,185 @@
+"""Tables of keys, looked at by the machines of a cluster: a table is a unit.
+
+A bucket keeps a job's folder, so no name travels. A unit has marks, and the number of the takedown, whose hashes stand
+in the log. A result has numbers of rows, and marks. An error travels as its type, since its text may quote a cell.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loader import Root
+from loader.dataset.log.state import Deny
+from loader.dataset.publishing.apply_denies import Rows
+from loader.dataset.root import root_over
+from loader.errors import TakedownNotFound
+
+from ..compute.attach import outcomes_anew
+from ..compute.cluster import Cluster
+from ..compute.job import Job
+from ..compute.plain import to_json
+from ..compute.work import Node, StoredPlace, Work
+from ..progress import progress
+from .hashed_names import Marks, marks_of
+from .keys_tables import DeniedRows, KeysFile, KeysTables, denied_in, shared_in
+from .record import read_record
+
+StoredRows = list[tuple[str, int, int]]
+"""(part, row, takedown) of denied rows."""
+READ_BYTES_PER_S = 5e6
+"""Bytes of a keys table that a process reads and hashes in a second, about: by this tables are cut into blocks."""
+SLOWEST_BYTES_PER_S = 2e4
+"""A table that is read slower than this, after an hour of grace, is given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeysUnit:
+    """A keys table to look at."""
+
+    root: str
+    """URL of the root."""
+    n: int
+    """Number of the takedown."""
+    newest: int
+    """Number of the newest takedown that counts."""
+    dataset: str
+    """Dataset of the table."""
+    file: dict[str, Any]
+    """Name, size, hash and columns of the table, as a manifest has them."""
+    marks: list[str] | None = None
+    """Marks of the names that go, beside those on record; None where the rows are not known yet."""
+    denied: StoredRows | None = None
+    """Rows of the table that any takedown denies; None where they are not known yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeysResult:
+    """Result of a look."""
+
+    mine: StoredRows | None = None
+    """Rows of the table that the takedown denies; None where they were not asked for."""
+    every: StoredRows | None = None
+    """Rows that any takedown denies, likewise."""
+    shared: list[str] | None = None
+    """Marks of the names that rows which stay have too; None where they were not asked for."""
+    error: str = ""
+    """Type of the error that ended it; "" for none."""
+
+
+def look_at_keys(unit: KeysUnit, node: Node) -> KeysResult:
+    """Return the denied rows of a table, or the marks of the names that stay in it."""
+    try:
+        return _looked(unit, node)
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - its text may quote a cell; who waits looks again, and raises
+        return KeysResult(error=type(error).__name__)
+
+
+def _looked(unit: KeysUnit, node: Node) -> KeysResult:
+    store = node.open(unit.root)
+    denies = [one for one in root_over(store).state.denies if one.n <= unit.newest]
+    deny = next((one for one in denies if one.n == unit.n), None)
+    if deny is None:
+        raise TakedownNotFound(f"{store.url} has no takedown {unit.n}")
+    if unit.marks is None or unit.denied is None:
+        found = denied_in(store, deny, denies, unit.dataset, unit.file)
+        return KeysResult(mine=_stored(found.mine), every=_stored(found.every))
+    known = {*unit.marks, *read_record(store, unit.n).marks.get(unit.dataset, ())}
+    marks = marks_of(deny, unit.dataset, (), known)
+    return KeysResult(shared=sorted(shared_in(store, marks, unit.file, _rows(unit.denied))))
+
+
+def _stored(rows: Rows) -> StoredRows:
+    return [(part, row, n) for part, some in rows.items() for row, n in some.items()]
+
+
+def _rows(stored: StoredRows) -> Rows:
+    rows: Rows = {}
+    for part, row, n in stored:
+        rows.setdefault(part, {})[row] = n
+    return rows
+
+
+def _cost_s(unit: KeysUnit) -> float:
+    return float(unit.file["nbytes"]) / READ_BYTES_PER_S
+
+
+def _limit_s(unit: KeysUnit) -> float:
+    return 3600.0 + float(unit.file["nbytes"]) / SLOWEST_BYTES_PER_S
+
+
+LOOK_AT_KEYS = Work(
+    name="takedown-keys",
+    version="1",
+    function=look_at_keys,
+    unit=KeysUnit,
+    result=KeysResult,
+    timeout_s=_limit_s,
+    cost_s=_cost_s,
+)
+
+
+class KeysTablesOnCluster(KeysTables):
+    """Keys tables of a root, read by the machines of a cluster.
+
+    A table that they could not read is read here, which tells why.
+    """
+
+    def __init__(self, root: Root, deny: Deny, cluster: Cluster) -> None:
+        super().__init__(root, deny)
+        self._cluster = cluster
+
+    def denied(self, dataset: str, files: Sequence[KeysFile]) -> Iterator[DeniedRows]:
+        """See `KeysTables.denied`. Raises: as `outcomes_anew` too."""
+        units = [self._unit(dataset, file) for file in files]
+        for file, found in zip(files, self._found(dataset, units), strict=True):
+            if found.mine is None or found.every is None:
+                yield from super().denied(dataset, [file])
+            else:
+                yield DeniedRows(mine=_rows(found.mine), every=_rows(found.every))
+
+    def shared(
+        self, marks: Marks, files: Sequence[KeysFile], denied: Mapping[str, DeniedRows]
+    ) -> Iterator[set[str]]:
+        """See `KeysTables.shared`. Raises: as `outcomes_anew` too."""
+        dataset = marks.dataset
+        more = sorted(
+            marks.hashes.difference(read_record(self.root.store, self.deny.n).marks.get(dataset, ()))
+        )
+        units = [
+            self._unit(dataset, file, marks=more, denied=_stored(denied[file["path"]].every))
+            for file in files
+        ]
+        for file, found in zip(files, self._found(dataset, units), strict=True):
+            if found.shared is None:
+                yield from super().shared(marks, [file], denied)
+            else:
+                yield set(found.shared)
+
+    def _unit(self, dataset: str, file: KeysFile, **more: Any) -> KeysUnit:
+        return KeysUnit(
+            root=StoredPlace.of(self.root.store).url,
+            n=self.deny.n,
+            newest=max(one.n for one in self.root.state.denies),
+            dataset=dataset,
+            file={name: file[name] for name in ("path", "nbytes", "sha256", "n_rows", "columns")},
+            **more,
+        )
+
+    def _found(self, dataset: str, units: Sequence[KeysUnit]) -> Iterator[KeysResult]:
+        if not units:
+            return
+        words = hashlib.sha256()
+        for unit in units:
+            words.update(to_json(unit))
+        job = Job(
+            store=self.root.store,
+            work=LOOK_AT_KEYS,
+            about=f"takedown {self.deny.n}: keys of {dataset}",
+            fingerprint=words.hexdigest(),
+            stores=[self.root.store],
+        )
+        for outcome in progress(outcomes_anew(job, units, self._cluster), job.about, total=len(units)):
+            yield outcome.value or KeysResult()

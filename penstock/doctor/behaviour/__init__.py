@@ -1,1 +1,0 @@
-"""Probes of a store: conditional creates, reads after writes, listings, the clock."""

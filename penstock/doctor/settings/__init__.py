@@ -1,1 +1,0 @@
-"""Settings of buckets, lifecycle rules and file systems."""

@@ -1,0 +1,199 @@
+"""The index of a dataset's archives, `.nv-meta/index.sqlite`: samples and their members, by archive.
+
+A database of somebody else is hostile input: it is fetched whole, opened read-only as it lies, and its tables are read
+once from end to end. Neither its own indexes nor views, triggers or expressions have a say.
+"""
+
+import os
+import sqlite3
+from array import array
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import numpy as np
+
+from loader.errors import Corrupt
+from loader.storage import ObjectInfo, Store
+from loader.storage.disk.scratch import held_folder, on_scratch
+from loader.storage.files import download
+
+from .tar_headers import BLOCK_BYTES
+
+INDEX = ".nv-meta/index.sqlite"
+RECORD_BYTES = 20 * BLOCK_BYTES
+"""Multiple that writers of archives pad to with zeros."""
+TEXT_BYTES = 2**20
+"""Bytes of a name, and of a table's definition, at most."""
+_LEAST_ROW = 8
+"""Bytes that a row of five columns takes in a database, at least."""
+_SAMPLES = "tar_file_id", "sample_key", "sample_index", "byte_offset", "byte_size"
+_PARTS = "tar_file_id", "sample_index", "part_name", "content_byte_offset", "content_byte_size"
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Member(NamedTuple):
+    """A field of a sample."""
+
+    name: str
+    """Name behind the sample's key."""
+    offset: int
+    """First byte of its content."""
+    nbytes: int
+    """Bytes of its content."""
+
+
+class IndexedTar:
+    """The samples of one archive, as the index has them."""
+
+    def __init__(self) -> None:
+        self._keys: list[str] = []
+        self._samples, self._parts = array("q"), array("q")
+        self._names: dict[str, int] = {}
+
+    def add_sample(self, key: str, number: int, offset: int, nbytes: int) -> None:
+        """Add a row of `samples`."""
+        self._keys.append(key)
+        self._samples.extend((number, offset, nbytes))
+
+    def add_part(self, number: int, name: str, offset: int, nbytes: int) -> None:
+        """Add a row of `sample_parts`. number: of its sample."""
+        self._parts.extend((number, self._names.setdefault(name, len(self._names)), offset, nbytes))
+
+    def samples(self, nbytes: int, count: int) -> list[tuple[str, list[Member]]] | None:
+        """Return key and members of each sample, in their order; None where they do not fill an archive of this size.
+
+        nbytes: of the archive. count: number of its samples, as the dataset's list has it.
+        """
+        samples = np.array(self._samples, np.int64).reshape(-1, 3)
+        parts = np.array(self._parts, np.int64).reshape(-1, 4)
+        by_number = np.argsort(samples[:, 0], kind="stable")
+        parts = parts[np.lexsort((parts[:, 2], parts[:, 0]))]
+        samples = samples[by_number]
+        if not (len(samples) == count > 0 and _fills(samples, parts, nbytes)):
+            return None
+        names = list(self._names)
+        members = [Member(names[name], *place) for name, *place in parts[:, 1:].tolist()]
+        cuts = np.searchsorted(parts[:, 0], np.arange(count + 1)).tolist()
+        return [
+            (self._keys[at], members[cuts[number] : cuts[number + 1]])
+            for number, at in enumerate(by_number.tolist())
+        ]
+
+
+def index_of(store: Store, info: ObjectInfo, n_archives: int) -> Mapping[int, IndexedTar]:
+    """Return number of an archive in the dataset's list -> its samples; nothing of an index without members.
+
+    Costs the whole object, on scratch and once read. Memory: 64 bytes and the key per sample, 32 per member, and never
+    more than a few times the object. Raises: Corrupt with table and row; Changed; StoreError.
+    """
+    name = f"{store.url}/{info.key}"
+    with (
+        on_scratch(None, f"when {name} was read", room_for="it", again="register again"),
+        held_folder("index") as folder,
+    ):
+        path = os.path.join(folder, "index.sqlite")
+        download(store, info.key, path, info=info)
+        try:
+            with closing(_opened(path)) as database:
+                return _read(database, name, info.nbytes, n_archives)
+        except (
+            sqlite3.Error,
+            UnicodeDecodeError,
+        ) as error:  # its messages quote the schema, whatever bytes that has
+            raise Corrupt(
+                f"{name} is damaged, or no index of Energon: {error}; run `energon prepare` again"
+            ) from error
+
+
+def _opened(path: str) -> sqlite3.Connection:
+    database = sqlite3.connect(f"file:{quote(path)}?mode=ro&immutable=1", uri=True, isolation_level=None)
+    for limit, most in (
+        (sqlite3.SQLITE_LIMIT_LENGTH, TEXT_BYTES),
+        (sqlite3.SQLITE_LIMIT_SQL_LENGTH, TEXT_BYTES),
+        (sqlite3.SQLITE_LIMIT_EXPR_DEPTH, 50),
+        (sqlite3.SQLITE_LIMIT_ATTACHED, 0),
+        (sqlite3.SQLITE_LIMIT_WORKER_THREADS, 0),
+    ):
+        database.setlimit(limit, most)
+    database.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
+    for pragma in ("trusted_schema=OFF", "query_only=ON", "cell_size_check=ON", "mmap_size=0"):
+        database.execute(f"PRAGMA {pragma}")
+    return database
+
+
+def _read(database: sqlite3.Connection, name: str, nbytes: int, n_archives: int) -> dict[int, IndexedTar]:
+    """Return the tables' rows. Raises: Corrupt; sqlite3.Error."""
+    if not _columns(database, "samples", _SAMPLES, name):
+        raise Corrupt(f"{name} has no table samples; run `energon prepare` again")
+    found: dict[int, IndexedTar] = {}
+    if not _columns(database, "sample_parts", _PARTS, name):
+        return found  # of a release that did not keep members
+    for row in _rows(database, "samples", _SAMPLES, name, nbytes, n_archives):
+        archive, key, *place = row
+        found.setdefault(archive, IndexedTar()).add_sample(key, *place)
+    for row in _rows(database, "sample_parts", _PARTS, name, nbytes, n_archives):
+        archive, number, part, *place = row
+        found.setdefault(archive, IndexedTar()).add_part(number, part, *place)
+    return found
+
+
+def _columns(database: sqlite3.Connection, table: str, wanted: tuple[str, ...], name: str) -> bool:
+    """Return whether there is such a table. Raises: Corrupt for one of another kind, or without these columns."""
+    told = database.execute("SELECT type, sql FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+    if told is None:
+        return False
+    kind, sql = told
+    columns = {one[1]: one[6] for one in database.execute(f"PRAGMA table_xinfo({table})")}
+    if (
+        kind != "table"
+        or not str(sql).upper().startswith("CREATE TABLE ")
+        or any(columns.get(one) for one in wanted)
+    ):
+        raise Corrupt(f"{name}: {table} is no plain table; run `energon prepare` again")
+    if missing := [one for one in wanted if one not in columns]:
+        raise Corrupt(f"{name}: the table {table} has no column {missing[0]}; run `energon prepare` again")
+    return True
+
+
+def _rows(
+    database: sqlite3.Connection,
+    table: str,
+    columns: tuple[str, ...],
+    name: str,
+    nbytes: int,
+    n_archives: int,
+) -> Iterator[Any]:
+    """Yield the rows of a table. Raises: Corrupt for a value of another kind, and for more rows than have room."""
+    kinds = tuple(str if column in ("sample_key", "part_name") else int for column in columns)
+    rows = database.execute(f"SELECT {', '.join(columns)} FROM {table} NOT INDEXED")
+    for number, row in enumerate(rows):
+        if tuple(map(type, row)) != kinds or not 0 <= row[0] < n_archives or number * _LEAST_ROW > nbytes:
+            raise Corrupt(f"{name}: row {number} of {table} is {str(row)[:200]}; run `energon prepare` again")
+        yield row
+
+
+def _fills(samples: Int64s, parts: Int64s, nbytes: int) -> bool:
+    """Return whether samples lie one behind the other to the archive's end, and members in them with room for headers.
+
+    samples: number, first byte, nbytes, by number. parts: number of the sample, name, first byte, nbytes, by place.
+    """
+    for table in (samples[:, 1:], parts[:, 2:]):
+        if not ((table >= 0) & (table <= nbytes)).all():
+            return False
+    start, end = samples[:, 1], samples[:, 1] + samples[:, 2]
+    tail = nbytes - int(end[-1])
+    whole = np.array_equal(samples[:, 0], np.arange(len(samples))) and np.array_equal(start[1:], end[:-1])
+    if (
+        not (whole and 2 * BLOCK_BYTES <= tail <= 2 * BLOCK_BYTES + RECORD_BYTES)
+        or (start % BLOCK_BYTES).any()
+    ):
+        return False
+    if not np.array_equal(np.unique(parts[:, 0]), samples[:, 0]):
+        return False
+    ends = parts[:, 2] + -(-parts[:, 3] // BLOCK_BYTES) * BLOCK_BYTES
+    inside = (parts[:, 2] >= start[parts[:, 0]] + BLOCK_BYTES) & (ends <= end[parts[:, 0]])
+    apart = parts[1:, 2] >= ends[:-1] + BLOCK_BYTES
+    names = len(np.unique(parts[:, :2], axis=0)) == len(parts)
+    return bool(inside.all() and apart.all() and names and not (parts[:, 2] % BLOCK_BYTES).any())

@@ -1,0 +1,300 @@
+"""Headers of a tar archive, walked without reading the payloads behind them: ustar, GNU and pax.
+
+Nothing is extracted, and nothing is guessed. What a reader of the archive would drop, or take for something else, is an
+error that names the object and the byte.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import NamedTuple
+from zlib import adler32
+
+import numpy as np
+
+from loader.errors import Corrupt, InvalidSample
+from loader.native import UNKNOWN_CRC, tar_contents
+
+from ..reading.window import Window
+
+BLOCK_BYTES = 512
+HEADER_BYTES = 1 << 20
+"""Names and pax records, at most: larger ones are no names."""
+TAIL_BYTES = 64 * 2**10
+"""Bytes behind the end of an archive that are looked at: writers pad it with zeros."""
+
+Read = Callable[[int, int], bytes]
+"""(offset, nbytes) -> at most so many bytes of the object from there; fewer at its end alone."""
+
+
+class Members(NamedTuple):
+    """Neighbouring regular files of an archive."""
+
+    names: list[str]
+    """Path of each, as it is stored; bytes that are no UTF-8 are lone surrogates, as file names have them."""
+    places: list[int]
+    """First byte of the content of each, and its bytes, one behind the other."""
+    crcs: list[int]
+    """CRC-32C of the content of each; `UNKNOWN_CRC` where it was not read, or not by whoever found them."""
+    end: int
+    """First byte behind them."""
+
+
+Many = Callable[[int], Members]
+"""(offset) -> the members from there whose headers are plain and at hand; none is always right."""
+
+_PLAIN = re.compile(rb"[0-7]{6}\0 ", re.DOTALL)
+_NUMBER = re.compile(rb"[0-7]+")
+_PAX = re.compile(rb"(\d{1,20}) ([^=]+)=")
+_LINKS = {b"1": "a hard link", b"2": "a symbolic link"}
+_OTHERS = {
+    b"3": "a character device",
+    b"4": "a block device",
+    b"6": "a FIFO",
+    b"S": "a sparse file",
+    b"M": "a part of a file that began in another volume",
+    b"V": "a volume's name",
+    b"N": "an old GNU name",
+    b"D": "a GNU dump of a directory",
+}
+
+
+class Member(NamedTuple):
+    """A regular file of an archive."""
+
+    name: str
+    """Path as it is stored; bytes that are no UTF-8 are lone surrogates, as file names have them."""
+    offset: int
+    """First byte of its content."""
+    nbytes: int
+    """Bytes of its content."""
+
+    @property
+    def header(self) -> int:
+        """First byte of its header."""
+        return self.offset - BLOCK_BYTES
+
+
+def members(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterator[Member]:
+    """Yield the regular files of an archive one by one, as `runs` does. Raises: as `runs`."""
+    for found in runs(read, nbytes, name, many):
+        yield from each_of(found.names, found.places)
+
+
+def each_of(names: Sequence[str], places: Sequence[int]) -> Iterator[Member]:
+    """Yield members one by one. places: as those of `Members`."""
+    return map(Member, names, places[::2], places[1::2])
+
+
+def runs(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterator[Members]:
+    """Yield the regular files of an archive, in order; directories are left out.
+
+    nbytes: size of the object. name: of it, for errors. many: is asked wherever a header may be plain.
+
+    Raises: Corrupt for an archive that is cut, damaged or none, or that goes on behind its end; InvalidSample for a
+    member that is no regular file; errors of `read`.
+    """
+    at, known, pax = 0, dict[str, bytes](), dict[str, bytes]()
+    while True:
+        if many and not pax and not known and (found := many(at)).names:
+            at = found.end
+            yield found
+        block = read(at, BLOCK_BYTES)
+        if len(block) < BLOCK_BYTES:
+            raise _corrupt(
+                name, at, f"the archive is cut: it ends at byte {nbytes} without its two blocks of zeros"
+            )
+        if not block[0] and not any(block):
+            _check_end(read, at, nbytes, name)
+            return
+        header = at
+        size, kind = _checked(block, name, at), block[156:157]
+        if kind in (b"x", b"X", b"g", b"L", b"K"):
+            data = _content(read, at, size, nbytes, name)
+            if kind == b"g":
+                pax |= _records(data, name, at)
+            elif kind in (b"x", b"X"):
+                known |= _records(data, name, at)
+            elif kind == b"L":
+                known["path"] = data.rstrip(b"\0")
+            at += BLOCK_BYTES + _padded(size)
+            continue
+        if kind == b"0" and not pax and not known and at + BLOCK_BYTES + size <= nbytes:  # nearly all are so
+            place = [at + BLOCK_BYTES, size]
+            at += BLOCK_BYTES + _padded(size)
+            yield Members([_path(block).decode("utf-8", "surrogateescape")], place, [UNKNOWN_CRC], at)
+            continue
+        said = {**pax, **known}
+        known = {}
+        path = said["path"] if said.get("path") else _path(block)
+        if "size" in said:
+            size = _decimal(said["size"], name, header)
+        at += BLOCK_BYTES
+        if _is_folder(path, kind, said, name, header):
+            continue
+        if at + size > nbytes:
+            shown, left = path.decode(errors="backslashreplace"), nbytes - at
+            raise _corrupt(
+                name,
+                header,
+                f"member {shown!r} has {size:,} bytes, and the object ends after {left:,} of them",
+            )
+        place = [at, size]
+        at += _padded(size)
+        yield Members([path.decode("utf-8", "surrogateescape")], place, [UNKNOWN_CRC], at)
+
+
+def _is_folder(path: bytes, kind: bytes, said: Mapping[str, bytes], name: str, header: int) -> bool:
+    """Return whether a member is a folder. Raises: InvalidSample for one that is neither that nor a regular file."""
+    shown = path.decode(errors="backslashreplace")
+    if any(record.startswith("GNU.sparse") for record in said) or kind in _OTHERS:
+        raise _refused(name, header, shown, _OTHERS.get(kind, "a sparse file"))
+    if kind in _LINKS:
+        raise _refused(name, header, shown, _LINKS[kind])
+    is_folder = kind == b"5" or (kind == b"\0" and path.endswith(b"/"))
+    if not is_folder and kind not in (b"0", b"\0", b"7"):
+        raise _refused(name, header, shown, f"of type {kind!r}")
+    return is_folder
+
+
+def walk(window: Window) -> Iterator[Members]:
+    """Yield the regular files of a window's archive, as `runs` does, which are summed as far as they are read."""
+    for found in runs(window.read, window.nbytes, window.name, partial(plain_members, window)):
+        window.sum(found.places, found.crcs)
+        yield found
+
+
+def plain_members(window: Window, at: int) -> Members:
+    """Return the members of a window's object from byte `at` on, as `Many`."""
+    opened, start = window.at_hand()
+    names, told, end = tar_contents(opened, at - start, window.nbytes - start, window.sums)
+    found = np.frombuffer(told, np.int64).reshape(-1, 3)
+    window.served(len(found))
+    places = found[:, :2].flatten()
+    places[::2] += start
+    told_names = names.decode("utf-8", "surrogateescape").split("\0")[:-1]
+    return Members(told_names, places.tolist(), found[:, 2].tolist(), end + start)
+
+
+def is_header(block: bytes, path: str, nbytes: int) -> bool:
+    """Return whether a block is the header of a member with this path and size.
+
+    Long paths, and sizes from 8 GiB on, stand in front of it, and are not compared.
+    """
+    try:
+        size = _checked(block, "", 0)
+    except Corrupt:
+        return False
+    raw = path.encode("utf-8", "surrogateescape")
+    return (len(raw) > 100 or _path(block) == raw) and size in (nbytes, 0 if nbytes >= 8 * 2**30 else nbytes)
+
+
+def _checked(block: bytes, name: str, at: int) -> int:
+    """Return the size that a header says. Raises: Corrupt where it is none."""
+    total = _sum(block[:256]) + _sum(block[256:])
+    if total != _total(block[148:156]) and (said := _octal(block[148:156])) != (
+        unsigned := total - _sum(block[148:156]) + 8 * 32
+    ):
+        signed = unsigned - 256 * sum(byte > 127 for byte in block[:148] + block[156:])
+        if said != signed:
+            what = "it is no tar archive" if at == 0 else "the header there is damaged"
+            raise _corrupt(name, at, f"{what}: the checksum of a header is wrong")
+    field = block[124:136]
+    if field[0] in (0x80, 0xFF):  # a binary number, as GNU tar writes those from 8 GiB on
+        size = int.from_bytes(field[1:], "big") if field[0] == 0x80 else -1
+    else:
+        size = _octal(field)
+    if size < 0:
+        raise _corrupt(name, at, f"the header there has the size {field!r}, which is no number of bytes")
+    return size
+
+
+def _sum(some: bytes) -> int:
+    """Return the sum of at most 256 bytes: Adler-32 counts it modulo 65,521, and is fast."""
+    return adler32(some, 0) & 0xFFFF
+
+
+@lru_cache(4096)
+def _total(checksum: bytes) -> int:
+    """Return the sum of a header with this field, as nearly all write it; -1 of other forms."""
+    said = int(checksum[:6], 8) if _PLAIN.fullmatch(checksum) else -1
+    return said + _sum(checksum) - 8 * 32 if said >= 0 else -1
+
+
+def _octal(field: bytes) -> int:
+    """Return an octal number; 0 of an empty field, -1 of what is none."""
+    if field[-1] in (0, 32) and _NUMBER.fullmatch(field[:-1]):
+        return int(field[:-1], 8)
+    text = field.split(b"\0", 1)[0].strip(b" ")
+    if not text:
+        return 0
+    return int(text, 8) if _NUMBER.fullmatch(text) else -1
+
+
+def _decimal(text: bytes, name: str, at: int) -> int:
+    if not text.isdigit() or len(text) > 20:
+        raise _corrupt(name, at, f"a pax record there says size={text[:40]!r}, which is no number of bytes")
+    return int(text)
+
+
+def _path(block: bytes) -> bytes:
+    path = block[:100].split(b"\0", 1)[0]
+    if block[345] and block[257:263] == b"ustar\0":  # GNU's own format has other things there
+        prefix = block[345:500].split(b"\0", 1)[0]
+        return prefix + b"/" + path
+    return path
+
+
+def _content(read: Read, at: int, size: int, nbytes: int, name: str) -> bytes:
+    """Return what an extended header says. Raises: Corrupt."""
+    if size > HEADER_BYTES:
+        raise _corrupt(
+            name, at, f"an extended header there has {size:,} bytes; at most {HEADER_BYTES:,} are read"
+        )
+    data = read(at + BLOCK_BYTES, size)
+    if len(data) < size:
+        raise _corrupt(name, at, f"the archive is cut: an extended header there ends behind byte {nbytes}")
+    return data
+
+
+def _records(data: bytes, name: str, header: int) -> dict[str, bytes]:
+    """Return the records of a pax header, keyword -> value. Raises: Corrupt."""
+    out, at = dict[str, bytes](), 0
+    while at < len(data) and data[at] != 0:
+        found = _PAX.match(data, at)
+        end = at + int(found[1]) if found else 0
+        if found is None or not found.end() < end <= len(data) or data[end - 1 : end] != b"\n":
+            raise _corrupt(name, header, "the pax header there is damaged")
+        out[found[2].decode(errors="replace")] = data[found.end() : end - 1]
+        at = end
+    return out
+
+
+def _check_end(read: Read, at: int, nbytes: int, name: str) -> None:
+    """Raise Corrupt where something follows the end: readers of tar stop there."""
+    tail = read(at, min(TAIL_BYTES, nbytes - at))
+    if any(tail):
+        other = at + next(i for i, byte in enumerate(tail) if byte)
+        raise _corrupt(
+            name,
+            at,
+            f"the archive ends there, and the object goes on at byte {other // BLOCK_BYTES * BLOCK_BYTES}: archives "
+            "that were joined are read to the first end alone. Join them with tar --concatenate, or keep them apart",
+        )
+    if len(tail) < 2 * BLOCK_BYTES:
+        raise _corrupt(name, at, "the archive is cut: one of its two last blocks of zeros is missing")
+
+
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // BLOCK_BYTES) * BLOCK_BYTES
+
+
+def _corrupt(name: str, at: int, what: str) -> Corrupt:
+    return Corrupt(f"{name}, byte {at}: {what}")
+
+
+def _refused(name: str, at: int, member: str, what: str) -> InvalidSample:
+    return InvalidSample(
+        f"{name}, byte {at}: member {member!r} is {what}; only regular files are samples' fields. Write the archive "
+        "again without it"
+    )

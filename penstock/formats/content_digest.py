@@ -1,0 +1,150 @@
+"""A digest of a version's content, free of order and layout: equal for equal samples, wherever they lie.
+
+It is the sum modulo 2**256 of one SHA-256 per field and one per row of metadata, over the live samples. A SHA-256 is of
+its parts, each behind its length (uint64, little-endian):
+
+- field: `field`, key, name of the field, nbytes (uint64), CRC-32C (uint32); little-endian
+- field, all bytes read: `payload`, key, name of the field, SHA-256 of the bytes
+- row: `row`, key, JSON of the metadata columns that are not null, names in order. Provenance is no content.
+"""
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import date, datetime, time, timedelta
+from typing import Any, NamedTuple
+
+from loader import Version
+from loader.dataset.shards.address import UNKNOWN_CRC
+from loader.dataset.tables.columns import SOURCE_COLUMNS
+from loader.errors import InvalidRuntime
+
+from ..progress import progress
+from ..units import size
+from .exporting.selection import ADDRESSES, Selection, WorkUnit, select
+from .unit_threads import in_threads
+
+UNIT_SAMPLES = 16 * ADDRESSES
+
+
+@dataclass(slots=True, kw_only=True)
+class Digested:
+    """The result of a digest."""
+
+    version: str
+    """Name of the version."""
+    digest: str = ""
+    """`c-` of lengths and checksums, `cf-` of all bytes, and 64 hex digits; "" where samples could not be read."""
+    samples: int = 0
+    """Live samples."""
+    nbytes: int = 0
+    """Bytes of their fields."""
+    failures: list[str] = field(default_factory=list)
+    """Errors of the parts that could not be read."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON."""
+        return asdict(self)
+
+    def to_text(self) -> str:
+        """Return the lines for people."""
+        if self.failures:
+            return "\n".join(["no digest", *(f"  failed: {why}" for why in self.failures)])
+        return f"{self.digest}  {self.version}: {self.samples} samples, {size(self.nbytes)}"
+
+
+class _Sum(NamedTuple):
+    total: int
+    n: int
+    nbytes: int
+
+
+def content_digest(
+    version: Version, *, full: bool = False, without: Collection[str] = (), workers: int = 4
+) -> Digested:
+    """Return the digest of a version's live samples.
+
+    full: read every byte, and check it; otherwise lengths and checksums of the indexes are believed.
+    without: fields and metadata columns to leave out. workers: threads.
+
+    Costs the indexes and the samples table; a row of the table in memory for every sample. Time: O(samples x fields).
+
+    Raises: InvalidRuntime for registered bytes that nobody has checked, unless `full`; as `select`; StoreError.
+    """
+    if workers < 1:
+        raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
+    provenance = [name for name in version.manifest["columns"] if name in SOURCE_COLUMNS and name != "key"]
+    selection = select(version, None, {*without, *provenance})
+    report, total = Digested(version=version.name), 0
+    made = in_threads(_Work(selection, full), selection.by_part(UNIT_SAMPLES), workers, report.failures)
+    for one in progress(made, "digest", lambda one: one.n, selection.n_samples):
+        total += one.total
+        report.samples += one.n
+        report.nbytes += one.nbytes
+    if not report.failures:
+        report.digest = f"{'cf' if full else 'c'}-{total % 2**256:064x}"
+    return report
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The part of a unit in the digest."""
+
+    selection: Selection
+    full: bool
+
+    def __call__(self, unit: WorkUnit) -> _Sum:
+        records = self._payloads(unit) if self.full else self._checksums(unit)
+        total = nbytes = 0
+        for record, n in records:
+            total += int.from_bytes(record, "little")
+            nbytes += n
+        return _Sum(total, len(unit.ordinals), nbytes)
+
+    def _payloads(self, unit: WorkUnit) -> Iterator[tuple[bytes, int]]:
+        for sample in self.selection.samples(unit):
+            key = sample.key.encode()
+            for name, data in sample.fields.items():
+                yield _hashed(b"payload", key, name.encode(), hashlib.sha256(data).digest()), len(data)
+            yield _row(key, sample.columns), 0
+
+    def _checksums(self, unit: WorkUnit) -> Iterator[tuple[bytes, int]]:
+        version = self.selection.version
+        for start in range(0, len(unit.ordinals), ADDRESSES):
+            some = unit.ordinals[start : start + ADDRESSES]
+            for address, columns in zip(
+                version.address(some, unit.fields), self.selection.rows(some), strict=True
+            ):
+                key = address.key.encode()
+                for name, at in address.fields.items():
+                    if at.crc32c == UNKNOWN_CRC:
+                        raise InvalidRuntime(
+                            f"{name} of sample {address.key!r} is registered, and its checksum is not known: "
+                            f"penstock seal {version.name} first, or penstock digest {version.name} --full, which "
+                            "reads all bytes"
+                        )
+                    place = at.nbytes.to_bytes(8, "little"), at.crc32c.to_bytes(4, "little")
+                    yield _hashed(b"field", key, name.encode(), *place), at.nbytes
+                yield _row(key, columns), 0
+
+
+def _hashed(*parts: bytes) -> bytes:
+    return hashlib.sha256(b"".join(len(part).to_bytes(8, "little") + part for part in parts)).digest()
+
+
+def _row(key: bytes, columns: dict[str, Any]) -> bytes:
+    """Return the hash of a row, also of an empty one: a sample without fields counts."""
+    text = json.dumps(columns, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=_plain)
+    return _hashed(b"row", key, text.encode("utf-8", "surrogatepass"))
+
+
+def _plain(value: object) -> object:
+    """Return what JSON holds of a column's value that it does not know."""
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value // timedelta(microseconds=1)
+    if isinstance(value, bytes):
+        return value.hex()
+    return str(value)

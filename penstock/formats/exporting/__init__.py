@@ -1,0 +1,1 @@
+"""The choice of samples, the journal and the outbox, which all exports share."""

@@ -1,0 +1,209 @@
+"""Samples of a unit that are read together: their bytes come from objects to their places in a shard, copied once.
+
+In a folder of this machine they are read where they lie. Of a bucket's objects neighbours share a request.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from contextvars import copy_context
+from typing import NamedTuple
+
+import numpy as np
+
+from loader.dataset.shards.shard import Int64s
+from loader.dataset.tables.columns import check_metadata, check_source
+from loader.dataset.writing.part_writer import SampleBlock, Uint8s, check_case
+from loader.native import IN_MEMORY, RIGHT, UNKNOWN_CRC, OpenFile, crc32c, gather
+from loader.storage import ObjectInfo, Store
+from loader.storage.shared.threads import DaemonPool
+from loader.storage.store import disk_of
+
+from ..registration.earlier import token_of
+from ..registration.parts import text_of
+from .span_units import Samples, Unit
+
+BLOCK_BYTES = 8 * 2**20
+"""Bytes of a block, and of a request, unless one sample has more."""
+BLOCK_OBJECTS = 64
+"""Objects of a block, at most: all are open at once."""
+GAP_BYTES = 64 * 2**10
+"""Bytes between two fields that are read with them."""
+AT_ONCE = 16
+"""Requests of a block in flight."""
+
+
+def blocks_of(store: Store, unit: Unit) -> Iterator[SampleBlock]:
+    """Yield the samples of a unit in blocks.
+
+    Raises: InvalidField; as a block's `fill` Changed where an object was written since it was listed, ObjectNotFound
+    and Corrupt.
+    """
+    check_case(unit.rows.fields, f"sample {unit.rows.keys[0]!r}")
+    told = _Provenance(store)
+    for some in _cut(unit.rows):
+        yield _block(store, some, told)
+
+
+def read_fields(store: Store, samples: Samples) -> Iterator[dict[str, bytes]]:
+    """Yield the fields of each sample. Raises: as a block's `fill`."""
+    for some in _cut(samples):
+        requests, which = _requests(some)
+        data = _fetched(store, requests)
+        for places, numbers in zip(some.places.tolist(), which.tolist(), strict=True):
+            fields = {}
+            for name, (offset, nbytes), number in zip(some.fields, places, numbers, strict=True):
+                start = offset - requests[number].offset
+                fields[name] = data[number][start : start + nbytes]
+            yield fields
+
+
+def _cut(samples: Samples) -> Iterator[Samples]:
+    """Yield the samples of each block."""
+    ends, start, done = np.cumsum(samples.sizes), 0, 0
+    while start < len(samples):
+        stop = max(start + 1, int(np.searchsorted(ends, done + BLOCK_BYTES, "right")))
+        objects = [*dict.fromkeys(samples.objects[start:stop])]
+        if len(objects) > BLOCK_OBJECTS:
+            stop = start + samples.objects[start:stop].index(objects[BLOCK_OBJECTS])
+        yield samples.cut(start, stop)
+        start, done = stop, int(ends[stop - 1])
+
+
+def _block(store: Store, samples: Samples, told: "_Provenance") -> SampleBlock:
+    return SampleBlock(
+        keys=samples.keys,
+        fields=samples.fields,
+        sizes=samples.places[:, :, 1],
+        metadata=[
+            check_metadata(key, one) if one else one
+            for key, one in zip(samples.keys, samples.metadata, strict=True)
+        ],
+        sources=[*told.of(samples)],
+        fill=_Bytes(store, samples).fill,
+    )
+
+
+class _Provenance:
+    """Provenance of samples. Those of one object that have no more than its name share a mapping."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._shared: dict[str, Mapping[str, str]] = {}
+
+    def of(self, samples: Samples) -> Iterator[Mapping[str, str]]:
+        for of in set(samples.objects) - self._shared.keys():
+            told = {"raw_key": of, "raw_etag": token_of(self._store, samples.infos[of])}
+            self._shared[of] = check_source(samples.keys[0], told)
+        for key, theirs, source, of in zip(
+            samples.keys, samples.source_keys, samples.sources, samples.objects, strict=True
+        ):
+            shared = self._shared[of]
+            if theirs != key:
+                yield check_source(key, {**source, **shared, "source_key": text_of(theirs)})
+            else:
+                yield check_source(key, {**source, **shared}) if source else shared
+
+
+class _Request(NamedTuple):
+    """Bytes of an object that are read at once."""
+
+    info: ObjectInfo
+    offset: int
+    nbytes: int
+
+
+class _Bytes:
+    """The bytes of a block's samples."""
+
+    def __init__(self, store: Store, samples: Samples) -> None:
+        self._store, self._samples = store, samples
+        self._read: tuple[list[OpenFile], Int64s, Int64s] | None = None
+
+    def fill(self, columns: Sequence[int], memory: Uint8s, at: Int64s) -> Int64s:
+        """Put the bytes of these fields into memory, as `SampleBlock.fill` says."""
+        with ExitStack() as stack:
+            found = self._opened(stack) or self._requested()
+            files, which, begin = found[0], found[1][:, columns], found[2][:, columns]
+            crcs, status = np.full(at.shape, UNKNOWN_CRC), np.empty(at.size, np.uint8)
+            sizes = self._samples.places[:, columns, 1]
+            flat = [np.ascontiguousarray(array).reshape(-1) for array in (which, begin, sizes)]
+            crcs = crcs.reshape(-1)
+            gather(files, *flat, b"", memory, at.reshape(-1), crcs, status)
+        for i in np.flatnonzero(status != RIGHT).tolist():  # the store says why, or can read it
+            of, start, nbytes = (
+                self._samples.objects[i // len(columns)],
+                int(at.reshape(-1)[i]),
+                int(flat[2][i]),
+            )
+            offset = int(self._samples.places[i // len(columns), columns[i % len(columns)], 0])
+            data = _get(self._store, _Request(self._samples.infos[of], offset, nbytes))
+            memory[start : start + nbytes] = np.frombuffer(data, np.uint8)
+            crcs[i] = crc32c(data)
+        return crcs.reshape(at.shape)
+
+    def _opened(self, stack: ExitStack) -> tuple[list[OpenFile], Int64s, Int64s] | None:
+        """Return the objects as open files, and which file each field is in, and its first byte; None of a bucket."""
+        if (disk := disk_of(self._store)) is None:
+            return None
+        numbers = dict[str, int]()
+        files = list[OpenFile]()
+        for of in dict.fromkeys(self._samples.objects):
+            file = disk.open_same(of, self._samples.infos[of].etag)
+            if file is None:
+                return None  # a read says why
+            stack.callback(os.close, file)
+            numbers[of] = len(files)
+            files.append((file, None))
+        which = np.array([*map(numbers.__getitem__, self._samples.objects)], np.int64)
+        begin = self._samples.places[:, :, 0]
+        return files, np.broadcast_to(which[:, None], begin.shape), begin
+
+    def _requested(self) -> tuple[list[OpenFile], Int64s, Int64s]:
+        """Return as `_opened` the bytes of requests, which are made once. Raises: as `Store.get_range`."""
+        if self._read is None:
+            requests, which = _requests(self._samples)
+            files: list[OpenFile] = [(IN_MEMORY, data) for data in _fetched(self._store, requests)]
+            starts = np.array([one.offset for one in requests], np.int64)
+            self._read = files, which, self._samples.places[:, :, 0] - starts[which]
+        return self._read
+
+
+def _fetched(store: Store, requests: Sequence[_Request]) -> list[bytes]:
+    """Return the bytes of requests. Raises: as `Store.get_range`."""
+    pool = DaemonPool(AT_ONCE, "penstock-spans")
+    try:
+        coming = [pool.submit(copy_context().run, _get, store, one) for one in requests]
+        return [future.result() for future in coming]
+    finally:
+        pool.dismiss()
+
+
+def _get(store: Store, one: _Request) -> bytes:
+    if not one.nbytes:
+        return b""
+    return bytes(store.get_range(one.info.key, one.offset, one.nbytes, one.info.etag or None).data)
+
+
+def _requests(samples: Samples) -> tuple[list[_Request], Int64s]:
+    """Return the requests for the fields, and which one each field is in, int64 [samples, fields]."""
+    requests, which = list[_Request](), list[list[int]]()
+    offsets, sizes = samples.places[:, :, 0], samples.places[:, :, 1]
+    lows, highs = offsets.min(axis=1).tolist(), (offsets + sizes).max(axis=1).tolist()
+    objects, n_fields, at = samples.objects, len(samples.fields), 0
+    while at < len(samples):
+        info, low, high = samples.infos[objects[at]], lows[at], highs[at]
+        stop = at + 1
+        while stop < len(samples) and objects[stop] == info.key:
+            if not (high <= lows[stop] <= high + GAP_BYTES and highs[stop] - low <= BLOCK_BYTES):
+                break
+            high, stop = highs[stop], stop + 1
+        if high - low > BLOCK_BYTES + 2 * int(sizes[at:stop].sum()):
+            for places in samples.places[at:stop].tolist():  # members of one sample that lie far apart
+                which.append([*range(len(requests), len(requests) + n_fields)])
+                requests += (_Request(info, offset, nbytes) for offset, nbytes in places)
+        else:
+            which += [[len(requests)] * n_fields] * (stop - at)
+            requests.append(_Request(info, low, high - low))
+        at = stop
+    return requests, np.array(which, np.int64)

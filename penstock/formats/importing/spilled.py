@@ -1,0 +1,96 @@
+"""Samples that an importer makes, in the order of their keys' hashes: they go through scratch, which holds them all."""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from loader.dataset.columnar.column_names import duplicate_key
+from loader.dataset.names import key_hash
+from loader.dataset.writing.spill import Sample, Spill
+
+from ...progress import progress
+from ..registration.groups import groups_of
+from ..registration.shard_rows import Rows
+from ..unit_threads import in_threads
+from .read_units import ReadUnit, UnitReader
+
+
+@dataclass(frozen=True, slots=True)
+class SpilledUnit:
+    """All samples of an import."""
+
+    spilled: "Spilled"
+    """The samples."""
+    name: str = "00000"
+    """Name in the import, and of its first part."""
+    size: int = 1
+    """Its share of the work."""
+
+
+class Spilled:
+    """The samples of units on scratch; `close` deletes them. 100 bytes of memory for each, and 256 MiB."""
+
+    def __init__(self) -> None:
+        self._spill = Spill()
+        self._lock, self._seen = threading.Lock(), set[bytes]()
+        self.kinds: dict[tuple[str, ...], Rows] = {}
+        self.twice: dict[str, str] = {}
+
+    def add(self, sample: Sample) -> None:
+        """Take a sample; of one whose key was there, the key alone."""
+        hashed, kind = key_hash(sample.key), tuple(sorted(sample.fields))
+        with self._lock:
+            if hashed in self._seen:
+                self.twice[sample.key] = sample.source["raw_key"]
+                return
+            self._seen.add(hashed)
+            if kind not in self.kinds:
+                self.kinds[kind] = Rows(kind, [sample.key], [sample.source["raw_key"]])
+            self._spill.add(sample)
+
+    def drain(self) -> Iterator[Sample]:
+        """Yield the samples once, in the order of their keys' hashes. Raises: StoreError."""
+        return self._spill.drain()
+
+    def group_of(self, known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+        """Return field -> its group. known: groups of the dataset. Raises: FieldMismatch, as `groups_of`."""
+        return groups_of([self.kinds[kind] for kind in sorted(self.kinds)], known)
+
+    def close(self) -> None:
+        """Delete the files."""
+        self._spill.close()
+
+
+def spilled(reader: UnitReader, units: Sequence[ReadUnit], workers: int, failures: list[str]) -> Spilled:
+    """Return the samples of all units; read again, where keys repeat. Failures are added to `failures`.
+
+    Raises: DuplicateKey for a key that comes twice in one object; StoreError where scratch is full.
+    """
+    twice: dict[str, str] = {}
+    for _ in range(2):
+        made = Spilled()
+        try:
+            _read(replace(reader, twice=frozenset(twice)), units, made, workers, failures)
+        except BaseException:
+            made.close()
+            raise
+        if failures or not made.twice:
+            return made
+        made.close()
+        twice = made.twice
+    key, of = min(twice.items())
+    raise duplicate_key(key, of)
+
+
+def _read(
+    reader: UnitReader, units: Sequence[ReadUnit], into: Spilled, workers: int, failures: list[str]
+) -> None:
+    def read(unit: ReadUnit) -> ReadUnit:
+        for sample in reader(unit):
+            into.add(sample)
+        return unit
+
+    made = in_threads(read, units, workers, failures)
+    for _ in progress(made, "read", lambda unit: unit.size, sum(unit.size for unit in units)):
+        pass

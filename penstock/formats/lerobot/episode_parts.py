@@ -1,0 +1,225 @@
+"""Parts of LeRobot episodes: shards of what is copied, and indexes of packets that stay in the owner's videos.
+
+A part is neighbouring episodes that share no video with others. For each camera it has a shard, the part's videos one
+behind the other, and two of its own for packet tables and streams.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from loader import Root, Version
+from loader.dataset.changes import publish_registered
+from loader.dataset.log.entries import canonical
+from loader.dataset.shards.part import Part
+from loader.dataset.tables.foreign_objects import foreign_table, is_adopted, place_id, put_place
+from loader.dataset.writing.exclude import Superseded
+from loader.dataset.writing.part_writer import PartWriter, make_sample
+from loader.errors import Conflict, FieldMismatch
+from loader.modalities.video.packet_table import SUFFIX
+from loader.storage import ObjectInfo, Store
+
+from ...progress import progress
+from ..importing.importer import ReadSample
+from ..registration.groups import group_name
+from ..registration.parts import IndexFiles, objects_of, path_of
+from ..registration.register import transaction
+from ..registration.shard_rows import Shard, shards_of
+from .dataset_layout import Episode
+from .importer import Dataset, field_of
+from .runs import Run, run_of
+
+PACKETS, STREAMS = "media_index", "streams"
+"""Groups of packet tables, and of all else that is copied."""
+PART_EPISODES = 1024
+"""Episodes of a part, where no video of theirs has more."""
+_AHEAD = 64
+"""Episodes whose streams are held in memory."""
+
+
+class _Read(NamedTuple):
+    """An episode as it was read."""
+
+    sample: ReadSample
+    """Its streams, texts and columns."""
+    runs: Mapping[str, Run]
+    """Camera -> its packets in the owner's file."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeParts:
+    """Writes and publishes the parts of episodes."""
+
+    root: Root
+    """Root that gets the version."""
+    store: Store
+    """The place."""
+    dataset: str
+    """Name of the version's dataset."""
+    found: Dataset
+    """The dataset in the place."""
+    cameras: Sequence[str]
+    """Cameras whose packets stay there."""
+    units: Mapping[int, str]
+    """Number of an episode -> its `unit_id`."""
+    workers: int
+    """Episodes that are read together."""
+
+    def publish(
+        self,
+        parent: Version | None,
+        fresh: Sequence[int],
+        left_out: Superseded,
+        chosen: Mapping[str, Any],
+        used: Sequence[ObjectInfo],
+    ) -> Version:
+        """Publish the episodes `fresh`. Raises: as `register_lerobot`.
+
+        left_out: Samples of the parent whose place they take. used: Objects that the version is made of.
+        """
+        root, place = self.root, place_id(self.store, used)
+        groups = self._groups(parent)
+        if is_adopted(root.store, place):
+            raise Conflict(
+                f"these objects of {self.store.url} were copied into {root.url} for another dataset, and may not all "
+                "be there: penstock import makes a copy for this one"
+            )
+        txn = transaction(root, self.dataset, place, chosen, parent)
+        put_place(root.store, place, self.store.url)
+        parts, shards = list[Part](), list[Shard]()
+        with root.heartbeat(txn):
+            read = progress(self._read(fresh), "register", total=len(fresh))
+            for number, numbers in enumerate(self._apart(fresh)):
+                episodes = [self.found.layout.episodes[one] for one in numbers]
+                part, own = self._part(txn, place, f"{number:05d}", episodes, read, groups)
+                parts.append(part)
+                shards += own
+            return publish_registered(
+                root,
+                self.dataset,
+                txn,
+                f"data/{txn}/registered",
+                parts,
+                None,
+                foreign_table(objects_of(self.store, place, shards)),
+                facts={"registered": canonical(dict(chosen)).decode()},
+                parent=parent,
+                left_out=left_out,
+                producer={"registered": dict(chosen), "place": place},
+                created_us=max(info.modified_us or 0 for info in used),
+                of_fields=self._facts(),
+            )
+
+    def _groups(self, parent: Version | None) -> dict[str, str]:
+        """Return field -> its group. Raises: FieldMismatch for other fields than a group of the parent has."""
+        known = {
+            group: set(body["field_nbytes"])
+            for group, body in (parent.manifest["groups"] if parent else {}).items()
+        }
+        group_of = {"episode.json": STREAMS}
+        taken = {PACKETS, STREAMS}
+        for camera in self.cameras:
+            field = f"{camera}.run"
+            before = next((group for group, fields in known.items() if field in fields), None)
+            group_of[field] = before or group_name(field, {*taken, *known})
+            group_of[field + SUFFIX] = PACKETS
+            taken.add(group_of[field])
+        for name, told in self.found.features.items():
+            if told["dtype"] != "video":
+                group_of[field_of(name, told)] = STREAMS
+                if told["dtype"] != "string":
+                    group_of[f"{name}.ns.npy"] = STREAMS
+        for group in {*group_of.values()} & known.keys():
+            mine = {field for field, of in group_of.items() if of == group}
+            if mine != known[group]:
+                raise FieldMismatch(
+                    f"the features of {self.store.url} are others by now: {sorted(mine ^ known[group])}; register it "
+                    "under another name"
+                )
+        return group_of
+
+    def _facts(self) -> dict[str, dict[str, Any]]:
+        out = {}
+        for name, told in self.found.features.items():
+            field = f"{name}.run" if told["dtype"] == "video" else field_of(name, told)
+            out[field] = self.found.facts_of(name)
+        return out
+
+    def _apart(self, numbers: Sequence[int]) -> list[list[int]]:
+        """Return neighbouring episodes that share no video with others."""
+        keys = {
+            n: {self.found.layout.episodes[n].videos[camera].key for camera in self.cameras} for n in numbers
+        }
+        last = {key: at for at, n in enumerate(numbers) for key in keys[n]}
+        out, some, until = list[list[int]](), list[int](), 0
+        for at, number in enumerate(numbers):
+            some.append(number)
+            until = max([until, *(last[key] for key in keys[number])])
+            if until == at and len(some) >= PART_EPISODES:
+                out.append(some)
+                some = []
+        return [*out, some] if some else out
+
+    def _part(
+        self,
+        txn: str,
+        place: str,
+        name: str,
+        episodes: Sequence[Episode],
+        read: Iterator[_Read],
+        group_of: Mapping[str, str],
+    ) -> tuple[Part, list[Shard]]:
+        """Write a part: what is copied, and indexes of the videos. Returns it, and its shards in the place."""
+        shards, starts = dict[str, Shard](), dict[str, int]()
+        for camera in self.cameras:
+            videos = sorted({one.videos[camera].key for one in episodes})
+            (shards[camera],) = shards_of([self.found.infos[key] for key in videos], len(videos))
+            starts |= dict(zip(videos, shards[camera].offsets, strict=True))
+        places = {camera: list[tuple[int, int, int]]() for camera in self.cameras}
+        keys, prefix = list[str](), f"data/{txn}/registered"
+        writer = PartWriter(
+            self.root.store, txn=txn, attempt="registered", name=name, group_of=group_of.__getitem__
+        )
+        try:
+            for episode, (sample, runs) in zip(episodes, read, strict=False):  # `read` goes on behind them
+                fields = {**sample.fields, **{f"{c}.run{SUFFIX}": run.packets for c, run in runs.items()}}
+                source = {**sample.source, "raw_key": episode.data, "unit_id": self.units[episode.number]}
+                writer.add(make_sample(sample.key, fields, sample.metadata, source))
+                keys.append(sample.key)
+                for camera, run in runs.items():
+                    at = starts[episode.videos[camera].key] + run.offset
+                    places[camera].append((at, run.nbytes, run.crc32c))
+            part = writer.finish()
+        finally:
+            writer.close()
+        for camera, shard in shards.items():
+            field, group = f"{camera}.run", group_of[f"{camera}.run"]
+            path, spans = path_of(place, shard), {field: np.array(places[camera], np.int64)}
+            index = IndexFiles.of(path, pa.array(keys), spans).put(
+                self.root.store,
+                f"{prefix}/{group}-{name}",
+                part=part.id,
+                group=group,
+                path=path,
+                nbytes=shard.nbytes,
+                n_rows=len(keys),
+            )
+            part = replace(part, shards=(*part.shards, index))
+        return part, list(shards.values())
+
+    def _read(self, numbers: Sequence[int]) -> Iterator[_Read]:
+        """Yield episodes in order. Raises: as `register_lerobot`."""
+        with ThreadPoolExecutor(self.workers, thread_name_prefix="penstock-register") as pool:
+            for start in range(0, len(numbers), _AHEAD):
+                yield from pool.map(self._episode, numbers[start : start + _AHEAD])
+
+    def _episode(self, number: int) -> _Read:
+        episode, runs, ticks = self.found.layout.episodes[number], dict[str, Run](), list[float]()
+        for camera, (what, file, video, span) in self.found.videos(episode):
+            runs[camera] = run_of(video, span, file, what)
+            ticks.append(float(span.time_base))
+        return _Read(self.found.rows(episode, max(ticks)), runs)

@@ -1,0 +1,1 @@
+"""LitData chunks: registered, exported, and imported when compressed."""

@@ -1,0 +1,66 @@
+"""A place of another format as a version, without a root of one's own: it is registered in a folder of caches."""
+
+import fcntl
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+from loader.dataset.root import Root
+from loader.dataset.versions.version import Version
+from loader.storage import open_store
+
+from .reading.sample import NO_METADATA
+from .registration.register import register
+
+FOLDER = "~/.cache/penstock/foreign"
+_NAME_DIGITS = 12
+
+
+def open_foreign(
+    format: str,
+    url: str | PathLike[str],
+    *,
+    name: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    without: Sequence[str] = (),
+    key: str | None = None,
+    fields: Mapping[str, str] = NO_METADATA,
+    folder: str | PathLike[str] = FOLDER,
+) -> Version:
+    """Return the newest version of the samples at a URL, which stay where they lie: registered here where that is due.
+
+    The same place has the same version on every machine. Processes of one machine wait for the first of them. Each call
+    lists the place; new and changed objects make a new version.
+
+    format: as `penstock register` takes it, such as "webdataset" or "mds".
+    name: name of the dataset, from which the version's id and the order follow. None for a name that the format, the
+    URL and the options give: name it where the place may move.
+    options, without, key, fields: as for `register`.
+    folder: folder of the root with the index. It may be deleted.
+
+    Raises: as `register`; OSError for a folder that cannot be written.
+    """
+    if name is None:
+        said = [open_store(fspath(url), options).url, sorted(set(without)), key, dict(fields)]
+        name = (
+            f"{format}-{hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:_NAME_DIGITS]}"
+        )
+    base = Path(folder).expanduser()
+    base.mkdir(parents=True, exist_ok=True)
+    with _alone(base / "register.lock"):
+        done = register(
+            Root(base / "root"), format, url, name, options=options, without=without, key=key, fields=fields
+        )
+    return done.version
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Wait until no other process is inside."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

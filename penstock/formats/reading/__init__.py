@@ -1,0 +1,1 @@
+"""Reads of objects in the formats of others, within bounds."""

@@ -1,0 +1,131 @@
+"""An export of ours as a place of another format: its metadata comes back as columns, its keys and names as they were.
+
+`.penstock/export.json` names fields and columns with their types; it is put last, so that half an export has none.
+"""
+
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from loader.dataset.tables.columns import SOURCE_COLUMNS, check_metadata, check_source
+from loader.errors import Corrupt, InvalidField, ObjectNotFound
+from loader.json_text import DamagedJson, parse_json_object
+from loader.storage import ObjectInfo, Span, Store
+
+from .sample import NO_METADATA, ForeignSample
+from .window import Window
+
+NOTE = ".penstock/export.json"
+MEMBERS = ("json", "metadata.json")
+"""Extensions of an archive's member with metadata: the first that no field has."""
+KEY, METADATA = "key", "metadata"
+"""Columns of MDS and LitData beside the fields."""
+TOLD_BYTES = 2**20
+"""Bytes of such a column that are read, at most."""
+Told = tuple[dict[str, Any], dict[str, str]]
+"""Metadata and provenance of a sample."""
+_OF_THE_PLACE = ("raw_key", "raw_etag")
+"""Provenance that names the object which a sample is read from now."""
+
+
+def metadata_member(fields: Collection[str]) -> str | None:
+    """Return the extension of the member that holds metadata; None where fields have all of them."""
+    taken = {name.lower() for name in fields}
+    return next((name for name in MEMBERS if name not in taken), None)
+
+
+class Exported(NamedTuple):
+    """A finished export."""
+
+    fields: frozenset[str]
+    """Names of its fields."""
+    columns: Mapping[str, str]
+    """Column of metadata or provenance -> its type."""
+    lost: frozenset[str]
+    """Things that the format could not hold."""
+
+    def read(self, data: bytes, name: str, key: str) -> Told:
+        """Return metadata and provenance of a sample. data: the JSON that the export wrote; name: of its object.
+
+        Raises: Corrupt for other JSON.
+        """
+        try:
+            told = parse_json_object(data, lenient=True)
+            if strange := sorted(set(told) - set(self.columns)):
+                raise ValueError(f"{strange[0]!r} is no column of the export")
+            typed = {column: _typed(value, self.columns[column]) for column, value in told.items()}
+            source = {one: value for one, value in typed.items() if one in SOURCE_COLUMNS}
+            metadata = check_metadata(key, {one: value for one, value in typed.items() if one not in source})
+            for one in _OF_THE_PLACE:
+                source.pop(one, None)
+            return metadata, check_source(key, source)
+        except (DamagedJson, InvalidField, TypeError, ValueError, OverflowError) as error:
+            raise Corrupt(
+                f"{name}: metadata of sample {key!r} is not what the export wrote: {error}. Move what was added to the "
+                "export elsewhere"
+            ) from error
+
+    def restored(self, sample: ForeignSample, told: Mapping[str, Span], window: Window) -> ForeignSample:
+        """Return a sample with its key and its columns. told: places of `KEY` and `METADATA`. Raises: Corrupt."""
+        key, metadata, source = sample.key, NO_METADATA, NO_METADATA
+        for at in told.values():
+            if at.nbytes > TOLD_BYTES:
+                raise Corrupt(
+                    f"{window.name}, byte {at.offset}: key or metadata has {at.nbytes:,} bytes; at most "
+                    f"{TOLD_BYTES:,} are read"
+                )
+        if KEY in told:
+            try:
+                key = window.read(*told[KEY]).decode()
+            except UnicodeDecodeError as error:
+                raise Corrupt(
+                    f"{window.name}, byte {told[KEY].offset}: the key is no UTF-8: {error}"
+                ) from error
+        if METADATA in told:
+            at = told[METADATA]
+            metadata, source = self.read(window.read(*at), f"{window.name}, byte {at.offset}", key)
+        return ForeignSample(key, sample.fields, metadata, source)
+
+
+def exported_at(
+    store: Store, objects: Collection[ObjectInfo], *formats: str, folder: str = ""
+) -> Exported | None:
+    """Return the export that a place holds; None without one that is finished, or of another format.
+
+    folder: text in front of the keys of a folder of the place, which may be an export.
+
+    Raises: Corrupt for a damaged note; StoreError.
+    """
+    key = f"{folder}{NOTE}"
+    if all(info.key != key for info in objects):
+        return None
+    try:
+        note = parse_json_object(store.get(key).data)
+        if note["format"] not in formats:
+            return None
+        texts = [*note["fields"], *note["lost"], *(one for pair in note["columns"].items() for one in pair)]
+        if not all(isinstance(one, str) for one in texts):
+            raise TypeError("a name is no text")
+        return Exported(frozenset(note["fields"]), dict(note["columns"]), frozenset(note["lost"]))
+    except (DamagedJson, AttributeError, KeyError, TypeError) as error:
+        raise Corrupt(f"{store.url}/{key} is no note of an export: {error!r}") from error
+
+
+def is_export(store: Store, folder: str, format: str) -> bool:
+    """Return whether a folder, named by the text in front of its keys, is a finished export. Raises: StoreError."""
+    try:
+        return bool(parse_json_object(store.get(f"{folder}{NOTE}").data).get("format") == format)
+    except (ObjectNotFound, DamagedJson):
+        return False
+
+
+def _typed(value: Any, kind: str) -> Any:
+    """Return a value of JSON as its column's type has it. Raises: TypeError; ValueError."""
+    if value is None:
+        return None
+    if kind.startswith("list<"):
+        inner = kind.partition(": ")[2].removesuffix(">")
+        return [_typed(one, inner) for one in value]
+    if kind.startswith("timestamp"):
+        return datetime.fromisoformat(value)
+    return float(value) if kind in ("double", "float") else value

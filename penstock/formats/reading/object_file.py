@@ -1,0 +1,63 @@
+"""An object of a store as a file that is read: pinned to what its listing said, in large requests."""
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from loader.dataset.columnar.arrow_errors import arrow_errors
+from loader.storage import ObjectInfo, Store
+
+from .window import Window
+
+
+class ObjectFile(io.RawIOBase):
+    """Reads an object; not thread-safe, closed by its user."""
+
+    def __init__(self, store: Store, info: ObjectInfo, scattered: bool = False) -> None:
+        """Open the object. scattered: its reader goes to and fro. Raises: ObjectNotFound; Changed."""
+        self._window, self._at = Window(store, info, scattered), 0
+        self.path = self._window.name
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._window.nbytes}[whence]
+        self._at = max(0, start + offset)
+        return self._at
+
+    def read(self, nbytes: int | None = -1) -> bytes:
+        """Return so many bytes, fewer at the end alone. Raises: Changed; StoreError."""
+        left = max(0, self._window.nbytes - self._at)
+        if not left:
+            return b""  # a damaged file may lead anywhere
+        data = self._window.read(self._at, left if nbytes is None or nbytes < 0 else min(nbytes, left))
+        self._at += len(data)
+        return data
+
+    def readall(self) -> bytes:
+        return self.read()
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._window.close()
+        super().close()
+
+
+@contextmanager
+def opened(store: Store, info: ObjectInfo) -> Iterator[ObjectFile]:
+    """Open an object. Raises: Corrupt; NotSupported; Changed; StoreError; as `arrow_errors` with its name."""
+    with ObjectFile(store, info) as file, arrow_errors(file.path):
+        yield file

@@ -1,0 +1,335 @@
+"""Registered objects copied into the root, which then needs nobody else's place.
+
+    foreign/<place>/<key>       the objects, as they were registered
+    places/<place>/<n>.json     url null: the place is in the root
+
+A unit is a shard: an object, or a run of files. Each object is held against the seals before it is put, and replaces
+none. One that is there is compared, so that a killed run is finished by doing it again. The record of the place comes
+last.
+"""
+
+import hashlib
+import re
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from loader import Root, Version
+from loader.dataset.shards.address import UNKNOWN_CRC
+from loader.dataset.shards.index import IndexFile, IndexPlace
+from loader.dataset.shards.shard import crc32c
+from loader.dataset.tables.foreign_objects import is_foreign, place_of, place_record, put_place
+from loader.errors import AlreadyExists, Changed, Corrupt, Denied, InvalidRuntime, ObjectNotFound
+from loader.storage import Span, Store, is_there
+from loader.storage.disk.scratch import held_file, on_scratch
+from loader.storage.files import create
+from loader.storage.mirror.store import primary_of
+from loader.storage.placed import PlacedObject, PlacedStore
+
+from ...denied.denied_bytes import DeniedBytes
+from ...denied.denied_bytes import denied as denied_error
+from ...denied.registered_objects import by_shard
+from ...progress import progress
+from ...units import size
+from ..unit_threads import in_threads
+from .sealing import units_of
+
+READ_BYTES = 8 * 2**20
+"""Bytes of an object that are read at once."""
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(slots=True, kw_only=True)
+class Adopted:
+    """The result of an adoption."""
+
+    version: str
+    """Name of the version."""
+    id: str
+    """Id of the version, which stays."""
+    places: int = 0
+    """Places that are in the root now; 0 after failures."""
+    objects: int = 0
+    """Objects of the places that are in the root now."""
+    skipped: int = 0
+    """Objects of them that were there."""
+    nbytes: int = 0
+    """Bytes that were copied."""
+    failures: list[str] = field(default_factory=list)
+    """Errors of shards that could not be copied."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON."""
+        return asdict(self)
+
+    def to_text(self) -> str:
+        """Return the lines for people."""
+        lines = [
+            f"{self.version}  {self.id}",
+            f"{self.objects} objects are in the root, {self.skipped} of them were; {size(self.nbytes)} were copied",
+            *(f"  failed: {why}" for why in self.failures),
+        ]
+        if self.failures:
+            lines.append("the version is read from where it lay: restore these, then run the command again")
+        return "\n".join(lines)
+
+
+_Field = tuple[int, int, int]
+"""Offset in the object, nbytes and CRC-32C of a field."""
+
+
+class _Unit(NamedTuple):
+    """A shard, in the versions that have it."""
+
+    path: str
+    rows: Sequence[tuple[Version, dict[str, Any]]]
+    nbytes: int
+
+
+def adopt(root: Root, ref: str, *, workers: int = 4) -> Adopted:
+    """Copy the registered objects of a version into the root, and read them there from then on.
+
+    A place is copied for all versions of the root that have it, and all have to be sealed. Objects of which every
+    sample is left out are copied where they are as they were. One that cannot be copied, or that holds samples which
+    are taken down, is named, the others go on, and the places stay where they are. Memory: the indexes of a shard per
+    thread; scratch: an object per thread.
+
+    workers: threads. Raises: InvalidRuntime for a version without registered bytes, and for one that is not sealed;
+    Forbidden for a place that the caller does not vouch for; as `Root.open`; Corrupt; StoreError.
+    """
+    if workers < 1:
+        raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
+    version = root.open(ref)
+    if not (places := _places_of(version)):
+        raise InvalidRuntime(f"{version.name} has no registered bytes: all of it lies in the root")
+    report, known = Adopted(version=version.name, id=version.id), set[str]()
+    counted, done, denies = dict[str, int](), dict[str, str](), 0
+    # Once more for as long as somebody publishes, or has samples taken down, meanwhile.
+    while new := [one for one in _versions(root, version, places) if one.id not in known]:
+        _check_readable(new, places)
+        denied, denies = DeniedBytes(root.store, root.state.denies), root.state.last_deny
+        units = _units(new, places)
+        made = in_threads(_Work(denied), units, workers, report.failures)
+        for unit, n, skipped, nbytes in progress(
+            made, "adopt", lambda one: one[0].nbytes, sum(u.nbytes for u in units)
+        ):
+            report.skipped += skipped if unit.path not in counted else 0
+            counted[unit.path] = n
+            report.nbytes += nbytes
+        if report.failures:
+            for place, url in done.items():
+                put_place(root.store, place, url)
+            break
+        for place in sorted(places):
+            if (record := place_record(root.store, place)) is not None:
+                done[place] = record.url
+                put_place(root.store, place, None)
+        known |= {one.id for one in new}
+        if root.log.refresh().last_deny != denies:
+            known.clear()
+    report.objects = sum(counted.values())
+    report.places = 0 if report.failures else len(places)
+    return report
+
+
+def _places_of(version: Version) -> set[str]:
+    """Return the places of the shards that a version has."""
+    paths = version.parts.shard_rows()["path"].to_pylist()
+    places = {place_of(path) for path in paths if is_foreign(path)}
+    if strange := sorted(place for place in places if not re.fullmatch("[0-9a-f]{32}", place)):
+        raise Corrupt(
+            f"{version.name} has a shard in the place {strange[0]!r}, which is no id: it was damaged or forged"
+        )
+    return places
+
+
+def _versions(root: Root, version: Version, places: Collection[str]) -> list[Version]:
+    """Return the versions that are not retired and have one of these places, and the version itself."""
+    state, out = root.log.refresh(), [version]
+    for records in state.datasets.values():
+        for record in records:
+            if record.retired is None and record.id != version.id:
+                other = root.open(record.id)
+                if other.manifest.get("foreign") and not _places_of(other).isdisjoint(places):
+                    out.append(other)
+    return out
+
+
+def _check_readable(versions: Sequence[Version], places: Collection[str]) -> None:
+    """Raise Forbidden for a place that the caller does not vouch for, InvalidRuntime where checksums are not known."""
+    for version in versions:
+        if version.placed is not None:
+            version.placed.check_vouched(places)
+        for unit in units_of(version):
+            for row in unit.rows if place_of(unit.path) in places else ():
+                if not all(rows.sealed for rows in _index_rows(version, row)):
+                    raise InvalidRuntime(
+                        f"{unit.path} of {version.name} has no checksums, and a copy is held to nothing else: "
+                        f"penstock seal {version.name} first"
+                    )
+
+
+def _units(versions: Sequence[Version], places: Collection[str]) -> list[_Unit]:
+    shards: dict[str, list[tuple[Version, dict[str, Any]]]] = {}
+    for version in versions:
+        for row in version.parts.shard_rows().to_pylist():
+            if is_foreign(row["path"]) and place_of(row["path"]) in places:
+                shards.setdefault(row["path"], []).append((version, row))
+    return [_Unit(path, rows, rows[0][1]["nbytes"]) for path, rows in shards.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """Copies the objects of a shard that the root lacks."""
+
+    denied: DeniedBytes
+
+    def __call__(self, unit: _Unit) -> tuple[_Unit, int, int, int]:
+        """Return the unit, the objects there now and before, and bytes copied.
+
+        Raises: Changed, ObjectNotFound, Denied of an object with live samples; Corrupt where bytes are not those of the
+        seal, or of the object.
+        """
+        version = unit.rows[0][0]
+        placed, store = version.placed, primary_of(version.store)
+        assert placed is not None
+        objects, rows = placed.objects(unit.path), by_shard(version)[unit.path]
+        fields, live = _fields(unit, objects)
+        denied = self.denied.in_shard(unit.rows, rows)
+        n = skipped = copied = 0
+        for number, one in enumerate(objects):
+            name, key = f"{one.store.url}/{one.key}", rows[number].path
+            try:
+                if number in denied:
+                    raise denied_error(name)
+                is_new = _adopt(placed, one, store, key, fields[number], rows[number].sha256)
+            except (Changed, ObjectNotFound, Denied):
+                if live[number]:
+                    raise
+                continue  # its samples are left out, and its bytes are others by now, or nobody's to have
+            n, skipped, copied = n + 1, skipped + (not is_new), copied + is_new * one.nbytes
+        return unit, n, skipped, copied
+
+
+def _adopt(
+    placed: PlacedStore, one: PlacedObject, store: Store, key: str, fields: Sequence[_Field], sha256: str
+) -> bool:
+    """Copy an object into the root; return False where it is there, and has been compared. Raises: as `_Work`.
+
+    key: in the root, below the folder of its place, as `ForeignObject.of_row` has checked. sha256: of the object, ""
+    for not known.
+    """
+    here = one._replace(store=store, key=key, etag="", modified_us=None)
+    if one.modified_us is None or is_there(store, key):
+        with _scratch_copy(placed, here) as path:
+            _check(path, here, fields, sha256)
+            if one.modified_us is not None and not sha256:
+                _compare(path, placed, one, f"{store.url}/{key}")
+        return False
+    with _scratch_copy(placed, one) as path:
+        _check(path, one, fields, sha256)
+        try:
+            create(store, path, key)
+        except AlreadyExists as error:
+            raise _others(f"{store.url}/{key}", one) from error
+    return True
+
+
+def _compare(path: Path, placed: PlacedStore, one: PlacedObject, name: str) -> None:
+    """Raise Corrupt where a copy that is there is not the object. Its fields are known to be: an object may be gone."""
+    try:
+        with path.open("rb") as copy:
+            for start in range(0, one.nbytes, READ_BYTES):
+                data = placed.stored(one, Span(start, min(READ_BYTES, one.nbytes - start)))
+                if copy.read(len(data)) != data:
+                    raise _others(name, one)
+    except (Changed, ObjectNotFound):
+        return
+
+
+def _others(name: str, one: PlacedObject) -> Corrupt:
+    return Corrupt(
+        f"{name} lies there already, with other bytes than {one.store.url}/{one.key}: it was damaged, or somebody else "
+        "put it there. Delete it, then run the command again"
+    )
+
+
+def _fields(unit: _Unit, objects: Sequence[PlacedObject]) -> tuple[list[list[_Field]], list[bool]]:
+    """Return the fields of each object: offset in it, nbytes and CRC-32C; and whether one of its samples is live."""
+    found: list[set[_Field]] = [set() for _ in objects]
+    live = [False] * len(objects)
+    starts = [one.offset for one in objects]
+    for version, shard in unit.rows:
+        members = version.parts.live_members(version.parts.position(shard["part"]))
+        for rows in _index_rows(version, shard):
+            for row, fields in enumerate(rows.places.tolist()):
+                for offset, nbytes, crc in fields:
+                    if not 0 <= offset <= offset + nbytes <= shard["nbytes"]:
+                        raise Corrupt(
+                            f"the index {shard['index_path']} has bytes [{offset}:{offset + nbytes}] for "
+                            f"{rows.keys[row]!r}, which {unit.path} does not have: it was damaged or forged"
+                        )
+                    at = bisect_right(starts, offset) - 1 if nbytes else 0
+                    live[at] |= bool(nbytes and members[rows.first_row + row])
+                    if nbytes and crc != UNKNOWN_CRC:
+                        found[at].add((offset - starts[at], nbytes, crc))
+    return [sorted(one) for one in found], live
+
+
+def _index_rows(version: Version, shard: dict[str, Any]) -> Iterator[Any]:
+    index, at = IndexFile(version.store, IndexPlace.of(shard), whole=True), 0
+    while at < index.n_rows:
+        rows = index.read_row_group(index.row_group_of(at))
+        yield rows
+        at += len(rows.keys)
+
+
+@contextmanager
+def _scratch_copy(placed: PlacedStore, one: PlacedObject) -> Iterator[Path]:
+    """Yield a copy of an object on this machine's disk, as it was registered. Raises: Changed; ObjectNotFound."""
+    meanwhile = "while registered objects were copied; the version is read from where it lay"
+    with (
+        on_scratch(None, meanwhile, room_for="the largest object", again="adopt again"),
+        held_file("adopt") as out,
+    ):
+        placed.stored(one, Span(0, 0))  # of an empty one too: it is as it was registered
+        for start in range(0, one.nbytes, READ_BYTES):
+            out.write(placed.stored(one, Span(start, min(READ_BYTES, one.nbytes - start))))
+        out.flush()
+        yield Path(out.name)
+
+
+def _check(path: Path, one: PlacedObject, fields: Sequence[_Field], sha256: str) -> None:
+    """Raise Corrupt where the copy has not the checksums that are on record. sha256: of it all, "" for not known."""
+    name = f"{one.store.url}/{one.key}"
+    if sha256:
+        with path.open("rb") as copy:
+            found = hashlib.file_digest(copy, "sha256").hexdigest()
+        if found != sha256:
+            raise _damaged(f"{name} has the SHA-256 {found}, {sha256} was registered")
+    if not fields:
+        return
+    data = np.memmap(path, np.uint8, "r")
+
+    def stored(spans: Sequence[Span]) -> list[bytes]:
+        return [data[offset : offset + nbytes].tobytes() for offset, nbytes in spans]
+
+    read = stored if one.decoded is None else partial(one.decoded.apart().read, raw=stored)
+    for offset, nbytes, crc in fields:
+        if (found_crc := crc32c(read([Span(offset, nbytes)])[0])) != crc:
+            raise _damaged(
+                f"{name}, bytes [{offset}:{offset + nbytes}] have the CRC-32C {found_crc:08x}, {crc:08x} was sealed"
+            )
+
+
+def _damaged(what: str) -> Corrupt:
+    return Corrupt(
+        f"{what}: they were damaged since, or on the way; run it again, or restore the object. A damaged copy in the "
+        "root is deleted first"
+    )

@@ -1,0 +1,181 @@
+"""The part of a dataset that was registered before, beside the objects of the place as they are now."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from loader.dataset.tables.foreign_objects import etag_to_keep, foreign_objects, is_adopted, is_foreign
+from loader.dataset.tables.parquet import TableFile, get_tables
+from loader.dataset.versions.version import Version
+from loader.dataset.writing.exclude import Superseded
+from loader.errors import Conflict
+from loader.json_text import parse_json
+from loader.storage import ObjectInfo, Store
+
+Rows = Mapping[str, Mapping[int, tuple[str, str]]]
+"""Part id -> row -> its key and the key of its object."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Objects of a place, beside those that the newest version has of it."""
+
+    fresh: Sequence[ObjectInfo]
+    """Objects to walk: new ones, and those that were written again."""
+    replaced: frozenset[str] = frozenset()
+    """Keys of objects that were written again."""
+    gone: frozenset[str] = frozenset()
+    """Keys of objects that are not there any more, and have live samples; adopted ones need not be there."""
+    same: int = 0
+    """Objects that are as they were."""
+    places: frozenset[str] = frozenset()
+    """Ids of the places that the version has elsewhere."""
+    live: Rows | None = None
+    """Live samples of the version; empty where all objects are as they were."""
+
+    @property
+    def keys(self) -> set[str]:
+        """Keys of the version's live samples that stay."""
+        out = self.replaced | self.gone
+        return {key for rows in (self.live or {}).values() for key, of in rows.values() if of not in out}
+
+    def left_out(self, version: Version | None) -> Superseded:
+        """Return the live samples of the objects that were written again, or are gone."""
+        rows: dict[tuple[str, str], list[int]] = {}
+        for part, members in (self.live or {}).items():
+            for row, (_, of) in members.items():
+                for why, keys in (("written again", self.replaced), ("gone", self.gone)):
+                    if of in keys:
+                        rows.setdefault((part, f"registered again: {of} is {why}"), []).append(row)
+        parts = {part for part, _ in rows}
+        n_rows = {part: int(version.parts.n_rows[version.parts.position(part)]) for part in parts if version}
+        return Superseded(rows=rows, n_rows=n_rows)
+
+
+def difference(
+    version: Version | None, chosen: Mapping[str, Any], store: Store, infos: Sequence[ObjectInfo]
+) -> Difference:
+    """Return how the objects differ from those of the newest version. chosen: format and options.
+
+    Costs the version's tables of objects and shards, and that of keys where an object is new, changed or gone.
+
+    Raises: Conflict where the version was made otherwise, or registered from elsewhere.
+    """
+    if version is None:
+        return Difference(fresh=infos)
+    objects, facts = foreign_objects(version.store, version.manifest.get("foreign", ()))
+    if not objects:
+        raise Conflict(f"the samples of {version.name} were written, not registered; choose another name")
+    if (before := parse_json(facts.get("registered", "{}"))) != chosen:
+        raise Conflict(
+            f"{version.name} was registered as {before}, which {dict(chosen)} is not; choose another name"
+        )
+    known = {one.key: one for one in objects}
+    places = frozenset(one.place for one in objects)
+    elsewhere = frozenset(place for place in places if not is_adopted(version.store, place))
+    present = {info.key: info for info in infos}
+    if not known.keys() & present.keys():
+        raise Conflict(
+            f"{store.url} has none of the {len(known)} objects of {version.name}, such as {min(known)}: it is another "
+            "place; choose another name"
+        )
+    changed = {
+        key
+        for key, info in present.items()
+        if key in known and not known[key].is_still(info, etag_to_keep(store, info))
+    }
+    shards = version.parts.shard_rows().select(["part", "path"]).to_pylist()
+    registered = {row["part"] for row in shards if is_foreign(row["path"])}
+    fresh = [info for info in infos if info.key in changed or info.key not in known]
+    vanished = {key for key in known.keys() - present.keys() if known[key].place in elsewhere}
+    live: dict[str, dict[int, tuple[str, str]]] = {}
+    for part, row, key, of, _, is_live in _samples(version) if fresh or vanished else ():
+        if is_live and part in registered:
+            live.setdefault(part, {})[row] = key, of
+    with_samples = {of for rows in live.values() for _, of in rows.values()}
+    return Difference(
+        fresh=fresh,
+        replaced=frozenset(changed),
+        gone=frozenset(vanished & with_samples),
+        same=len((known.keys() & present.keys()) - changed),
+        places=elsewhere,
+        live=live,
+    )
+
+
+def imported_difference(version: Version | None, store: Store, infos: Sequence[ObjectInfo]) -> Difference:
+    """Return how the objects differ from those that were imported before. None is gone: a version has its own bytes.
+
+    Costs the version's tables of keys. Raises: Conflict where nothing of the version was imported from there.
+    """
+    if version is None:
+        return Difference(fresh=infos)
+    if version.manifest.get("foreign"):
+        raise Conflict(f"the samples of {version.name} were registered, not imported; choose another name")
+    live: dict[str, dict[int, tuple[str, str]]] = {}
+    every, tokens = dict[str, set[str]](), dict[str, set[str]]()
+    for part, row, key, of, token, is_live in _samples(version):
+        if of:
+            every.setdefault(of, set()).add(token)
+            if is_live:
+                live.setdefault(part, {})[row] = key, of
+                tokens.setdefault(of, set()).add(token)
+    known = {info.key: tokens.get(info.key, every[info.key]) for info in infos if info.key in every}
+    if not known:
+        raise Conflict(
+            f"no sample of {version.name} was imported from an object that {store.url} has; choose another name"
+        )
+    changed = {
+        info.key for info in infos if info.key in known and token_of(store, info) not in known[info.key]
+    }
+    return Difference(
+        fresh=[info for info in infos if info.key in changed or info.key not in known],
+        replaced=frozenset(changed),
+        same=len(known) - len(changed),
+        live=live,
+    )
+
+
+def token_of(store: Store, info: ObjectInfo) -> str:
+    """Return the change token of an object as samples have it: of a folder, size and time of the last write."""
+    return etag_to_keep(store, info) or f"{info.nbytes}-{info.modified_us or 0}"
+
+
+class LiveSample(NamedTuple):
+    """A sample of a version."""
+
+    part: str
+    """Id of its part."""
+    row: int
+    """Row in it."""
+    key: str
+    """Key."""
+    told: str
+    """Its value of the column that was asked for; "" for none."""
+
+
+def live_samples(version: Version, column: str) -> Iterator[LiveSample]:
+    """Yield the live samples with a column of the provenance. Costs the version's tables of keys."""
+    for one in _rows(version, (column,)):
+        if one["live"]:
+            yield LiveSample(one["part"], one["row"], one["key"], one.get(column) or "")
+
+
+def _samples(version: Version) -> Iterator[tuple[str, int, str, str, str, bool]]:
+    """Yield part, row, key, object, change token of the object, and whether it is live, of each sample."""
+    for one in _rows(version, ("raw_key", "raw_etag")):
+        of, token = one.get("raw_key") or "", one.get("raw_etag") or ""
+        yield one["part"], one["row"], one["key"], of, token, one["live"]
+
+
+def _rows(version: Version, more: Sequence[str]) -> Iterator[dict[str, Any]]:
+    files = [TableFile.from_json(entry) for entry in version.manifest["samples"] if entry["group"] == "keys"]
+    members: dict[str, Any] = {}
+    for table in get_tables(version.store, files, ["part", "row", "key", *more]):
+        for one in table.to_pylist():
+            part = one["part"]
+            if part not in members:
+                members[part] = np.asarray(version.parts.live_members(version.parts.position(part)))
+            yield {**one, "live": bool(members[part][one["row"]])}

@@ -1,0 +1,234 @@
+"""Parts of a registered version: an index for each group of each run of rows, and the rows of the samples table."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+import pyarrow as pa
+
+from loader.dataset.columnar.parquet_chunks import Chunks
+from loader.dataset.shards.address import UNKNOWN_CRC
+from loader.dataset.shards.index import IndexPlace, index_bytes
+from loader.dataset.shards.part import Part, ShardFile
+from loader.dataset.shards.seal import put_seal, seal_bytes, seal_path
+from loader.dataset.tables import columns
+from loader.dataset.tables.foreign_objects import ForeignObject, etag_to_keep
+from loader.dataset.tables.parquet import footer_sha256_of
+from loader.storage import Store
+from loader.storage.placed import FOREIGN
+
+from ..reading.sample import NO_METADATA
+from .numbered_keys import NumberedKeys, Repeated, text_array
+from .shard_rows import Int64s, Rows, Shard
+
+AT_ONCE = 16
+"""Indexes that are put together."""
+
+
+def put_parts(
+    store: Store,
+    txn: str,
+    prefix: str,
+    place: str,
+    walked: Sequence[tuple[Shard, Rows]],
+    keys: Sequence[Sequence[str]],
+    group_of: Mapping[str, str],
+    *,
+    seals: bool,
+) -> list[Part]:
+    """Put the indexes under `prefix`, and return the parts.
+
+    walked: rows of each part, and their shard. Places, checksums and indexes of the rows are given up.
+    keys: keys of each part's rows. seals: checksums go to seals, not to the indexes.
+
+    Raises: StoreError.
+    """
+
+    def put(number: int) -> Part:
+        (shard, rows), own = walked[number], text_array(keys[number])
+        part = _id(txn, number)
+        groups: dict[str, list[str]] = {}
+        for name in rows.fields:
+            groups.setdefault(group_of[name], []).append(name)
+        path = path_of(place, shard)
+        made = rows.index if len(groups) == 1 and keys[number] is rows.source_keys else None
+        shards = [
+            (made or index_of(rows, names, path, own, seals)).put(
+                store,
+                f"{prefix}/{group}-{number:05d}",
+                part=part,
+                group=group,
+                path=path,
+                nbytes=shard.nbytes,
+                n_rows=len(own),
+            )
+            for group, names in sorted(groups.items())
+        ]
+        rows.index = None
+        rows.places = rows.crcs = None  # they are in the indexes and seals
+        return Part(id=part, txn=txn, n_rows=len(own), shards=tuple(shards), samples=None)
+
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-register") as pool:
+        return list(pool.map(put, range(len(walked))))
+
+
+@dataclass(frozen=True, slots=True)
+class SampleTables(Sequence[pa.Table]):
+    """Rows of the samples table of each part, made when they are asked for."""
+
+    txn: str
+    """The transaction."""
+    rows: Sequence[Rows]
+    """Rows of each part."""
+    keys: Sequence[Sequence[str]]
+    """Keys of each part's rows."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, at: int) -> pa.Table: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[pa.Table]: ...
+    def __getitem__(self, at: int | slice) -> pa.Table | list[pa.Table]:
+        if isinstance(at, slice):
+            return [self[number] for number in range(len(self))[at]]
+        own = self.keys[at]
+        return _samples(self.rows[at], _id(self.txn, at), own, text_array(own))
+
+
+def _id(txn: str, number: int) -> str:
+    """Return the id of a part."""
+    return f"{txn}-{number:05d}"
+
+
+def objects_of(
+    store: Store, place: str, shards: Sequence[Shard], chunks: Mapping[str, Chunks] = NO_METADATA
+) -> list[ForeignObject]:
+    """Return the objects of these shards, as the table has them. chunks: as `Found.chunks`."""
+    return [
+        ForeignObject(
+            shard=path_of(place, shard),
+            offset=offset,
+            path=f"{FOREIGN}{place}/{info.key}",
+            nbytes=info.nbytes,
+            etag=etag_to_keep(store, info),
+            modified_us=info.modified_us or 0,
+            chunks=chunks[info.key].to_row() if info.key in chunks else None,
+        )
+        for shard in shards
+        for info, offset in zip(shard.infos, shard.offsets, strict=True)
+    ]
+
+
+def path_of(place: str, shard: Shard) -> str:
+    """Return the path of a shard in a place."""
+    return f"{FOREIGN}{place}/{shard.name}"
+
+
+def _places(rows: Rows, name: str) -> Int64s:
+    """Return int64 [rows, 3] of a field: offset, nbytes, CRC-32C, which may not be known."""
+    column = rows.fields.index(name)
+    crcs = rows.crcs[:, column] if len(rows.crcs) else np.full(len(rows.source_keys), UNKNOWN_CRC, np.int64)
+    return np.concatenate([rows.spans()[:, column], crcs[:, None]], axis=1)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFiles:
+    """The index of a group of a registered shard, and its seal, as files to be."""
+
+    index: bytes
+    """The index."""
+    seal_path: str
+    """Path of the seal, relative to the root; "" where there is none."""
+    seal: bytes
+    """The seal."""
+    field_nbytes: dict[str, int]
+    """Field -> its bytes."""
+
+    @staticmethod
+    def of(path: str, keys: pa.Array, fields: dict[str, Int64s], seals: bool = False) -> "IndexFiles":
+        """Return the files of a group.
+
+        path: of the shard. fields: field -> int64 [rows, 3]: offset in the shard, nbytes, CRC-32C. seals: checksums go
+        to a seal, not to the index.
+        """
+        crcs = {name: table[:, 2].copy() for name, table in fields.items()} if seals else {}
+        for name in crcs:
+            fields[name][:, 2] = UNKNOWN_CRC
+        index = index_bytes(keys, fields)
+        sealed = seal_path(path, footer_sha256_of(index)) if seals else ""
+        nbytes = {name: int(table[:, 1].sum()) for name, table in fields.items()}
+        return IndexFiles(index, sealed, seal_bytes(sealed, crcs) if seals else b"", nbytes)
+
+    def put(
+        self, store: Store, stem: str, *, part: str, group: str, path: str, nbytes: int, n_rows: int
+    ) -> ShardFile:
+        """Put the files, and return the shard's row of the shards table.
+
+        stem: path of the index, relative to the root, without ".index.parquet". path, nbytes: of the shard.
+        """
+        at = IndexPlace.measure(f"{stem}.index.parquet", self.index)
+        store.put_if_absent(at.path, self.index)
+        if self.seal_path:
+            put_seal(store, self.seal_path, self.seal)
+        return ShardFile(
+            part=part,
+            group=group,
+            path=path,
+            nbytes=nbytes,
+            sha256="",
+            n_rows=n_rows,
+            field_nbytes=self.field_nbytes,
+            **at.row(),
+        )
+
+
+def index_of(rows: Rows, names: Iterable[str], path: str, keys: pa.Array, seals: bool) -> IndexFiles:
+    """Return the index of a group of a part. names: fields of the group. As `IndexFiles.of`."""
+    return IndexFiles.of(
+        path, keys, {name: _places(rows, name) for name in names}, seals and len(rows.crcs) > 0
+    )
+
+
+def _samples(rows: Rows, part: str, own: Sequence[str], keys: pa.Array) -> pa.Table:
+    """Return keys, provenance and metadata of a part's rows. own: their keys, of which `keys` is the array."""
+    n, sources = len(keys), rows.sources
+    if isinstance(sources, Repeated):
+        known = {name: pa.repeat(value, n) for name, value in sources.value.items()}
+    else:
+        known = columns.source_arrays(sources)
+    if own != rows.source_keys:
+        known["source_key"] = _source_keys(rows, own)
+    known |= {
+        "part": pa.repeat(part, n),
+        "row": pa.array(np.arange(n)),
+        "key": keys,
+        "raw_key": text_array(rows.objects),
+    }
+    arrays = [known.get(field.name, pa.nulls(n, field.type)) for field in columns.KEYS_SCHEMA]
+    table = pa.table(arrays, schema=columns.KEYS_SCHEMA)
+    more = rows.metadata
+    if not isinstance(more, pa.Table):
+        some = not isinstance(more, Repeated) and any(more)
+        more = columns.metadata_table(more, part, own).drop_columns(["part", "row"]) if some else None
+    for name in more.column_names if more is not None else ():
+        table = table.append_column(name, more[name])
+    return table
+
+
+def _source_keys(rows: Rows, own: Sequence[str]) -> pa.Array:
+    """Return the keys that the format has, where ours are others."""
+    theirs = rows.source_keys
+    if isinstance(theirs, NumberedKeys) and isinstance(own, NumberedKeys):  # their prefixes differ
+        return text_array(NumberedKeys(text_of(theirs.prefix), theirs.first, theirs.n))
+    triples = zip(theirs, own, rows.sources, strict=True)
+    given = [text_of(key) if key != mine else one.get("source_key") for key, mine, one in triples]
+    return pa.array(given, pa.string())
+
+
+def text_of(key: str) -> str:
+    """Return a key as text: bytes of a file's name that are no UTF-8 as \\xNN."""
+    return key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -1,0 +1,303 @@
+"""Samples of foreign objects as rows, by shard and by their fields; keys and names that our format takes."""
+
+import hashlib
+import re
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from loader.dataset.columnar.json_members import JsonMembers
+from loader.dataset.names import MAX_MEMBER_BYTES, check_field, check_key, escape_key, escape_name, hashes_of
+from loader.dataset.tables.agreed_columns import table_of_any
+from loader.errors import InvalidField, InvalidKey, InvalidSample
+from loader.storage import ObjectInfo
+
+from ..reading.sample import NO_METADATA, ForeignRun, ForeignSample, ForeignTable
+from .numbered_keys import NumberedKeys, Repeated, TableRows, overlap, text_array
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+_FORBIDDEN = re.compile(r"[^A-Za-z0-9_.-]")
+_HIDDEN = re.compile("__[^/]*__(/|$)")
+_PLAIN = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9_-]*(?:/[A-Za-z0-9][A-Za-z0-9_-]*)*\n)*")
+"""Keys, each with an end of line behind it, that need no other name."""
+
+
+@dataclass(slots=True)
+class Rows:
+    """Rows of one shard that have the same fields: a part to be."""
+
+    fields: tuple[str, ...]
+    """Names, sorted."""
+    source_keys: Any = field(default_factory=list)
+    """Key of each row, as its format names it: a list, or `NumberedKeys`."""
+    objects: Any = field(default_factory=list)
+    """Key of each row's object: a list, or `Repeated`."""
+    metadata: Any = field(default_factory=list)
+    """Metadata of each row: a list of mappings, `Repeated`, or a table of Arrow."""
+    sources: Any = field(default_factory=list)
+    """Provenance of each row, as its format tells it: a list, or `Repeated`."""
+    places: Any = field(default_factory=list)
+    """int64 [rows, fields, 2]: offset in the shard, nbytes; a flat list until `rows_of` is done. Of one field whose
+    values lie one behind the other int64 [rows + 1]: the first byte of each, and that behind the last."""
+    crcs: Any = field(default_factory=list)
+    """int64 [rows, fields]: CRC-32C; a flat list until `rows_of` is done, and empty where none is known."""
+    index: Any = None
+    """`IndexFiles` of all the fields under the source keys, where they were made while other shards were read."""
+
+    def each_metadata(self) -> Sequence[Mapping[str, Any]]:
+        """Return the metadata of each row as mappings."""
+        found: Sequence[Mapping[str, Any]] = self.metadata
+        return TableRows(self.metadata) if isinstance(self.metadata, pa.Table) else found
+
+    def metadata_table(self) -> pa.Table | None:
+        """Return the metadata as a table, whose columns are of the type that holds their values; None for none."""
+        if isinstance(self.metadata, pa.Table):
+            return self.metadata
+        some = not isinstance(self.metadata, Repeated) and any(self.metadata)
+        return table_of_any(self.metadata) if some else None
+
+    def spans(self) -> Int64s:
+        """Return int64 [rows, fields, 2]: offset in the shard, nbytes."""
+        places: Int64s = self.places
+        return places if places.ndim == 3 else np.stack([places[:-1], np.diff(places)], 1)[:, None]
+
+    def some(self, numbers: Sequence[int]) -> "Rows":
+        """Return the rows with these numbers."""
+        told = self.metadata
+        return Rows(
+            self.fields,
+            source_keys=[self.source_keys[number] for number in numbers],
+            objects=[self.objects[number] for number in numbers],
+            metadata=told.take(numbers)
+            if isinstance(told, pa.Table)
+            else [told[number] for number in numbers],
+            sources=[self.sources[number] for number in numbers],
+            places=self.spans()[numbers],
+            crcs=self.crcs[numbers] if len(self.crcs) else self.crcs,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """Objects that one index describes, and what the rest of the work needs of them."""
+
+    name: str
+    """Name behind the place: the key of the first object."""
+    infos: tuple[ObjectInfo, ...]
+    """The objects, by key."""
+    offsets: tuple[int, ...]
+    """First byte of each in the shard, in which they lie one behind the other."""
+    nbytes: int
+    """Bytes of them all."""
+
+
+def shards_of(infos: Sequence[ObjectInfo], each: int) -> list[Shard]:
+    """Return shards of at most `each` objects."""
+    out = []
+    for start in range(0, len(infos), each):
+        some = tuple(infos[start : start + each])
+        ends = np.cumsum([info.nbytes for info in some]).tolist()
+        out.append(Shard(name=some[0].key, infos=some, offsets=(0, *ends[:-1]), nbytes=ends[-1]))
+    return out
+
+
+def rows_of(
+    shard: Shard,
+    samples: Sequence[Iterable[ForeignSample | ForeignTable | ForeignRun]],
+    without: Container[str],
+) -> list[Rows]:
+    """Return the rows of a shard, by the fields that they have, in the order of their first samples; each run apart.
+
+    samples: of each object. without: fields that are left out. Raises: as the format; InvalidField for a name that our
+    format refuses.
+    """
+    kinds: dict[tuple[str, ...], Rows] = {}
+    known: dict[tuple[str, ...], tuple[Rows, tuple[str, ...]]] = {}
+    """Fields as the format names them -> their rows, and these names in the order of ours."""
+    runs: list[Rows] = []
+
+    def rows_with(told: tuple[str, ...], info: ObjectInfo, key: str) -> tuple[Rows, tuple[str, ...]]:
+        if told not in known:
+            names = names_of([name for name in told if name not in without], info, key)
+            kind = tuple(sorted(names))
+            known[told] = kinds.setdefault(kind, Rows(fields=kind)), tuple(names[name] for name in kind)
+        return known[told]
+
+    for info, start, some in zip(shard.infos, shard.offsets, samples, strict=True):
+        for one in some:
+            if isinstance(one, ForeignRun):
+                runs += _run(one, info, start, without)
+                continue
+            if isinstance(one, ForeignTable):
+                _add_table(one, info, start, *rows_with(one.fields, info, one.keys[0]))
+                continue
+            key, fields, metadata, source, crcs = one
+            rows, in_order = rows_with(tuple(fields), info, key)
+            if not in_order:
+                continue
+            rows.source_keys.append(key)
+            rows.objects.append(info.key)
+            if isinstance(rows.metadata, pa.Table):
+                rows.metadata = rows.metadata.to_pylist()  # of another object of the shard
+            rows.metadata.append(metadata)
+            rows.sources.append(source)
+            for name in in_order:
+                offset, nbytes = fields[name]
+                rows.places += (offset + start, nbytes)
+                if crcs:
+                    rows.crcs.append(crcs[name])
+    kinds.pop((), None)  # of samples that are left out as a whole
+    for rows in kinds.values():
+        shape = len(rows.source_keys), len(rows.fields)
+        rows.places = np.array(rows.places, np.int64).reshape(*shape, 2)
+        rows.crcs = np.array(rows.crcs, np.int64).reshape(shape) if rows.crcs else rows.crcs
+    return [*kinds.values(), *runs]
+
+
+def _add_table(
+    table: ForeignTable, info: ObjectInfo, start: int, rows: Rows, in_order: tuple[str, ...]
+) -> None:
+    """Append the samples of a table. in_order: its names of the fields of the rows; none where all are left out."""
+    if not in_order:
+        return
+    if table.metadata is not None and not rows.source_keys:
+        rows.metadata = table.metadata
+    else:
+        some = [NO_METADATA] * len(table.keys) if table.metadata is None else table.metadata.to_pylist()
+        rows.metadata = [*rows.each_metadata(), *some]
+    n, columns = len(table.keys), [table.fields.index(name) for name in in_order]
+    places = np.array(table.places, np.int64).reshape(n, len(table.fields), 2)[:, columns]
+    places[:, :, 0] += start
+    rows.source_keys += table.keys
+    rows.objects += [info.key] * n
+    rows.sources += [NO_METADATA] * n
+    rows.places += places.reshape(-1).tolist()
+    if table.crcs:
+        rows.crcs += np.array(table.crcs, np.int64).reshape(n, -1)[:, columns].reshape(-1).tolist()
+
+
+def _run(run: ForeignRun, info: ObjectInfo, start: int, without: Container[str]) -> list[Rows]:
+    """Return the rows of a run; none where its field is left out. Raises: as `rows_of`."""
+    n = len(run.edges) - 1
+    if not n or run.field in without:
+        return []
+    keys = NumberedKeys(run.prefix, run.first, n)
+    kind = tuple(names_of([run.field], info, keys[0]))
+    edges = run.edges + start if start else run.edges
+    metadata = pa.table(dict(run.metadata)) if run.metadata else Repeated(NO_METADATA, n)
+    return [Rows(kind, keys, Repeated(info.key, n), metadata, Repeated(run.source, n), edges)]
+
+
+def names_of(told: Sequence[str], info: ObjectInfo, key: str) -> dict[str, str]:
+    """Return our name of each field -> its format's. Raises: InvalidField, InvalidSample, with the sample."""
+    names = dict[str, str]()
+    for name in told:
+        try:
+            mine = check_field(_FORBIDDEN.sub("_", escape_name(name)))
+        except InvalidField as error:
+            raise InvalidField(
+                f"{info.key}, sample {key!r}: {error}. To register the rest, leave the field out: --without {name}"
+            ) from error
+        if mine in names:
+            raise InvalidSample(
+                f"{info.key}, sample {key!r}: of the fields {sorted(told)} two would have one name; leave one of "
+                "them out (--without)"
+            )
+        names[mine] = name
+    return names
+
+
+def key_of(source_key: str, longest: int) -> str:
+    """Return our key of a sample: its own, escaped, or a hash of it where it would be too long. Raises: InvalidKey.
+
+    longest: bytes of the longest name of its fields.
+    """
+    try:
+        key = check_key(source_key)
+    except InvalidKey:
+        key = escape_key(source_key)
+    if len(key.encode()) + 1 + longest > MAX_MEMBER_BYTES or _HIDDEN.match(key):
+        return hashlib.sha256(source_key.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    return key
+
+
+def agree(
+    some: Sequence[Rows], members: JsonMembers, known: Mapping[str, Mapping[str, Any]]
+) -> dict[str, str]:
+    """Give the columns of all rows that become parts together the types that hold the values of all of them.
+
+    known: as for `JsonMembers.agreed`. Return column -> type.
+    """
+    tables = [rows.metadata_table() for rows in some]
+    types = members.agreed([table for table in tables if table is not None], known)
+    for rows, table in zip(some, tables, strict=True):
+        if table is not None:
+            made = members.as_agreed(table, types)
+            rows.metadata = made if made.column_names else [NO_METADATA] * len(rows.source_keys)
+    return types
+
+
+def own_keys(rows: Rows) -> Sequence[str]:
+    """Return the keys that `key_of` gives, or those of the format themselves where each stays as it is.
+
+    Keys of letters and digits, as nearly all are, are checked at once.
+    """
+    source_keys: Sequence[str] = rows.source_keys
+    longest = max(map(len, rows.fields))
+    most, every = max(map(len, source_keys)) + 1 + longest, "\n".join([*source_keys, ""])
+    if most <= MAX_MEMBER_BYTES and every.count("\n") == len(source_keys) and _PLAIN.fullmatch(every):
+        return source_keys
+    return [key_of(key, longest) for key in source_keys]
+
+
+def keys_of(parts: Sequence[Rows], taken: Collection[str]) -> Sequence[Sequence[str]]:
+    """Return the keys of each part's rows. Keys that repeat, or are taken, have the object's name in front.
+
+    taken: keys of the dataset that stay. Raises: InvalidKey.
+    """
+    numbered = _numbered_keys(parts)
+    if numbered is not None and not _some_taken(numbered, taken):
+        return numbered
+    plain = [own_keys(rows) for rows in parts]
+    every = set[str]().union(*plain)
+    if len(every) == sum(map(len, plain)) and every.isdisjoint(taken):
+        return plain
+    seen, twice = set[str](), set[str]()
+    for keys in plain:
+        for key in keys:
+            (twice if key in seen or key in taken else seen).add(key)
+    return [
+        [
+            key_of(f"{rows.objects[at]}/{rows.source_keys[at]}", max(map(len, rows.fields)))
+            if key in twice
+            else key
+            for at, key in enumerate(keys)
+        ]
+        for rows, keys in zip(parts, plain, strict=True)
+    ]
+
+
+def _some_taken(numbered: Sequence[NumberedKeys], taken: Collection[str]) -> bool:
+    """Return whether a key may be taken: by its hash."""
+    if not taken:
+        return False
+    hashes = hashes_of(taken)
+    return any(np.isin(hashes_of(text_array(keys)), hashes).any() for keys in numbered)
+
+
+def _numbered_keys(parts: Sequence[Rows]) -> list[NumberedKeys] | None:
+    """Return the keys of rows that are all numbered; None where some are not, repeat, or would be hashes."""
+    out = []
+    for rows in parts:
+        theirs = rows.source_keys
+        if not isinstance(theirs, NumberedKeys):
+            return None
+        longest = max(map(len, rows.fields))
+        prefix = key_of(f"{theirs.prefix}0", longest)[:-1]
+        if key_of(theirs[-1], longest) != f"{prefix}{theirs.first + theirs.n - 1}":
+            return None
+        out.append(NumberedKeys(prefix, theirs.first, theirs.n))
+    return None if overlap(out) else out

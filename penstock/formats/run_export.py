@@ -1,0 +1,176 @@
+"""A version written in another format, in work units, so that a killed export is finished by doing it again."""
+
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+from loader import Version
+from loader.errors import InvalidRuntime
+from loader.storage import Store
+
+from ..progress import progress
+from ..units import size
+from . import exporter_named
+from .exporting.export_journal import ExportJournal
+from .exporting.exporter import Exporter, Loss, refuse
+from .exporting.outbox import Outbox
+from .exporting.selection import Selection, WorkUnit, select
+from .objects_as_registered import note_of, registered_objects
+from .unit_threads import in_threads
+
+WORKERS = 4
+"""Units that are written at once, unless told otherwise."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Exported:
+    """The result of an export."""
+
+    format: str
+    """Name of the format."""
+    url: str
+    """URL of the target."""
+    version: str
+    """Name of the version."""
+    id: str
+    """Id of the version."""
+    samples: int = 0
+    """Samples that are in the target now."""
+    objects: int = 0
+    """Objects that are in the target now."""
+    nbytes: int = 0
+    """Their bytes."""
+    skipped: int = 0
+    """Objects of them that an earlier run had written."""
+    lost: list[dict[str, str]] = field(default_factory=list)
+    """Fields and columns that the format could not hold: name and why."""
+    failures: list[str] = field(default_factory=list)
+    """Errors of units that could not be written."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON."""
+        return asdict(self)
+
+    def to_text(self) -> str:
+        """Return the lines for people."""
+        lines = [
+            f"{self.version}  {self.id}",
+            f"{self.url}: {self.samples} samples as {self.format} in {self.objects} objects ({size(self.nbytes)}), "
+            f"{self.skipped} of them were there",
+            *(f"  lost: {one['name']}: {one['why']}" for one in self.lost),
+            *(f"  failed: {why}" for why in self.failures),
+        ]
+        if self.failures:
+            lines.append("the export is not complete: run the same command again")
+        return "\n".join(lines)
+
+
+class _Done(NamedTuple):
+    unit: WorkUnit
+    note: dict[str, Any]
+    was_there: bool
+
+
+def export(
+    version: Version,
+    format: str,
+    store: Store,
+    *,
+    where: str | None = None,
+    without: Collection[str] = (),
+    lossy: bool = False,
+    workers: int = WORKERS,
+) -> Exported:
+    """Write the live samples of a version into an empty store, or go on with the same export.
+
+    where: SQL expression that is true for the samples to export. without: fields and columns to leave out.
+    lossy: leave out what the format cannot hold, which is refused otherwise.
+    workers: threads, each with a unit of its own.
+
+    Registered objects whose samples are all exported leave as they came, to their own format. A unit that fails is
+    told, and the others go on. Memory: 32 MiB, or one larger field, per thread; a row of the samples table for every
+    sample.
+
+    Raises: LossyExport; Conflict where the target holds other things; InvalidRuntime; InvalidStore for a format that is
+    not known; as `select`; StoreError.
+    """
+    if workers < 1:
+        raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
+    exporter, selection = exporter_named(format), select(version, where, without)
+    registered = None if without else registered_objects(selection, format)
+    exporter = registered or exporter
+    losses = exporter.losses(selection)
+    if not lossy:
+        refuse(format, version.name, losses)
+    report = Exported(format=format, url=store.url, version=version.name, id=version.id)
+    report.lost = [loss._asdict() for loss in losses]
+    told = _identity(version, format, where, without, losses)
+    # Units that write are other units: neither goes on with an export that the other began.
+    journal = ExportJournal(store, told | ({"copied": True} if registered else {}))
+    units, facts = exporter.units(selection), dict[int, dict[str, Any]]()
+    work = _Work(exporter, selection, store, journal)
+    made = in_threads(work, units, workers, report.failures)
+    for done in progress(made, "export", lambda one: len(one.unit.ordinals), selection.n_samples):
+        facts[done.unit.number] = done.note["facts"]
+        _count(report, done.note["objects"], done.was_there)
+        report.samples += len(done.unit.ordinals)
+    if not report.failures:
+        outbox = Outbox(store)
+        exporter.finish(selection, [facts[unit.number] for unit in units], outbox)
+        _count(report, outbox.objects, was_there=False)
+        summary = _summary(selection, report, outbox)
+        note = (
+            note_of(version) if registered else summary
+        )  # of registered objects that were an export of ours before
+        journal.finish({**summary, **(note or {})}, is_ours=note is not None)
+    return report
+
+
+class _Work:
+    """Writes one unit, or finds that it is there."""
+
+    def __init__(
+        self, exporter: Exporter, selection: Selection, store: Store, journal: ExportJournal
+    ) -> None:
+        self._exporter, self._selection, self._store, self._journal = exporter, selection, store, journal
+
+    def __call__(self, unit: WorkUnit) -> _Done:
+        if (note := self._journal.find(unit.number)) is not None:
+            return _Done(unit, note, was_there=True)
+        outbox = Outbox(self._store)
+        facts = self._exporter.write(self._selection, unit, outbox)
+        note = {"facts": facts, "n_samples": len(unit.ordinals), "objects": outbox.objects}
+        self._journal.add(unit.number, note)
+        return _Done(unit, note, was_there=False)
+
+
+def _identity(
+    version: Version, format: str, where: str | None, without: Collection[str], losses: list[Loss]
+) -> dict[str, Any]:
+    return {
+        "penstock_export": 1,
+        "format": format,
+        "version": version.name,
+        "id": version.id,
+        "where": where,
+        "without": sorted(set(without)),
+        "lost": [loss.name for loss in losses],
+    }
+
+
+def _summary(selection: Selection, report: Exported, outbox: Outbox) -> dict[str, Any]:
+    return {
+        "columns": selection.columns,
+        "facts": {name: told for name, told in selection.version.facts.items() if name in selection.fields},
+        "fields": list(selection.fields),
+        "n_samples": report.samples,
+        "n_objects": report.objects,
+        "nbytes": report.nbytes,
+        "objects": outbox.objects,
+    }
+
+
+def _count(report: Exported, objects: list[dict[str, Any]], was_there: bool) -> None:
+    report.objects += len(objects)
+    report.nbytes += sum(one["nbytes"] for one in objects)
+    report.skipped += len(objects) if was_there else 0

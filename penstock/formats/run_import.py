@@ -1,0 +1,391 @@
+"""A version with bytes of its own from another format, in work units: a killed import is finished by doing it again.
+
+A format of `penstock.formats.registration` is walked as at registration, while its bytes are copied. An importer reads
+the objects of the others. The version's id follows from the dataset's name, the options, and the objects' keys,
+sizes and change tokens.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import chain, islice
+from typing import Any
+
+import pyarrow as pa
+
+from loader import Root, Version
+from loader.dataset.changes import publish_registered
+from loader.dataset.columnar.json_members import JsonMembers
+from loader.dataset.columnar.partitions import Partitions, text_columns
+from loader.dataset.names import check_dataset_name
+from loader.dataset.shards.part import Part
+from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
+from loader.dataset.tables.foreign_objects import place_id
+from loader.dataset.writing.part_writer import SampleBlock
+from loader.dataset.writing.run_tables import part_tables
+from loader.dataset.writing.spill import Sample
+from loader.errors import Conflict, EmptyVersion, InvalidRuntime
+from loader.storage import Store
+from loader.storage.refusals import Refusals
+
+from ..class_names import class_names_of
+from ..progress import progress
+from . import ISOLATED, PARTITIONED, importer_named
+from .importing.importer import NO_OPTIONS, Importer, Options, Readable, check_options
+from .importing.in_workers import in_workers
+from .importing.read_units import UnitReader, check_unique, read_units, settled
+from .importing.span_blocks import blocks_of
+from .importing.spilled import SpilledUnit, spilled
+from .importing.unit_writer import FOLDER, RENAMED, Unit, UnitWriter, Written, delete_units, in_order
+from .importing.walk import UnitsAhead, Walk
+from .reading.sample import Found
+from .registration import format_named
+from .registration.earlier import Difference, imported_difference
+from .registration.groups import group_guessed
+from .registration.register import check_apart, transaction
+from .registration.selection import EVERYTHING, Listed, Selection, list_selected
+from .registration.shard_rows import shards_of
+from .unit_threads import in_threads
+
+_ENDINGS = {"json": ".json", "jsonl": ".jsonl"}
+"""Formats of text that are taken for one another -> ending of their objects' names."""
+WORKERS = 8
+"""Units that are copied at once, unless told otherwise: half of them wait for the disk."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Imported:
+    """The result of an import."""
+
+    name: str = ""
+    """Name of the version; empty where there is none because of failures."""
+    id: str = ""
+    """Id of the version."""
+    samples: int = 0
+    """Samples of the version."""
+    new: int = 0
+    """Objects that no earlier version had."""
+    replaced: int = 0
+    """Objects that were written again since: their earlier samples are left out."""
+    same: int = 0
+    """Objects that are as they were."""
+    others: int = 0
+    """Objects of the place that are not of the format, or not selected."""
+    refusals: Refusals = field(default_factory=Refusals)
+    """Objects that the listing of the place could not hand out."""
+    nbytes: int = 0
+    """Bytes of fields that were copied."""
+    skipped: int = 0
+    """Parts that an earlier run had written."""
+    left_out: list[str] = field(default_factory=list)
+    """Features of the place that are not read yet: text over time."""
+    notes: list[str] = field(default_factory=list)
+    """Notes on values of JSON documents that became no column."""
+    failures: list[str] = field(default_factory=list)
+    """Errors of objects and parts that could not be read or written."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON."""
+        return asdict(self)
+
+    def to_text(self) -> str:
+        """Return the lines for people."""
+        objects = f"objects: {self.new} new, {self.replaced} written again, {self.same} as before; {self.others} others"
+        refused = self.refusals.lines()
+        if self.failures:
+            told = [f"  failed: {why}" for why in self.failures]
+            return "\n".join(
+                [
+                    *told,
+                    *refused,
+                    objects,
+                    "there is no version: repair or move these, and run the command again",
+                ]
+            )
+        made = [f"{self.name}  {self.id}", f"{self.samples} samples with bytes of their own"]
+        if self.left_out:
+            refused.append(f"left out, as text over time is not read yet: {', '.join(self.left_out)}")
+        return "\n".join([*made, f"{objects} were left alone", *refused, *self.notes])
+
+
+def import_place(
+    root: Root,
+    format: str,
+    store: Store,
+    dataset: str,
+    *,
+    options: Options = NO_OPTIONS,
+    shuffle: bool | None = None,
+    workers: int = WORKERS,
+    shard_bytes: int = DEFAULT_SHARD_BYTES,
+    selection: Selection = EVERYTHING,
+) -> Imported:
+    """Publish a version with copies of the samples of a place, or the next one with those of its new objects.
+
+    Samples of objects that were written again take the place of the earlier ones. Objects that are gone change nothing.
+
+    options: Column of the keys, columns that become fields, fields and columns that are left out.
+    shuffle: Lay the samples in the order of their keys' hashes. None does it where a file is a sample.
+    workers: Threads, each with a part of its own.
+    selection: Objects that are looked at.
+
+    What fails is named, the rest goes on, and no version is published. Memory: of a format that can be registered some
+    1 KB per sample, of others their keys; 8 MiB or one larger sample per thread.
+
+    Raises: InvalidStore; InvalidRuntime; Conflict where the dataset is not of this place, or somebody published
+    meanwhile; EmptyVersion; FieldMismatch; StoreError.
+    """
+    if workers < 1:
+        raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
+    check_dataset_name(dataset)
+    importer = importer_named(format)
+    check_options(format, importer, options)
+    check_apart(root.url, store.url)
+    root.create()
+    parent = root.open(newest.id) if (newest := root.state.newest(dataset)) else None
+    listed = list_selected(store, format, selection)
+    found = _look(format, importer, store, listed, options, parent)
+    since = imported_difference(parent, store, found.infos)
+    new, replaced = len(since.fresh) - len(since.replaced), len(since.replaced)
+    report = Imported(new=new, replaced=replaced, same=since.same, others=listed.n - len(found.infos))
+    report.refusals, report.failures = listed.refusals, [*found.lacking]
+    report.left_out += getattr(found, "left_out", ())
+    version = parent
+    if since.fresh:
+        chosen = _chosen(format, importer, options, shuffle, shard_bytes) | selection.to_json()
+        work = _Import(root, dataset, store, parent, since, chosen, workers, report)
+        if isinstance(found, Found):
+            version = work.of_spans(found)
+        elif importer is not None and format in ISOLATED:
+            with in_workers(found, importer.look, store, options, workers) as isolated:
+                version = work.of_samples(isolated, options)
+        else:
+            version = work.of_samples(found, options)
+    if version is not None and not report.failures:
+        report.name, report.id, report.samples = version.name, version.id, len(version)
+    return report
+
+
+def _look(
+    format: str,
+    importer: Importer | None,
+    store: Store,
+    listed: Listed,
+    options: Options,
+    parent: Version | None,
+) -> Found | Readable:
+    """Return the objects of the format, and their reader; of tables with the columns of their folders.
+
+    Raises: EmptyVersion; as `Format.look`.
+    """
+    found: Found | Readable
+    if importer is None:
+        found = format_named(format).look(store, listed.infos)
+    else:
+        found = importer.look(store, listed.infos, options)
+        if format in PARTITIONED:
+            texts = text_columns(parent.manifest["columns"]) if parent else ()
+            keys = (info.key for info in found.infos)
+            found = found.with_partitions(Partitions(keys, options.without, texts))
+    if not found.infos and not found.lacking:
+        why = f"{listed.why_none(store.url, format)}; nothing was imported"
+        for other, ending in _ENDINGS.items():
+            is_there = any(info.key.lower().endswith(ending) for info in listed.infos)
+            if format in _ENDINGS and other != format and is_there:
+                why += f": penstock import {other} reads its objects *{ending}"
+        raise EmptyVersion(why)
+    return found
+
+
+def _chosen(
+    format: str, importer: Importer | None, options: Options, shuffle: bool | None, shard_bytes: int
+) -> dict[str, Any]:
+    """Return the choices that the version's id follows from, as plain JSON."""
+    if shuffle is None:
+        shuffle = importer is None and format_named(format).OBJECTS_PER_SHARD > 1
+    chosen: dict[str, Any] = {
+        "format": format,
+        "without": sorted(options.without),
+        "shuffle": shuffle,
+        "shard_bytes": shard_bytes,
+    }
+    if importer is not None:
+        chosen |= {"key": options.key, "fields": dict(sorted(options.fields.items()))}
+    return chosen | options.episodes_json()
+
+
+@dataclass(frozen=True, slots=True)
+class _Import:
+    """The import of new objects."""
+
+    root: Root
+    dataset: str
+    store: Store
+    parent: Version | None
+    since: Difference
+    chosen: dict[str, Any]
+    workers: int
+    report: Imported
+
+    @property
+    def groups(self) -> Mapping[str, Mapping[str, Any]]:
+        """Groups that the dataset has."""
+        return self.parent.manifest["groups"] if self.parent else {}
+
+    def of_spans(self, found: Found) -> Version | None:
+        """Copy bytes that are spans of objects. Return None where something failed."""
+        shards = shards_of(self.since.fresh, format_named(self.chosen["format"]).OBJECTS_PER_SHARD)
+        blocks = partial(blocks_of, self.store)
+        columns = self.parent.manifest["columns"] if self.parent else {}
+        found = found.reading(self.chosen["without"])
+        with Walk(found, shards, self.chosen["without"], self.since, self.groups, columns) as walk:
+            ahead = UnitsAhead(walk, self.groups, self.chosen["shard_bytes"])
+            units = iter(() if self.chosen["shuffle"] else ahead)
+            first = [*islice(units, 1)]  # a transaction is begun where there are samples
+            if not first and (walk.failed() or not walk.walked):
+                self.report.failures += walk.failed()
+                return self._publish("", [])
+            txn = self._begin()
+            with self.root.heartbeat(txn):
+                if self.chosen["shuffle"]:
+                    some, group_of = walk.shuffled(self.chosen["shard_bytes"]), walk.layout.group_of
+                    written = self._write(txn, some, blocks, group_of.__getitem__)
+                    return self._publish(txn, written, members=found.members)
+                written = self._write(txn, chain(first, units), blocks, ahead.group_of, walk.nbytes)
+                self.report.failures += walk.failed()
+                if not self.report.failures:
+                    written += self._write(txn, ahead.others(), blocks, walk.layout.group_of.__getitem__)
+                return self._publish(txn, in_order(written), members=found.members)
+
+    def of_samples(self, readable: Readable, options: Options) -> Version | None:
+        """Write samples that an importer makes. Return None where something failed."""
+        failures = self.report.failures
+        self._check_labels(readable.labels)
+        units = read_units(readable, self.since.fresh, self.chosen["shard_bytes"], failures)
+        if not units and not failures:
+            raise self._empty()
+        self._check_columns(readable)  # of tables whose footers tell: before anything is copied
+        reader = UnitReader(self.store, readable, options, self.since.keys, failures)
+        txn, of_json = self._begin(), readable.members is not None
+        with self.root.heartbeat(txn):
+            if self.chosen["shuffle"]:
+                with closing(spilled(reader, units, self.workers, failures)) as samples:
+                    if failures or not samples.kinds:
+                        return self._publish(txn, [])
+                    group_of = samples.group_of(self.groups).__getitem__
+                    units_of = [SpilledUnit(samples)]
+                    drained = self._write(
+                        txn, units_of, lambda unit: unit.spilled.drain(), group_of, any_values=of_json
+                    )
+                return self._publish(txn, drained, readable)
+            written = self._write(txn, units, reader, group_guessed(self.groups), any_values=of_json)
+            if failures or not any(unit.parts for unit in written):
+                return self._publish(txn, [])
+            self._check_columns(readable)
+            facts = settled(self.root.store, written, self.groups)
+            if facts.again:
+                reader = replace(reader, twice=facts.twice)
+                group_of = facts.group_of.__getitem__
+                again = self._write(txn, facts.again, reader, group_of, any_values=of_json)
+                written = in_order(written + again)
+                if not failures:
+                    check_unique(self.root.store, written)
+            return self._publish(txn, written, readable)
+
+    def _check_columns(self, readable: Readable) -> None:
+        """Raise FieldMismatch for a column whose numbers have another width than the dataset's."""
+        if readable.columns is not None and self.parent is not None:
+            fields = {name for group in self.groups.values() for name in group["field_nbytes"]}
+            readable.columns.check_known(fields, self.parent.name)
+
+    def _check_labels(self, labels: Sequence[str] | None) -> None:
+        """Raise Conflict for other class names than the dataset's: the numbers of its samples would mean others."""
+        before = class_names_of(self.parent) if self.parent else None
+        if labels is not None and before is not None and list(labels) != before:
+            raise Conflict(
+                f"class names of {self.parent.name if self.parent else ''} are {before}, and those of {self.store.url} "
+                f"{list(labels)}; choose another name"
+            )
+
+    def _begin(self) -> str:
+        place = place_id(self.store, self.since.fresh)
+        return transaction(self.root, self.dataset, place, {"imported": self.chosen}, self.parent)
+
+    def _write(
+        self,
+        txn: str,
+        units: Iterable[Unit],
+        samples: Callable[[Unit], Iterator[Sample | SampleBlock]],
+        group_of: Callable[[str], str],
+        size: int | None = None,
+        any_values: bool = False,
+    ) -> list[Written[Unit]]:
+        """Return the parts of the units, in the units' order, without those that failed.
+
+        size: sum of the units' sizes, where they are not there yet. any_values: as `UnitWriter` takes it.
+        """
+        done = list[Written[Unit]]()
+        if size is None:
+            units = [*units]
+            size = sum(unit.size for unit in units)
+        writer = UnitWriter(
+            self.root.store, txn, samples, group_of, self.chosen["shard_bytes"], any_values=any_values
+        )
+        made = in_threads(writer, units, self.workers, self.report.failures)
+        for one in progress(made, "import", lambda one: one.unit.size, size):
+            done.append(one)
+            self.report.nbytes += one.nbytes
+            self.report.skipped += one.skipped
+        return in_order(done)
+
+    def _publish(
+        self,
+        txn: str,
+        written: Sequence[Written[Any]],
+        readable: Readable | None = None,
+        members: JsonMembers | None = None,
+    ) -> Version | None:
+        """Publish the parts; return None where something failed. Raises: EmptyVersion without parts; StoreError.
+
+        members: Of JSON documents, whose columns agree once all are read.
+        """
+        self.report.failures.sort()
+        parts = [part for unit in written for part in unit.parts]
+        if self.report.failures:
+            return None
+        if not parts:
+            raise self._empty()
+        names = [unit.unit.name for unit in written]
+        if again := {name.removesuffix(RENAMED) for name in names if name.endswith(RENAMED)}:
+            delete_units(self.root.store, txn, again)
+        labels, members = (readable.labels, readable.members) if readable else (None, members)
+        producer = {"imported": self.chosen, "place": place_id(self.store, self.since.fresh)}
+        return publish_registered(
+            self.root,
+            self.dataset,
+            txn,
+            f"data/{txn}/{FOLDER}",
+            parts,
+            self._agreed(parts, members) if members else None,
+            None,
+            facts={},
+            parent=self.parent,
+            left_out=self.since.left_out(self.parent),
+            producer=producer if labels is None else {**producer, "labels": list(labels)},
+            created_us=max(info.modified_us or 0 for info in self.since.fresh),
+            of_fields=readable.facts if readable else None,
+        )
+
+    def _agreed(self, parts: Sequence[Part], members: JsonMembers) -> list[pa.Table]:
+        """Return the samples table of each part, with columns as all samples and the dataset have them."""
+        tables = part_tables(self.root.store, parts)
+        types = members.agreed(tables, self.parent.manifest["columns"] if self.parent else {})
+        made = [members.as_agreed(table, types) for table in tables]
+        self.report.notes += members.lines()
+        return made
+
+    def _empty(self) -> EmptyVersion:
+        return EmptyVersion(
+            f"the {len(self.since.fresh)} objects of {self.store.url} hold no samples; nothing was imported"
+        )

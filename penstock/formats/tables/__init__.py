@@ -1,0 +1,1 @@
+"""Tables: Parquet, Arrow, Hugging Face, CSV, JSON, Lance, TFRecord."""

@@ -1,1 +1,0 @@
-"""Copies of plain prefixes that are no roots."""

@@ -1,1 +1,0 @@
-"""Exporters: a file for each format, as `penstock.sources` describes them."""

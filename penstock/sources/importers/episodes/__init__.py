@@ -1,1 +1,0 @@
-"""Importers of robots' data: an episode is a sample."""

@@ -1,1 +1,0 @@
-"""Formats whose objects are read from their beginning to their end, and never sought in."""

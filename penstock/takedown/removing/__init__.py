@@ -1,1 +1,0 @@
-"""Removal of samples: rewritten shards, derived objects, tables of the pipeline, orphans."""

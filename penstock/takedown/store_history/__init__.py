@@ -1,1 +1,0 @@
-"""Deleted objects that stores and node caches still keep."""

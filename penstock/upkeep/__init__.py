@@ -1,0 +1,1 @@
+"""Upkeep of a root: verify, gc, takedown, migrate, doctor, repair, exclusions."""

@@ -1,0 +1,68 @@
+"""The clock of a server against this machine's.
+
+penstock's history needs no clock, but signatures of requests, leases' hosts and people do.
+"""
+
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from email.utils import parsedate_to_datetime
+from http.client import HTTPException
+
+from .finding import Finding, fail, note, ok, warn
+
+REFUSED_S = 15 * 60
+"""Seconds; S3 refuses requests that are signed further off."""
+NOTICED_S = 60
+TIMEOUT_S = 5.0
+
+
+def server_clock(endpoint: str) -> Iterator[Finding]:
+    """Compare this machine's clock with the Date header of the server at `endpoint`; one request, not signed."""
+    request = urllib.request.Request(endpoint, method="HEAD")
+    try:
+        try:
+            with urllib.request.urlopen(
+                request, timeout=TIMEOUT_S
+            ) as answer:  # an http(s) endpoint of the options
+                told = answer.headers.get("Date")
+        except urllib.error.HTTPError as error:  # 400, 403, 404: it said when
+            told = error.headers.get("Date")
+            error.close()
+    except (OSError, ValueError, HTTPException) as error:  # the last: it speaks no HTTP
+        yield note("clock", f"{endpoint} was not asked for its time: {' '.join(str(error).split())}")
+        return
+    try:
+        there = parsedate_to_datetime(told).timestamp()
+    except (TypeError, ValueError, OverflowError):
+        yield note("clock", f"{endpoint} does not tell its time" + (f" ({told!r})" if told else ""))
+        return
+    yield compared(there - time.time(), endpoint)
+
+
+def compared(ahead_s: float, where: str) -> Finding:
+    """Return a finding. ahead_s: seconds by which the other clock is ahead of this machine's.
+
+    Date headers have whole seconds.
+    """
+    if abs(ahead_s) < NOTICED_S:
+        return ok("clock", f"this machine and {where} agree within a minute")
+    told = f"{where} is {shown(abs(ahead_s))} {'ahead of' if ahead_s > 0 else 'behind'} this machine's clock"
+    set_it = "find out which of the two is wrong (`date -u`) and set it (chrony, systemd-timesyncd)"
+    if abs(ahead_s) < REFUSED_S:
+        return warn("clock", told, f"{set_it}: beyond 15 minutes signed requests are refused")
+    return fail(
+        "clock",
+        told,
+        f"{set_it}: requests signed more than 15 minutes off are refused, as if keys were wrong",
+    )
+
+
+def shown(seconds: float) -> str:
+    """Return seconds in words: '90 seconds', '3.0 hours', '365 days'."""
+    if seconds < 120:
+        return f"{seconds:.0f} seconds"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{seconds / 3600:.1f} hours" if seconds < 172_800 else f"{seconds / 86_400:,.0f} days"

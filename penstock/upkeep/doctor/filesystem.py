@@ -1,0 +1,269 @@
+"""Abilities of a folder's file system: links, renames, durable writes, space, and its kind, which Linux tells."""
+
+import os
+import resource
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from loader.storage.disk.new_file import fsync_directory
+
+from ...units import number, share, size
+from .clock import compared
+from .finding import Finding, fail, note, ok, warn
+
+NETWORK = {
+    *(
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "9p",
+        "afs",
+        "ceph",
+        "lustre",
+        "beegfs",
+        "gpfs",
+        "glusterfs",
+        "ncpfs",
+        "wekafs",
+        "panfs",
+        "pvfs2",
+    ),
+    *("virtiofs", "fuse.seaweedfs"),
+    *("fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.cephfs", "fuse.juicefs", "fuse.moosefs"),
+}
+BUCKETS = {
+    "fuse.s3fs",
+    "fuse.gcsfuse",
+    "fuse.rclone",
+    "fuse.goofys",
+    "fuse.mountpoint-s3",
+    "fuse.blobfuse",
+    "fuse.blobfuse2",
+    "fuse.geesefs",
+}
+"""Buckets mounted as if they were disks."""
+VOLATILE = {"tmpfs", "ramfs"}
+LAYERED = {"overlay", "aufs", "fuse.fuse-overlayfs"}
+LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "apfs", "hfs", "ufs"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A mounted file system."""
+
+    point: str
+    """The folder that it is mounted at."""
+    kind: str
+    """Its type: 'ext4', 'nfs4', 'fuse.s3fs'."""
+    device: str
+    """The device that is mounted there; some programs of FUSE give their name only here."""
+
+
+def mount_of(folder: str, table: str | None = None) -> Mount | None:
+    """Return the mount that holds `folder`.
+
+    None where the system does not tell. table: the text of /proc/self/mountinfo.
+    """
+    if table is None:
+        try:
+            table = Path("/proc/self/mountinfo").read_text()
+        except OSError:
+            return None
+    path, found = os.path.realpath(folder), None
+    for line in table.splitlines():
+        left, _, right = line.partition(" - ")
+        point = _unescaped(left.split()[4])
+        below = path == point or path.startswith(point.rstrip("/") + "/")
+        if below and (found is None or len(point) >= len(found.point)):  # of equals the later one lies on top
+            kind, device = right.split()[:2]
+            kind = f"fuse.{device}" if kind == "fuse" and "/" not in device else kind
+            found = Mount(point=point, kind=kind, device=_unescaped(device))
+    return found
+
+
+def _unescaped(text: str) -> str:
+    r"""Return a text of mountinfo, which writes blanks as \040."""
+    for code, letter in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        text = text.replace(code, letter)
+    return text
+
+
+FEW_BYTES = 20 * 2**30
+FEW_INODES = 100_000
+FEW_FILES = 1024
+RENAMES = 300
+FSYNCS = 5
+SLOW_FSYNC_S = 0.1
+
+
+def file_system(folder: str) -> Iterator[Finding]:
+    """Yield the file system's kind, and the known faults of that kind."""
+    check, mount = "file system", mount_of(folder)
+    if mount is None:
+        yield note(check, "this system does not tell what lies under a folder (no /proc/self/mountinfo)")
+        return
+    told = f"{mount.kind} at {mount.point}"
+    if mount.kind in BUCKETS:
+        what = f"{told}: a bucket that is mounted as a disk, whose creates and renames are not atomic"
+        yield fail(check, what, "use the bucket by its URL: s3://, gs://, az://")
+    elif mount.kind in NETWORK:
+        what = (
+            f"{told} from {mount.device}: a network file system; the findings below are of this client alone"
+        )
+        do = "mount it with close-to-open consistency (no `nolock`, no long `actimeo`), or keep the root in a bucket"
+        yield warn(check, what, do)
+    elif mount.kind in VOLATILE:
+        yield warn(
+            check, f"{told}: memory, gone with the next restart", "keep roots that shall last on a disk"
+        )
+    elif mount.kind in LAYERED:
+        yield warn(
+            check, f"{told}: a container's own layer, gone with the container", "mount a volume for the root"
+        )
+    elif mount.kind in LOCAL:
+        yield ok(check, f"{told}, a local disk")
+    else:
+        what = f"{told} from {mount.device}: of a kind that is not known here: the findings below are of this client"
+        do = "find out whether other machines write there too, and what they see when; else keep the root in a bucket"
+        yield warn(check, what, do)
+
+
+def space(folder: str) -> Iterator[Finding]:
+    """Yield the bytes, inodes and open files that are left."""
+    usage, table = shutil.disk_usage(folder), os.statvfs(folder)
+    told = f"{size(usage.free)} of {size(usage.total)} are free ({share(usage.free, usage.total)})"
+    few_inodes = table.f_files and table.f_favail < FEW_INODES
+    if few_inodes:
+        told += f", and {table.f_favail:,} inodes"
+    if usage.free < FEW_BYTES or few_inodes:
+        yield warn(
+            "space",
+            told,
+            "free some or choose another disk: a writer that meets a full disk stops, and publishes nothing",
+        )
+    else:
+        yield ok("space", told)
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if files < FEW_FILES and files != resource.RLIM_INFINITY:
+        yield warn("open files", f"a process may open {files} files", "raise it: `ulimit -n 65536`")
+
+
+def links(folder: str) -> Iterator[Finding]:
+    """Check hard links, which a create-only write is made of."""
+    source, target = os.path.join(folder, "link-from"), os.path.join(folder, "link-to")
+    _write(source, b"linked")
+    elsewhere = "keep the root on a POSIX file system (ext4, xfs, zfs, apfs) or in a bucket"
+    try:
+        os.link(source, target)
+    except OSError as error:
+        yield fail("links", f"no hard links ({error.strerror}): a create-only write is impossible", elsewhere)
+        return
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        yield ok("links", "link() makes a name once, and refuses a second time")
+    else:
+        yield fail("links", "link() replaced a name that was there", elsewhere)
+
+
+def durability(folder: str) -> Iterator[Finding]:
+    """Check that fsync works, of files and of folders; tell how long it takes (the median of five)."""
+    times = []
+    for turn in range(FSYNCS):
+        begun = time.perf_counter()
+        try:
+            _write(os.path.join(folder, f"sync-{turn}"), b"x" * 4096)
+            fsync_directory(folder)
+        except OSError as error:
+            what = f"fsync fails ({error.strerror}): what was published may be lost in a power cut"
+            yield fail("fsync", what, "look at the mount's options and at the disk's health (`dmesg`)")
+            return
+        times.append(time.perf_counter() - begun)
+    middle = sorted(times)[FSYNCS // 2]
+    told = f"a durable write of 4 KiB takes {number(1e3 * middle, 2)} ms"
+    if middle > SLOW_FSYNC_S:
+        yield warn(
+            "fsync",
+            told,
+            "publishing makes some ten of them: larger parts, fewer versions, or a disk that is less busy",
+        )
+    else:
+        yield ok("fsync", told)
+
+
+def renames(folder: str) -> Iterator[Finding]:
+    """Check that a file that is replaced again and again is whole at every moment, with one of its two contents."""
+    target, data = os.path.join(folder, "renamed"), (b"a" * 65_536, b"b" * 65_536)
+    _write(target, data[0])
+    torn: list[str] = []
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.is_set() and not torn:
+            try:
+                with open(target, "rb") as file:
+                    if (found := file.read()) not in data:
+                        torn.append(f"a reader saw {len(found)} bytes of both")
+            except OSError as error:
+                torn.append(f"a reader met {error.strerror!r}")
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        for turn in range(RENAMES):
+            if torn:
+                break
+            with open(target + ".new", "wb") as file:
+                file.write(data[turn % 2])
+            os.replace(target + ".new", target)
+    finally:
+        done.set()
+        watcher.join()
+    if torn:
+        yield fail(
+            "renames",
+            f"a rename is not atomic: {torn[0]}",
+            "keep the root on a local POSIX file system or in a bucket",
+        )
+    else:
+        yield ok("renames", f"a file that is replaced {RENAMES} times is whole at every moment")
+
+
+def names(folder: str) -> Iterator[Finding]:
+    """Check names: keys differ by case and by how a letter is composed; a file system may take two for one."""
+    check = "names"
+    _write(os.path.join(folder, "Case"), b"")
+    if os.path.exists(os.path.join(folder, "cASE")):
+        do = "keep the root on a case-sensitive file system: fields or keys that differ by case alone are one file here"
+        yield warn(check, "upper and lower case are one", do)
+        return
+    _write(os.path.join(folder, "\u00fc"), b"")
+    if os.path.exists(os.path.join(folder, "u\u0308")) or "\u00fc" not in os.listdir(folder):
+        yield warn(
+            check,
+            "names come back composed differently",
+            "keep the root on a file system that keeps names (ext4, xfs, zfs)",
+        )
+        return
+    yield ok(check, "names are kept as they are written, upper and lower case apart")
+
+
+def disk_clock(folder: str) -> Iterator[Finding]:
+    """Check the clock of the file system: a network disk stamps files with its server's clock."""
+    path = os.path.join(folder, "clock")
+    before = time.time()
+    _write(path, b"")
+    yield compared(os.stat(path).st_mtime - before, "the file system")
+
+
+def _write(path: str, data: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,147 @@
+"""Lifecycle rules that would delete a root's files, or move them where they cannot be read. Pure functions."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .finding import Finding, fail, note, ok, warn
+
+CHECK = "lifecycle"
+MAY_GO = ("heartbeats/", "leases/")
+"""Prefixes that a root loses without harm: whoever needs their objects writes them again."""
+ARCHIVES = {"GLACIER", "DEEP_ARCHIVE"}
+"""Tiers that must be restored before they are read. (Google's ARCHIVE is slow to pay for, not to read.)"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One rule that is switched on and asks for no tags, which no object of a root has."""
+
+    name: str
+    """Its name, or ""."""
+    prefix: str
+    """The prefix of keys in the bucket that it is for."""
+    deletes: str = ""
+    """The time of deletion, in words; "" for a rule that deletes nothing."""
+    archives: str = ""
+    """The archive tier that it moves objects into, or ""."""
+    aborts: bool = False
+    """True when it gives up unfinished uploads."""
+
+
+def rules_of_s3(configured: Iterable[Mapping[str, Any]]) -> Iterator[Rule]:
+    """Yield the rules of a GetBucketLifecycleConfiguration answer that can meet a root's objects."""
+    for one in configured:
+        chosen = one.get("Filter", {})
+        chosen = {**chosen, **chosen.get("And", {})}
+        if one.get("Status") != "Enabled" or chosen.get("Tag") or chosen.get("Tags"):
+            continue
+        expires = one.get("Expiration", {})
+        tiers = [move.get("StorageClass", "") for move in one.get("Transitions", ())]
+        yield Rule(
+            name=one.get("ID", ""),
+            prefix=chosen.get("Prefix", one.get("Prefix", "")),
+            deletes=_when(expires.get("Days"), expires.get("Date")),
+            archives=next((tier for tier in tiers if tier in ARCHIVES), ""),
+            aborts="AbortIncompleteMultipartUpload" in one,
+        )
+
+
+NEVER_MET = {
+    *("daysSinceNoncurrentTime", "noncurrentTimeBefore"),  # of old generations
+    *("daysSinceCustomTime", "customTimeBefore"),  # of objects with a custom time, which none of a root has
+}
+"""Conditions of Google's that no live object of a root meets."""
+ENDINGS = (".tar", ".parquet", ".json", ".jsonl", ".safetensors", ".html", ".md", ".jpg")
+"""Endings of the keys of a root."""
+FURTHER = {
+    "createdBefore": "written before",
+    "matchesSuffix": "that end in",
+    "matchesStorageClass": "of the storage class",
+    "matchesPattern": "that match",
+}
+"""Condition that some of a root's objects may meet -> its words."""
+
+
+def rules_of_gcs(configured: Iterable[Mapping[str, Any]]) -> Iterator[Rule]:
+    """Yield the rules of a Google bucket that can meet a root's objects, which takes all conditions of a rule.
+
+    A rule may name several prefixes. Without an age it is carried out as soon as the others are met.
+    """
+    for number, one in enumerate(configured):
+        condition, action = one.get("condition", {}), one.get("action", {}).get("type")
+        old = condition.get("isLive") is False or int(condition.get("numNewerVersions") or 0) > 0
+        if old or any(condition.get(name) is not None for name in NEVER_MET):
+            continue
+        if (endings := condition.get("matchesSuffix")) and not any(map(_ends_a_key, endings)):
+            continue
+        for prefix in condition.get("matchesPrefix") or [""]:
+            yield Rule(
+                name=f"number {number + 1}",
+                prefix=prefix,
+                deletes=_when_of_gcs(condition) if action == "Delete" else "",
+                aborts=action == "AbortIncompleteMultipartUpload",
+            )
+
+
+def judged(rules: Iterable[Rule], root: str) -> Iterator[Finding]:
+    """Yield findings about a root whose keys begin with `root` ('' or 'a/b/')."""
+    rules = list(rules)
+    harmless = True
+    for rule in rules:
+        reach = _reach(rule.prefix, root)
+        if reach is None:
+            continue
+        named = f"rule {rule.name!r}" if rule.name else "a rule without a name"
+        mend = "take the root out of it, or give it the prefix of something else: only `penstock gc` deletes here"
+        if rule.deletes:
+            harmless = False
+            yield fail(CHECK, f"{named} deletes {reach} {rule.deletes}", mend)
+        if rule.archives:
+            harmless = False
+            what = f"{named} moves {reach} into {rule.archives}, which cannot be read before it is restored"
+            yield fail(CHECK, what, "end that transition (GLACIER_IR and STANDARD_IA can be read at once)")
+    if harmless:
+        yield ok(
+            CHECK,
+            f"{len(rules)} rules, none of which deletes or archives the root's files"
+            if rules
+            else "no rules",
+        )
+    if not any(rule.aborts and (root.startswith(rule.prefix) or rule.prefix == "") for rule in rules):
+        what = "no rule gives up unfinished multipart uploads, which are paid for and seen in no listing"
+        yield warn(CHECK, what, "add one: AbortIncompleteMultipartUpload after 7 days")
+
+
+def not_told(why: str) -> Finding:
+    """Return a finding that nobody could be asked."""
+    return note(CHECK, why)
+
+
+def _when(days: Any, date: Any) -> str:
+    if days is not None:
+        return f"{days} days after they were written"
+    return f"from {date} on" if date is not None else ""
+
+
+def _ends_a_key(ending: str) -> bool:
+    """Return whether a key of a root may end so."""
+    return any(ending.endswith(one) or one.endswith(ending) for one in ENDINGS)
+
+
+def _when_of_gcs(condition: Mapping[str, Any]) -> str:
+    told = [_when(condition.get("age"), None) or "as soon as they are written"]
+    for name, words in FURTHER.items():
+        if given := condition.get(name):
+            told.append(f"those {words} {given if isinstance(given, str) else ' or '.join(given)}")
+    return ", ".join(told)
+
+
+def _reach(prefix: str, root: str) -> str | None:
+    """Return the part of the root that a prefix meets, in words; None for nothing that matters."""
+    if root.startswith(prefix):
+        return "the whole root (data/, log/ ...)"
+    inside = prefix[len(root) :]
+    if not prefix.startswith(root) or inside.startswith(MAY_GO):
+        return None
+    return f"{inside}* of the root"

@@ -1,0 +1,62 @@
+"""The probe of listings: every key once, in order, after a given key, and below a prefix alone."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from loader.errors import StoreError
+
+from .finding import Finding, fail, ok
+from .scratch import Scratch
+
+AT_ONCE = 32
+ODD = ("a b", "a+b", "a.b", "a/b", "a0", "A", "Z/z", "ü", "%41", "日本", "𝄞", "~")
+"""Names whose order or escaping servers get wrong. (A disk cannot hold both 'a' and 'a/b'.)"""
+PUBLISH_ELSEWHERE = "histories and collections are read by listing: publish elsewhere"
+
+
+def listing(scratch: Scratch, many: int) -> Iterator[Finding]:
+    """Check a listing of odd names, and of `many` keys. `many` requests and a few.
+
+    More keys than a page of 1,000 show whether pages join.
+    """
+    base = (
+        scratch.prefix + "list/"
+    )  # (an empty object may be taken for a folder that a console made: none is empty)
+    names = [f"odd/{name}" for name in ODD] + [f"many/{number:06}" for number in range(many)]
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        list(threads.map(lambda name: scratch.store.put(scratch.key(f"list/{name}"), b"x"), names))
+    names.sort()
+    try:
+        yield _compared(scratch, base, names)
+    except StoreError as error:
+        yield fail("listing", str(error), PUBLISH_ELSEWHERE)
+
+
+def _compared(scratch: Scratch, base: str, names: list[str]) -> Finding:
+    def listed(prefix: str, start_after: str | None = None) -> list[str]:
+        after = None if start_after is None else base + start_after
+        return [info.key[len(base) :] for info in scratch.store.list(base + prefix, after)]
+
+    middle = names[len(names) // 2]
+    asked = {
+        "everything": (listed(""), names),
+        f"what follows {middle!r}": (listed("", middle), [name for name in names if name > middle]),
+        "what follows the last": (listed("", names[-1]), []),
+        "the prefix 'odd/a'": (listed("odd/a"), [name for name in names if name.startswith("odd/a")]),
+        "a prefix that nothing has": (listed("nothing"), []),
+    }
+    for what, (found, wanted) in asked.items():
+        if found != wanted:
+            return fail("listing", f"of {what}: {_difference(found, wanted)}", PUBLISH_ELSEWHERE)
+    return ok(
+        "listing",
+        f"{len(names):,} keys, odd names among them, come once each and in order, after a key and by prefix",
+    )
+
+
+def _difference(found: list[str], wanted: list[str]) -> str:
+    if missing := sorted(set(wanted) - set(found)):
+        return f"{len(missing)} of {len(wanted)} keys are missing ({missing[0]!r} ...)"
+    if extra := sorted(set(found) - set(wanted)):
+        return f"{len(extra)} keys come that were not asked for ({extra[0]!r} ...)"
+    return "some keys come twice" if len(found) > len(wanted) else "the keys are not in order"

@@ -1,0 +1,180 @@
+"""Probes of reads after writes: at once, in ranges, unchanged, and under a new ETag each time."""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from random import Random
+from typing import IO
+
+from loader.dataset.shards.shard import crc32c
+from loader.errors import Changed, Corrupt, InvalidStore, ObjectNotFound, StoreError
+from loader.storage import Span
+from loader.storage.disk.scratch import default_place, held_file
+
+from .finding import Finding, fail, note, ok, warn
+from .scratch import Scratch
+
+TURNS = 8
+NBYTES = 2**20 + 17
+PARTS_BYTES = 64 * 2**20 + 1
+"""Bytes of an object just above those that are uploaded in one request."""
+NOT_STRONG = (
+    "a cache or a gateway stands before the store, or it is eventually consistent: give the store's own URL"
+)
+DAMAGED = "nothing read from here can be trusted: look for a proxy that rewrites bodies, and at the store's own health"
+
+
+def writing(scratch: Scratch) -> Iterator[Finding]:
+    """Check that anything can be written at all: nothing else is worth trying without. Raises: StoreError."""
+    scratch.store.put(scratch.key("first"), b"")
+    yield ok("writing", "objects can be written")
+
+
+def read_after_write(scratch: Scratch) -> Iterator[Finding]:
+    """Check that a write, an overwrite and a delete are seen at once. 9 requests a turn."""
+    check, store = "read after write", scratch.store
+    for turn in range(TURNS):
+        key = scratch.key(f"fresh/{turn}")
+        if _there(scratch, key):
+            yield fail(check, f"a key that nobody wrote was there: {key}", NOT_STRONG)
+            return
+        for data in (b"one", b"two, longer"):
+            store.put(key, data)
+            if (held := store.get(key).data) != data or store.head(key).nbytes != len(data):
+                yield fail(check, f"after {data!r} was written, {held!r} was read", NOT_STRONG)
+                return
+        store.delete_many([key])
+        if _there(scratch, key):
+            yield fail("delete", "an object was still there after it was deleted", NOT_STRONG)
+            return
+    store.delete_many([scratch.key("fresh/never")])
+    yield ok(check, f"writes, overwrites and deletes are seen at once, {TURNS} times out of {TURNS}")
+    yield ok("delete", "a deleted object is gone, and a key that is not there may be deleted")
+
+
+def etags(scratch: Scratch) -> Iterator[Finding]:
+    """Check that an ETag changes with its object, and is the same for every verb: a reader pins the first one seen."""
+    check, store, key = "etags", scratch.store, scratch.key("etag")
+    store.put(key, b"first")
+    first = store.get(key).etag
+    seen = {"get": first, "a range": store.get_range(key, 0, 1).etag, "head": store.head(key).etag}
+    if not first or len(set(seen.values())) > 1:
+        told = ", ".join(f"{verb}: {etag or 'none'}" for verb, etag in seen.items())
+        yield fail(check, f"one object has several ETags, or none: {told}", NOT_STRONG)
+        return
+    store.put(key, b"other")  # as long as the first
+    if store.get(key).etag == first:
+        yield fail(
+            check,
+            "another object at the same key has the same ETag",
+            "a replaced shard would not be noticed: " + NOT_STRONG,
+        )
+        return
+    try:
+        store.get_range(key, 0, 1, first)
+    except Changed:
+        yield ok(check, "every verb tells the same ETag, and an overwrite changes it")
+        return
+    yield fail(check, "a read that pins the old ETag got the new object", NOT_STRONG)
+
+
+def ranges(scratch: Scratch) -> Iterator[Finding]:
+    """Check ranges: first, middle, last, empty and beyond the end. 14 requests."""
+    check, store, key = "ranges", scratch.store, scratch.key("ranges")
+    data = Random(1).randbytes(NBYTES)
+    store.put(key, data)
+    inside = ((0, 1), (NBYTES - 1, 1), (4096, 65536), (NBYTES - 5, 5), (0, NBYTES), (7, 0), (NBYTES, 0))
+    for offset, nbytes in inside:
+        if store.get_range(key, offset, nbytes).data != data[offset : offset + nbytes]:
+            yield fail(check, f"bytes {offset} to {offset + nbytes} are not those that were written", DAMAGED)
+            return
+    spans = [Span(NBYTES // 2, 100), Span(0, 100), Span(NBYTES - 100, 100)]
+    if [blob.data for blob in store.get_ranges(key, spans, max_gap=0)] != [
+        data[at : at + n] for at, n in spans
+    ]:
+        yield fail(check, "several ranges of one object, asked for at once, came back as others", DAMAGED)
+        return
+    for offset, nbytes in ((NBYTES - 1, 2), (NBYTES, 1), (NBYTES + 10**6, 1)):
+        try:
+            store.get_range(key, offset, nbytes)
+        except Corrupt:
+            continue
+        yield fail(
+            check,
+            f"a range beyond the end (byte {offset} of {NBYTES}) was answered as if it were there",
+            DAMAGED,
+        )
+        return
+    yield ok(check, "first, middle, last, empty and whole ranges are right; those beyond the end are errors")
+
+
+def checksums(scratch: Scratch) -> Iterator[Finding]:
+    """Check the CRC-32C and SHA-256 of objects read back: empty, small, and uploaded in parts. Moves 130 MiB."""
+    check, store = "checksums", scratch.store
+    for nbytes in (0, 1, 65_537):
+        data, key = Random(nbytes).randbytes(nbytes), scratch.key(f"sum/{nbytes}")
+        store.put(key, data)
+        if crc32c(store.get(key).data) != crc32c(data):
+            yield fail(check, f"the CRC-32C of {nbytes} bytes is another after they were read back", DAMAGED)
+            return
+    key, found = scratch.key("sum/parts"), hashlib.sha256()
+    with ExitStack() as held:
+        try:
+            file = held.enter_context(held_file("doctor", buffering=0))
+            wanted = _filled(file)
+        except OSError as error:  # of this machine: it says nothing of the store
+            what = (
+                "what is uploaded in parts was not checked: temporary space "
+                f"{default_place()} does not take a file of {PARTS_BYTES / 2**20:.0f} MiB: "
+                f"{error.strerror or error}"
+            )
+            do = "free some space there or set TMPDIR to a writable disk that has it, and run this again"
+            yield warn(check, what, do)
+            return
+        store.put_file(key, file.name)
+    with store.open_stream(key) as stream:
+        while piece := stream.read(2**20):
+            found.update(piece)
+    if wanted != found.digest():
+        yield fail(
+            check,
+            "the SHA-256 of 64 MiB that were uploaded in parts is another after they were read back",
+            DAMAGED,
+        )
+        return
+    yield ok(check, "CRC-32C and SHA-256 are the same after reading back, up to 64 MiB uploaded in parts")
+
+
+def copies(scratch: Scratch) -> Iterator[Finding]:
+    """Check that a copy inside the store is the same object under another name. 3 requests."""
+    store, source, target = scratch.store, scratch.key("copy/from"), scratch.key("copy/to ü +%41")
+    store.put(source, b"copied")
+    try:
+        store.copy(source, target)
+        held = store.get(target).data
+    except (StoreError, InvalidStore) as error:
+        yield note("copies", f"objects cannot be copied inside the store: {error}")
+        return
+    if held != b"copied":
+        yield fail("copies", f"a copy holds {held!r} instead of b'copied'", DAMAGED)
+    else:
+        yield ok("copies", "a copy inside the store is the same, under a name with blanks and letters too")
+
+
+def _filled(file: IO[bytes]) -> bytes:
+    """Write PARTS_BYTES; return their SHA-256. Raises: OSError."""
+    block, digest = memoryview(Random(2).randbytes(2**20)), hashlib.sha256()
+    for at in range(0, PARTS_BYTES, len(block)):
+        piece = block[: PARTS_BYTES - at]
+        digest.update(piece)
+        while piece:
+            piece = piece[file.write(piece) :]
+    return digest.digest()
+
+
+def _there(scratch: Scratch, key: str) -> bool:
+    try:
+        scratch.store.get(key)
+    except ObjectNotFound:
+        return False
+    return True

@@ -1,0 +1,73 @@
+"""The content and the kind of the store at a URL."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from loader.dataset.log.marker import MARKER, PROBES, check_root
+from loader.errors import FormatTooNew, NotARoot
+from loader.storage import Store
+
+from .azure_container import azure_container, azure_endpoint
+from .clock import server_clock
+from .filesystem import disk_clock, durability, file_system, links, names, renames, space
+from .finding import Finding, fail, note, ok, warn
+from .gcs_bucket import gcs_bucket, gcs_endpoint
+from .s3_bucket import s3_bucket, s3_endpoint
+
+PROVIDERS = {
+    "s3": (s3_endpoint, s3_bucket),
+    "s3a": (s3_endpoint, s3_bucket),
+    "gs": (gcs_endpoint, gcs_bucket),
+    "gcs": (gcs_endpoint, gcs_bucket),
+    "az": (azure_endpoint, azure_container),
+    "abfs": (azure_endpoint, azure_container),
+    "abfss": (azure_endpoint, azure_container),
+}
+"""Scheme -> the functions that return its server's URL and yield its settings; both take a URL and options."""
+
+DISK = (space, links, durability, renames, names, disk_clock)
+
+
+def root(store: Store) -> Iterator[Finding]:
+    """Check whether a root is there, could be made, or not. 1 request, and 1 listing where there is none."""
+    try:
+        check_root(store)
+    except FormatTooNew as error:
+        yield fail("root", str(error), "upgrade penstock before this root is used")
+    except NotARoot as error:
+        other = next((one.key for one in store.list("") if not one.key.startswith(PROBES)), None)
+        if other is None:
+            yield ok("root", "nothing is there: the first root.write() makes it a root")
+        elif other == MARKER:
+            yield fail("root", str(error), f"restore {MARKER} from a mirror or a backup")
+        else:
+            do = "give an empty prefix below this one: a root is never made among other things"
+            yield warn("root", f"no root, and it holds other things ({other} ...)", do)
+    else:
+        yield ok("root", "a root is there, of a format that this penstock reads")
+
+
+def clock(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
+    """Check the server's clock; nothing for a store without a provider. Raises: InvalidStore; MissingDependency."""
+    provider = PROVIDERS.get(url.split("://", 1)[0])
+    if provider and "fsspec" not in options and (where := provider[0](url, options)):
+        yield from server_clock(where)
+
+
+def settings(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield findings about a bucket's settings; nothing for a store without a bucket.
+
+    Raises: InvalidStore; MissingDependency.
+    """
+    provider = PROVIDERS.get(url.split("://", 1)[0])
+    if "fsspec" in options:
+        yield note("settings", "opened through fsspec: what a bucket's owner has set was not asked for")
+    elif provider:
+        yield from provider[1](url, options)
+
+
+def disk(folder: str) -> Iterator[Finding]:
+    """Yield a folder's file system, tried out in that folder. Raises: OSError."""
+    yield from file_system(folder)
+    for look in DISK:
+        yield from look(folder)

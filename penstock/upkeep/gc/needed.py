@@ -1,0 +1,244 @@
+"""The versions that must stay, as somebody can open or claim them, and the objects that these are made of.
+
+A file that cannot be read, and names a version's objects, means either that nothing may be deleted, or that a collector
+took the file. Only a file that a collector may have taken is passed over: a missing one, of a retired version that
+leases alone keep. Such a version may have come back to life in the middle of a sweep. No collector takes the files of
+versions that the log keeps, unless they are on the record of deletions, as those of a version that was given up.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from loader.dataset.leases.lease import LeaseRecord
+from loader.dataset.log.state import State, VersionRecord
+from loader.dataset.shards.seal import seal_path
+from loader.dataset.tables.manifest import read_manifest
+from loader.dataset.tables.parquet import TableFile, get_table
+from loader.dataset.tables.references import table_references
+from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
+from loader.storage import Store
+from loader.storage.placed import FOREIGN
+
+from ...progress import progress
+from .deleted_record import read_swept
+from .listing import stretch
+
+logger = logging.getLogger(__name__)
+
+
+def claims(state: State, condemned: Collection[str] = ()) -> dict[str, list[str]]:
+    """Return id -> claims, in words, on the versions that the log keeps though they be retired.
+
+    Claims are tags, aliases, holds, and open transactions whose parent it is. condemned: as for `protected`.
+    """
+    found: dict[str, list[str]] = defaultdict(list)
+    for ref in state.refs.values():
+        record = state.version(ref.dataset, ref.number)
+        if record is not None and record.id not in condemned:
+            found[record.id].append(f"{ref.ref_kind} {ref.name!r}")
+    for hold in state.holds:
+        record = state.version(hold.dataset, hold.number)
+        if record is not None:
+            found[record.id].append(f"a hold by {hold.by!r}")
+    for txn in state.txns.values():
+        if txn.status == "open" and txn.parent:
+            found[txn.parent].append(f"open transaction {txn.txn}, as its parent")
+    return dict(found)
+
+
+class Unreadable:
+    """Decides about files of the versions that stay, by this state, that cannot be read.
+
+    condemned: as for `protected`. mirror: whether the store is one. Versions retired before the copy may never have
+    come to a mirror, nor to a root that became the primary later.
+    """
+
+    def __init__(self, store: Store, state: State, condemned: Collection[str], *, mirror: bool) -> None:
+        self._store, self._claims = store, claims(state, condemned)
+        moved = 0 if state.primary is None else state.primary.n
+        self._copied = state.n if mirror else moved
+
+    def rank(self, record: VersionRecord) -> int:
+        """Return 2 for a version that can be opened, 1 for a retired one that the log keeps, 0 for others.
+
+        Leases alone keep the others. Among versions that share a file, the highest rank decides whether it may be done
+        without.
+        """
+        return 2 if record.retired is None else int(record.id in self._claims)
+
+    def without(self, record: VersionRecord, path: str, error: ObjectNotFound | Corrupt) -> None:
+        """Log that a file which cannot be read is done without, or raise the error with advice."""
+        if (
+            isinstance(error, ObjectNotFound)
+            and record.retired is not None
+            and self._may_be_gone(record, path)
+        ):
+            logger.warning("%s is retired and %s is gone; what that names is not kept", record.name, path)
+            return
+        error.add_note(self._what_to_do(record))
+        raise error
+
+    def _may_be_gone(self, record: VersionRecord, path: str) -> bool:
+        if record.id not in self._claims or record.n <= self._copied:
+            return True
+        return any(path in table["key"].to_pylist() for table in read_swept(self._store))
+
+    def _what_to_do(self, record: VersionRecord) -> str:
+        who = self._claims.get(record.id, [])
+        if record.retired is None:
+            is_kept, end = "can be opened", "retire the version"
+        else:
+            is_kept = f"is retired and kept by {', '.join(who or ['a lease'])}"
+            end = f"release its holds, abort its transactions, and penstock gc sweep --give-up {record.name}"
+        return (
+            f"{record.name} {is_kept}, and what it is made of cannot be told, so nothing is collected: restore the "
+            f"file from a mirror or a versioned bucket; where it is nowhere, {end}"
+        )
+
+
+READ_AHEAD = 16
+
+
+def protected(
+    state: State, leases: Iterable[LeaseRecord], condemned: Collection[str] = ()
+) -> dict[str, VersionRecord]:
+    """Return id -> version of those that stay.
+
+    Such a version is not retired, or is named by a tag or alias, leased, held, or the parent of an open transaction.
+    condemned: ids that neither a name nor a lease keeps once they are retired: a takedown's.
+    """
+    kept = {one.id: one for versions in state.datasets.values() for one in versions if one.retired is None}
+    leased = [id for lease in leases for id in lease.versions if id not in condemned]
+    claimed = map(state.by_id, [*claims(state, condemned), *leased])
+    return kept | {one.id: one for one in claimed if one is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class References:
+    """The objects that some versions are made of."""
+
+    paths: pa.Array
+    """Their keys: large_string, ascending."""
+    owners: Mapping[str, str]
+    """Dataset -> owner, as the producer of its newest version among them says."""
+
+    def within(self, keys: pa.Array) -> pa.Array:
+        """Return bool for each of `keys`, ascending large_string: whether it is referenced."""
+        return pc.is_in(keys, value_set=self.paths[stretch(self.paths, keys)])
+
+
+def references(store: Store, records: Sequence[VersionRecord], lost: Unreadable) -> References:
+    """Return every object of these versions. A request per version, and one per table of shards, which versions share.
+
+    lost: decides about a file that cannot be read. Memory: 0.2 KB per object. Raises: ObjectNotFound, Corrupt for a
+    version whose files cannot be done without: its objects cannot be told, so nothing may be deleted.
+    """
+    paths: set[str] = set()
+    tables: dict[str, tuple[TableFile, VersionRecord]] = {}
+    foreign: dict[str, tuple[TableFile, VersionRecord]] = {}
+    newest: dict[str, tuple[int, str]] = {}
+    with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-collect") as pool:
+        found = pool.map(lambda record: _manifest(store, record, lost), records)
+        for record, manifest in zip(records, progress(found, "versions", total=len(records)), strict=True):
+            if manifest is None:
+                continue
+            paths.add(record.manifest)
+            paths.update(one.path for one in table_references(manifest))
+            for files, found_in in ((manifest["shards"], tables), (manifest.get("foreign", ()), foreign)):
+                for file in files:
+                    _, other = found_in.get(file["path"], (None, record))
+                    found_in[file["path"]] = TableFile.from_json(file), max(other, record, key=lost.rank)
+            newest[record.dataset] = max(
+                newest.get(record.dataset, (0, "")), (record.number, _owner(manifest))
+            )
+        shards = [*_shards(store, tables.values(), lost, pool)]
+        here = pa.concat_arrays([pa.array([], pa.large_string()), *shards])
+        objects = [*_objects(store, foreign.values(), here, lost, pool)]
+    every = pa.concat_arrays([pa.array(sorted(paths), pa.large_string()), here, *objects])
+    return References(
+        paths=every.take(pc.sort_indices(every)),
+        owners={dataset: owner for dataset, (_, owner) in newest.items() if owner},
+    )
+
+
+def owners(store: Store, state: State, kept: Collection[str], known: Mapping[str, str]) -> dict[str, str]:
+    """Return dataset -> owner, as the producer of its newest version says, retired or not.
+
+    Where its manifest is gone, `known` tells the owner, by the newest that stays. A request per dataset whose newest
+    version does not stay.
+    """
+    gone = [versions[-1] for versions in state.datasets.values() if versions and versions[-1].id not in kept]
+
+    def owner(record: VersionRecord) -> str:
+        try:
+            return _owner(read_manifest(store, record.manifest, record.sha256))
+        except (ObjectNotFound, Corrupt, FormatTooNew):
+            return known.get(record.dataset, "")
+
+    with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-collect") as pool:
+        found = dict(zip((one.dataset for one in gone), pool.map(owner, gone), strict=True))
+    return {dataset: owner for dataset, owner in {**known, **found}.items() if owner}
+
+
+def _owner(manifest: Mapping[str, Any]) -> str:
+    return str(manifest["producer"].get("owner", ""))
+
+
+def _manifest(store: Store, record: VersionRecord, lost: Unreadable) -> dict[str, Any] | None:
+    try:
+        return read_manifest(store, record.manifest, record.sha256)
+    except (ObjectNotFound, Corrupt) as error:
+        lost.without(record, record.manifest, error)
+        return None
+
+
+def _shards(
+    store: Store, tables: Collection[tuple[TableFile, VersionRecord]], lost: Unreadable, pool: Executor
+) -> Iterator[pa.Array]:
+    """Yield the paths of shards and of their indexes, and of the seals of registered ones."""
+    for table in _read(store, tables, ["path", "index_path", "index_footer_sha256"], lost, pool):
+        for name in ("path", "index_path"):
+            yield from table[name].cast(pa.large_string()).chunks
+        registered = table.filter(pc.starts_with(table["path"], FOREIGN))
+        seals = [seal_path(one["path"], one.get("index_footer_sha256")) for one in registered.to_pylist()]
+        yield pa.array(seals, pa.large_string())
+
+
+def _objects(
+    store: Store,
+    tables: Collection[tuple[TableFile, VersionRecord]],
+    shards: pa.Array,
+    lost: Unreadable,
+    pool: Executor,
+) -> Iterator[pa.Array]:
+    """Yield the paths of the registered objects of these shards, as they have in the root where they were adopted."""
+    for table in _read(store, tables, ["shard", "path"], lost, pool):
+        mine = pc.is_in(table["shard"].cast(pa.large_string()), value_set=shards)
+        yield from table["path"].filter(mine).cast(pa.large_string()).chunks
+
+
+def _read(
+    store: Store,
+    tables: Collection[tuple[TableFile, VersionRecord]],
+    columns: list[str],
+    lost: Unreadable,
+    pool: Executor,
+) -> Iterator[pa.Table]:
+    """Yield columns of the tables, but of those that can be done without."""
+
+    def read(one: tuple[TableFile, VersionRecord]) -> pa.Table | None:
+        file, record = one
+        try:
+            return get_table(store, file, columns)
+        except (ObjectNotFound, Corrupt) as error:
+            lost.without(record, file.path, error)
+            return None
+
+    yield from (table for table in pool.map(read, tables) if table is not None)

@@ -1,0 +1,277 @@
+"""Deletes condemned objects piece by piece, after a last look at each piece.
+
+Objects that are held, locked, in a folder of another user or behind a link are passed over.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from loader import Root
+from loader.dataset.leases.lease import Leases
+from loader.dataset.log.state import VersionRecord
+from loader.errors import Forbidden, StoreError, Throttled, Transient
+from loader.storage import Store
+from loader.storage.disk.unlisted_files import delete_in_place, is_unfinished
+
+from ...progress import progress
+from ...units import size
+from .clients import Clients, job_folder, job_folders, said_by
+from .deleted_record import PrimaryRecord, Record
+from .needed import Unreadable, protected, references
+from .plan import Plan
+
+AT_ONCE = 16
+DESCRIPTION = "job.json"
+"""Object of a data job's folder that goes last."""
+
+
+def delete(store: Store, keys: Sequence[str]) -> dict[str, StoreError]:
+    """Delete; return key -> error of objects that the store refuses to delete.
+
+    Stores do not tell which of many keys they refuse, so then each is deleted alone: a request per key. Raises:
+    Throttled, Transient, which are the store's and no key's; nothing is under way then.
+    """
+    if _refused(store, keys) is None:
+        return {}
+    refused: dict[str, StoreError] = {}
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-collect") as pool:
+        for start in range(0, len(keys), AT_ONCE):
+            some = keys[start : start + AT_ONCE]
+            answers = pool.map(partial(_refused, store), ([key] for key in some))
+            refused |= {key: error for key, error in zip(some, answers, strict=True) if error is not None}
+    return refused
+
+
+def _refused(store: Store, keys: Sequence[str]) -> StoreError | None:
+    """Delete; return the error, where it cannot be done."""
+    try:
+        delete_in_place(store, keys)
+    except (Throttled, Transient):
+        raise
+    except StoreError as error:
+        return error
+    return None
+
+
+logger = logging.getLogger(__name__)
+
+Check = Callable[[pa.Table], pa.Table]
+NAMED = 10
+"""Objects that are named, of those above the cap, and of those that cannot be deleted; the others are counted."""
+GIVE_UP = 10_000
+"""Objects after which no more are tried, where not one could be deleted: the right to delete is missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caps:
+    """The most that a sweep deletes."""
+
+    max_objects: int
+    """Objects."""
+    max_bytes: int
+    """Bytes; an object above this is passed over."""
+    dataset: str | None = None
+    """The dataset whose objects alone are deleted; None: all."""
+
+
+@dataclass(slots=True)
+class Swept:
+    """The result of a sweep, or of a dry run: then the objects that would be deleted."""
+
+    objects: int = 0
+    """Deleted objects."""
+    nbytes: int = 0
+    """Their bytes."""
+    why: dict[str, int] = field(default_factory=dict)
+    """Reason -> deleted objects."""
+    records: list[str] = field(default_factory=list)
+    """Keys of the records that were written."""
+    spared: int = 0
+    """Objects that the last look found to be needed again."""
+    capped: bool = False
+    """True when more was due than the caps allow, which the next sweep deletes."""
+    too_large: dict[str, int] = field(default_factory=dict)
+    """Key -> bytes of objects that no sweep under these caps deletes: the first `NAMED`."""
+    n_too_large: int = 0
+    """The number of all of these."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Key -> error of objects that the store does not delete: the first `NAMED`."""
+    n_refused: int = 0
+    """The number of all of these."""
+
+
+def sweep(
+    root: Root,
+    plan: Plan,
+    caps: Caps,
+    grace_us: int,
+    check: Check,
+    record: Record | PrimaryRecord | None,
+    at_us: int,
+) -> Swept:
+    """Delete the objects that are due, `ROWS` at a time: looked at again, put on record, deleted.
+
+    record: None deletes nothing and tells the objects that would be. A sweep that is killed at any moment leaves the
+    rest for the next one. Objects that the store refuses to delete are passed over. Raises: Forbidden where nothing may
+    be deleted; Conflict where the root was moved meanwhile; StoreError.
+    """
+    done = Swept()
+    for ripe in progress(plan.due(grace_us), "sweep", lambda table: table.num_rows, caps.max_objects):
+        if caps.dataset is not None:
+            ripe = ripe.filter(pc.equal(ripe["dataset"], caps.dataset))
+        left = _small_enough(ripe, caps, done)
+        while (mine := _within(left, caps, done)).num_rows:
+            left = left.slice(mine.num_rows)
+            checked = check(mine)
+            done.spared += mine.num_rows - checked.num_rows
+            if record is not None and checked.num_rows:
+                if key := record.append(checked, at_us):
+                    done.records.append(key)
+                checked = _deleted(root, checked, done)
+            done.objects += checked.num_rows
+            done.nbytes += pc.sum(checked["nbytes"]).as_py() or 0
+            for one in pc.value_counts(checked["why"]).to_pylist():
+                done.why[one["values"]] = done.why.get(one["values"], 0) + one["counts"]
+        if done.capped:
+            break
+    if done.n_too_large:
+        named = ", ".join(f"{key} ({size(nbytes)})" for key, nbytes in done.too_large.items())
+        logger.warning(
+            "%s: %d objects that are due were passed over, as each is larger than max_bytes, %s: %s%s; a sweep with a "
+            "larger --max-bytes deletes them",
+            root.url,
+            done.n_too_large,
+            size(caps.max_bytes),
+            named,
+            " ..." if done.n_too_large > len(done.too_large) else "",
+        )
+    if done.n_refused:
+        logger.warning(
+            "%s: %d objects that are due could not be deleted, and were passed over: %s%s",
+            root.url,
+            done.n_refused,
+            "; ".join(done.refused.values()),
+            "; ..." if done.n_refused > len(done.refused) else "",
+        )
+    return done
+
+
+def _deleted(root: Root, checked: pa.Table, done: Swept) -> pa.Table:
+    """Delete, and return the objects that were deleted. Raises: as `sweep`."""
+    # Descriptions go last: results without one could be another job's.
+    last = pc.ends_with(checked["key"], f"/{DESCRIPTION}")
+    refused: dict[str, StoreError] = {}
+    for some in (checked.filter(pc.invert(last)), checked.filter(last)):
+        if some.num_rows:
+            refused |= delete(root.store, some["key"].to_pylist())
+    if not refused:
+        return checked
+    done.n_refused += len(refused)
+    done.refused |= {key: str(refused[key]) for key in list(refused)[: NAMED - len(done.refused)]}
+    gone = checked.filter(
+        pc.invert(pc.is_in(checked["key"], value_set=pa.array(list(refused), pa.large_string())))
+    )
+    n, errors = done.n_refused, list(refused.values())
+    nothing = not done.objects and not gone.num_rows
+    if nothing and n >= GIVE_UP and all(isinstance(error, Forbidden) for error in errors):
+        errors[-1].add_note(
+            f"none of the first {n} objects that are due could be deleted; no more were tried"
+        )
+        raise errors[-1]
+    return gone
+
+
+def _small_enough(ripe: pa.Table, caps: Caps, done: Swept) -> pa.Table:
+    """Return the objects that are not larger than all that a sweep may delete.
+
+    Larger ones would be in the way of those behind them, in every sweep.
+    """
+    too_large = pc.greater(ripe["nbytes"], caps.max_bytes)
+    for row in ripe.filter(too_large).select(["key", "nbytes"]).to_pylist():
+        done.n_too_large += 1
+        if len(done.too_large) < NAMED:
+            done.too_large[row["key"]] = row["nbytes"]
+    return ripe.filter(pc.invert(too_large))
+
+
+def _within(ripe: pa.Table, caps: Caps, done: Swept) -> pa.Table:
+    """Return as many objects as the caps leave room for."""
+    total = np.cumsum(ripe["nbytes"].to_numpy()) + done.nbytes
+    fits = min(int(np.searchsorted(total, caps.max_bytes, "right")), caps.max_objects - done.objects)
+    done.capped = fits < ripe.num_rows
+    return ripe.slice(0, fits)
+
+
+def last_look(
+    root: Root,
+    clients: Clients,
+    leases: Leases,
+    kept: Mapping[str, VersionRecord],
+    condemned: Collection[str],
+    *,
+    mirror: bool,
+) -> Check:
+    """Return a filter of a plan's pieces: objects that are still not needed.
+
+    It reads the log and the leases again for each piece. kept: versions that stayed when the plan was made; condemned,
+    mirror: as for `Unreadable`. A listing and a request, where nothing moved, and one of jobs where one goes.
+    """
+    jobs = _Jobs(root.store, clients)
+
+    def check(ripe: pa.Table) -> pa.Table:
+        state = root.log.refresh()
+        living = clients.living(leases.read())
+        now = protected(state, living, condemned)
+        back = [record for id, record in now.items() if id not in kept]
+        cards = (
+            key for key in ripe["key"].to_pylist() if key.startswith("cards/") and not is_unfinished(key)
+        )
+        needed = [one.key for one in living] + [key for key in cards if _card_of(key) in now]
+        wanted = pa.array([*needed, *jobs.worked_on(ripe["key"].to_pylist())], pa.large_string())
+        if back:
+            lost = Unreadable(root.store, state, condemned, mirror=mirror)
+            wanted = pa.concat_arrays([wanted, references(root.store, back, lost).paths])
+        return ripe.filter(pc.invert(pc.is_in(ripe["key"], value_set=wanted)))
+
+    return check
+
+
+class _Jobs:
+    """Folders of data jobs that go. Memory: 0.2 KB per object of them."""
+
+    def __init__(self, store: Store, clients: Clients) -> None:
+        self._store, self._clients = store, clients
+        self._seen: dict[str, dict[str, str]] = {}  # folder -> its objects when the first of them was due
+
+    def worked_on(self, keys: Sequence[str]) -> list[str]:
+        """Return those of the keys that stay: of a job in whose folder something has changed since the look.
+
+        A description stays while its folder has objects beside the keys: results without one could be another job's.
+        """
+        mine = {folder for key in keys if (folder := job_folder(key))}
+        if not mine:
+            return []
+        now, going = job_folders(self._store), set(keys)
+        stays: set[str] = set()
+        for folder in mine:
+            there = now.get(folder, {})
+            if folder not in self._seen:
+                known = said_by(there) == self._clients.signs.said[folder][0]
+                self._seen[folder] = there if known else {}
+            if not there.items() <= self._seen[folder].items():
+                stays |= there.keys()
+            elif not there.keys() <= going:
+                stays.add(f"{folder}{DESCRIPTION}")
+        return [key for key in keys if key in stays]
+
+
+def _card_of(key: str) -> str:
+    """Return the version whose card this is."""
+    return key.split("/")[2].partition("-")[2]

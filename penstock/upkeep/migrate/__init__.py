@@ -1,0 +1,1 @@
+"""Copies of a root elsewhere: mirrors, their promotion, plain prefixes."""

@@ -1,0 +1,153 @@
+"""The cost of bringing a mirror up to date: objects, bytes, requests, money; and lists for other tools."""
+
+import shlex
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, TextIO
+
+from loader import Root
+from loader.errors import PenstockError
+from loader.storage import Store
+
+from ...units import size
+from ..copying.copy_one import requests_of
+from ..copying.items import Item
+from ..copying.journal import Journal
+from ..copying.s3_to_s3 import sends
+from .contents import new_items, new_versions
+from .prefix_copy import wanted
+from .prefix_places import FOLDER, check_places
+from .prices import Prices, prices_of
+from .target import copied_entries
+
+
+@dataclass(slots=True)
+class MigrationPlan:
+    """The cost of a migration."""
+
+    source: str
+    """URL of the source."""
+    target: str
+    """URL of the target."""
+    versions: list[str] | None = None
+    """Names of the versions to copy; None for a plain prefix."""
+    entries: int = 0
+    """Log entries to copy."""
+    objects: int = 0
+    """Objects to copy, without log entries."""
+    nbytes: int = 0
+    """Their bytes, as far as their sizes are known."""
+    reads: int = 0
+    """Requests to the source."""
+    writes: int = 0
+    """Requests to the target."""
+    egress_usd: float = 0.0
+    """Cost of the bytes that leave their provider, US dollars; 0 where none leave."""
+    requests_usd: float = 0.0
+    """Cost of the requests, US dollars."""
+    unlisted: list[str] = field(default_factory=list)
+    """Keys with a line break, which are in no list for other tools."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def add(self, item: Item, sent: bool, rclone: TextIO | None = None, s5cmd: TextIO | None = None) -> None:
+        """Count one object more, and list it. sent: as for `requests_of`."""
+        reads, writes = requests_of(item.nbytes, sent=sent)
+        self.objects += 1
+        self.nbytes += item.nbytes or 0
+        self.reads += reads
+        self.writes += writes
+        if not (rclone or s5cmd):
+            return
+        if "\n" in item.path or "\r" in item.path:  # it would be two lines, or another key
+            self.unlisted.append(item.path)
+            return
+        if rclone:
+            rclone.write(f"{item.path}\n")
+        if s5cmd:
+            both = (_quoted(f"{place}/{item.path}") for place in (self.source, self.target))
+            s5cmd.write(f"cp --raw {' '.join(both)}\n")  # --raw: `*`, `?` and `[` are letters of a key
+
+    def price(self, egress: float | None) -> None:
+        """Set the costs by list prices. egress: USD per GB instead of the list price."""
+        here, there = prices_of(self.source), prices_of(self.target)
+        leaves = Prices() if here == there and egress is None else here
+        leaves = leaves if egress is None else replace(leaves, egress=egress)
+        self.egress_usd = self.nbytes / 1e9 * leaves.egress
+        self.requests_usd = (self.reads * here.read + self.writes * there.write) / 1000
+
+    def to_text(self) -> str:
+        of_root = f"{len(self.versions)} versions, " if self.versions is not None else ""
+        log = f", {self.entries} log entries" if self.versions is not None else ""
+        unlisted = (
+            f"\n{len(self.unlisted)} keys have a line break and are in no list (the first: {self.unlisted[0]!r}): "
+            "rename them at the source; `penstock migrate run` refuses them too"
+            if self.unlisted
+            else ""
+        )
+        return (
+            f"{self.source} -> {self.target}\n{of_root}{self.objects} objects, {size(self.nbytes)}{log}\n"
+            f"{self.reads} reads, {self.writes} writes; by list prices "
+            f"{self.egress_usd:.2f} USD for egress, {self.requests_usd:.2f} USD for requests{unlisted}"
+        )
+
+
+def plan_migration(
+    root: Root,
+    target: Store,
+    *,
+    egress: float | None = None,
+    rclone: TextIO | None = None,
+    s5cmd: TextIO | None = None,
+) -> MigrationPlan:
+    """Return the cost of bringing the mirror at `target` up to date.
+
+    The lists are for data alone: `penstock migrate run` then checks it, and copies the log. A key with a line break is
+    in neither, and in `unlisted`.
+
+    egress: USD per GB instead of the list price.
+    rclone: gets paths for `rclone copy --files-from-raw`.
+    s5cmd: gets commands for `s5cmd run`.
+
+    Raises: as `copied_entries`; what reading a manifest or table of the source raises.
+    """
+    source, state = root.store, root.state
+    after = copied_entries(source, target)
+    names = [one.name for one in new_versions(state, after)]
+    found = MigrationPlan(source=source.url, target=target.url, versions=names, entries=state.n - after)
+    found.reads = found.writes = found.entries
+
+    def failed(path: str, error: PenstockError) -> None:
+        raise error
+
+    for item in new_items(source, target, state, after, failed, lambda *_: None):
+        found.add(item, sends(source, target, item), rclone, s5cmd)
+    found.price(egress)
+    return found
+
+
+def plan_prefix(
+    source: Store,
+    target: Store,
+    *,
+    scratch: str | None = None,
+    egress: float | None = None,
+    rclone: TextIO | None = None,
+    s5cmd: TextIO | None = None,
+) -> MigrationPlan:
+    """Return the cost of copying a plain prefix, by two listings. Raises: as `check_places`; what listing raises."""
+    check_places(source, target)
+    found = MigrationPlan(source=source.url, target=target.url)
+    with Journal(target, FOLDER, scratch) as journal:
+        for item in wanted(source, target, journal):
+            found.add(item, sends(source, target, item), rclone, s5cmd)
+    found.price(egress)
+    return found
+
+
+def _quoted(url: str) -> str:
+    """Return a URL as one word of a command for `s5cmd run`, which reads words as a shell does.
+
+    It cuts a line at ` #` before that, also between quotes, so those two characters are kept apart.
+    """
+    return shlex.quote(url).replace(" #", " '\"#\"'")

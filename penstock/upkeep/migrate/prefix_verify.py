@@ -1,0 +1,174 @@
+"""The check that a plain prefix arrived: both listings, the manifest, and with `full` every byte."""
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from loader.errors import PenstockError
+from loader.storage import Store
+from loader.storage.cloud.s3_puts import differ
+from loader.storage.shared.threads import DaemonPool
+from loader.storage.stream import MAX_BYTES
+
+from ...progress import progress
+from ...units import size
+from ..copying.digest import Digest, in_words
+from ..copying.items import Copied
+from ..copying.journal import Journal
+from .prefix_copy import Sides, both_sides, is_marker, left_out
+from .prefix_places import FOLDER, check_places
+
+AT_ONCE = 16
+
+
+@dataclass(slots=True, kw_only=True)
+class PrefixVerdict:
+    """The result of a check of a plain prefix."""
+
+    source: str
+    """URL of the source."""
+    target: str
+    """URL of the target."""
+    full: bool
+    """True where every byte was read."""
+    checked: int = 0
+    """Objects of the source that are at the target."""
+    nbytes: int = 0
+    """Their bytes."""
+    read: int = 0
+    """Objects whose bytes were compared; without `full` those whose two ETags differ and may both be MD5s."""
+    unhashed: int = 0
+    """Objects that were taken by their size and that nobody has read."""
+    extra: int = 0
+    """Objects at the target that the source does not have."""
+    problems: dict[str, str] = field(default_factory=dict)
+    """Key -> what is wrong."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def to_text(self) -> str:
+        how = f"{self.read} of them read"
+        if not self.full:
+            how = f"sizes and ETags{f', {how}' if self.read else ''} (--full reads every byte)"
+        lines = [
+            f"{self.source} -> {self.target}: {self.checked} objects ({size(self.nbytes)}) are there, {how}; "
+            f"{self.extra} others at the target; {len(self.problems)} problems",
+            *(f"  {key}: {what}" for key, what in self.problems.items()),
+        ]
+        if self.unhashed:
+            lines.append(f"  {self.unhashed} were taken by their size: --full compares them with the source")
+        return "\n".join(lines)
+
+
+def verify_prefix(source: Store, target: Store, *, full: bool, scratch: str | None = None) -> PrefixVerdict:
+    """Compare the target with the source, and with what was noted when it was copied.
+
+    full: read all of the target and hold it against the hash that was taken of the source's bytes. An object without a
+    hash is read at the source too, and noted.
+
+    Without `full` an object is read where its two ETags differ and may both be MD5s. That ends once bytes turn out the
+    same under such a pair: there (with KMS) ETags say nothing.
+
+    Raises: as `check_places`; what listing raises.
+    """
+    check_places(source, target)
+    found = PrefixVerdict(source=source.url, target=target.url, full=full)
+    pool, refused = DaemonPool(AT_ONCE, "penstock-verify"), dict[str, str]()
+    try:
+        with Journal(target, FOLDER, scratch) as journal:
+            waiting: list[tuple[Sides, Future[str]]] = []
+            etags_tell = True
+
+            def take() -> None:
+                nonlocal etags_tell
+                sides, said = waiting.pop(0)
+                if _take(sides, said.result(), found, journal) and _differ(sides):
+                    etags_tell = False
+
+            def seen() -> Iterator[Sides]:
+                for sides in both_sides(source, target, journal, refused.__setitem__):
+                    if _is_there(source, sides, found) and (full or (etags_tell and _differ(sides))):
+                        waiting.append((sides, pool.submit(_compare, source, target, sides)))
+                    while len(waiting) >= 4 * AT_ONCE:
+                        take()
+                    yield sides
+
+            for _ in progress(seen(), "verify"):
+                pass
+            while waiting:
+                take()
+            if full:
+                journal.keep()
+        refused.update(left_out(source))
+        found.problems.update((path, f"never copied: {why}") for path, why in refused.items())
+    finally:
+        pool.dismiss()
+    return found
+
+
+def _is_there(source: Store, sides: Sides, found: PrefixVerdict) -> bool:
+    """Count and judge a key by what the listings say. Returns whether its bytes can be compared."""
+    here, there, noted = sides.source, sides.target, sides.noted
+    if here is None:
+        found.extra += 1
+        return False
+    if there is None:
+        if not is_marker(source, here):
+            found.problems[sides.key] = "not at the target: run the migration again"
+        return False
+    if there.nbytes != here.nbytes:
+        found.problems[sides.key] = f"{there.nbytes} bytes at the target, {here.nbytes} at the source"
+        return False
+    found.checked += 1
+    found.nbytes += here.nbytes
+    found.unhashed += noted is None or not noted.digest
+    if noted is not None and noted.etag != here.etag:
+        found.problems[sides.key] = (
+            "another object at the source than was copied (its ETag): run the migration again"
+        )
+    return True
+
+
+def _differ(sides: Sides) -> bool:
+    """Return whether the ETags of both sides say that they are not the same, if they are MD5s."""
+    return bool(sides.source and sides.target and differ(sides.source.etag, sides.target.etag))
+
+
+def _compare(source: Store, target: Store, sides: Sides) -> str:
+    """Return the digest of the target's bytes, or "!" and what is wrong with them."""
+    try:
+        assert sides.target is not None
+        right, where = sides.noted.digest if sides.noted else "", "when it was copied"
+        there = _digest(target, sides.key, sides.target.nbytes, right)
+        if not right:
+            right, where = _digest(source, sides.key, sides.target.nbytes, there), "at the source"
+    except PenstockError as error:
+        return f"!{error}"
+    return there if there == right else f"!{in_words(there)} at the target, {in_words(right)} {where}"
+
+
+def _take(sides: Sides, said: str, found: PrefixVerdict, journal: Journal) -> bool:
+    """Count what `_compare` said of a key. Returns whether its bytes are right."""
+    if said.startswith("!"):
+        found.problems[sides.key] = said[1:]
+        return False
+    found.read += 1
+    if sides.noted is None or not sides.noted.digest:
+        assert sides.source is not None
+        found.unhashed -= 1
+        if found.full:
+            journal.add(
+                Copied(path=sides.key, nbytes=sides.source.nbytes, digest=said, etag=sides.source.etag)
+            )
+    return True
+
+
+def _digest(store: Store, key: str, nbytes: int, like: str) -> str:
+    """Return the digest of an object's bytes. like: the digest to compare it with; "" takes SHA-256."""
+    digest, etag = Digest(like, "sha256"), None
+    for offset in range(0, nbytes, MAX_BYTES):
+        data, etag = store.get_range(key, offset, min(MAX_BYTES, nbytes - offset), etag)
+        digest.update(data)
+    return str(digest)

@@ -1,0 +1,175 @@
+"""Cut over: a mirror becomes the primary, and the primary a mirror of it.
+
+Killed at any step, a second run goes on, and at no moment two places accept appends:
+
+1. The mirror is brought up to date and verified: its log's chain, and what its versions are made of. Its store proves
+   that it creates no object twice: a root needs that.
+2. The primary's log is closed by an entry `primary`, appended as all entries are. A writer behind it has to find its
+   token in the marker of the place that he writes to, and it is nowhere yet.
+3. The mirror is brought up to date again, the log with that entry last.
+4. The mirror's marker gets the token: now it is the primary.
+5. The marker of what was the primary says `mirror_of`.
+
+Markers decide nothing by being replaced: one that comes too late has a token that is not the last.
+"""
+
+from dataclasses import dataclass
+
+from loader import Root
+from loader.dataset.log.append import append
+from loader.dataset.log.entries import entry_key
+from loader.dataset.log.log import Log
+from loader.dataset.log.marker import MIRROR_OF, check_root, is_primary, prove_create_only
+from loader.dataset.log.rules import decide_primary
+from loader.dataset.root import root_over
+from loader.errors import Conflict, Corrupt
+from loader.storage import Store
+
+from ..copying.copy_many import Copies
+from ..copying.rate_limit import Pace
+from ..verify.log import check_log
+from ..verify.root import verify_root
+from .run import Report, migrate
+from .target import make_mirror_of, make_primary
+
+HINTS = "log/state-"
+
+
+@dataclass(slots=True, kw_only=True)
+class Promotion(Copies):
+    """The result of a promotion."""
+
+    former: str
+    """URL of the former primary; the target's own where that was not asked."""
+    closed: int = 0
+    """Number of the log entry that closed the former primary; 0 where that was not reached."""
+    promoted: bool = False
+    """True once the target is the primary."""
+    entries: int = 0
+    """Entries of the target's log."""
+    open_txns: tuple[str, ...] = ()
+    """Ids of transactions that were not committed, which begin anew there."""
+
+    def to_text(self) -> str:
+        lines = self.lines()
+        if self.promoted:
+            lines.append(f"{self.target} is the primary from log entry {self.closed} on: write there")
+            lines.append(
+                f"{self.former} is a mirror of it now"
+                if self.former != self.target
+                else "the former primary was not asked: what it had behind that entry is lost, and should it come "
+                "back, nobody may write there before `penstock migrate run` has made a mirror of it"
+            )
+        elif self.closed:
+            lines.append(
+                f"{self.former} is closed (log entry {self.closed}) and nobody can write yet: run this again"
+            )
+        else:
+            lines.append(f"{self.former} is still the primary: nothing was moved")
+        if self.open_txns:
+            lines.append(f"{len(self.open_txns)} transactions were not committed: begin them again there")
+        return "\n".join(lines)
+
+
+def promote(
+    root: Root, target: Store, pace: Pace, *, at_once: int = 16, scratch: str | None = None
+) -> Promotion:
+    """Make the mirror at `target` the primary of the root, and the root's place its mirror.
+
+    Raises: Conflict where the root is a mirror itself, or is on its way to another place, or the target is no mirror of
+    it; InvalidStore, before anything is closed, where the target's create-only writes are not; as `migrate` and
+    `verify_root`.
+    """
+    source, state = root.store, root.state
+    done = Promotion(target=target.url, former=source.url)
+    moved = state.primary
+    if is_verified := is_primary(source, state):
+        if not _copied(done, migrate(root, target, pace, at_once=at_once, scratch=scratch)):
+            return done
+        if not _verified(done, target):
+            return done
+        prove_create_only(target)  # as at a root's first publish; behind the next line there is no way back
+        moved = root.log.move(target.url)
+    elif moved is None:
+        raise Conflict(
+            f"{source.url} is a mirror of {root.mirror_of}: give the primary as --root; where it is gone for good, "
+            "--primary-is-gone"
+        )
+    done.closed = moved.n
+    if not _is_promoted(target):
+        if moved.url != target.url:
+            raise Conflict(
+                f"{source.url} is on its way to {moved.url} (log entry {moved.n}) and not to {target.url}: run "
+                f"penstock migrate promote {moved.url}"
+            )
+        if not _copied(done, migrate(root, target, pace, at_once=at_once, scratch=scratch)):
+            return done
+        if target.get(entry_key(moved.n)).data != source.get(entry_key(moved.n)).data:
+            raise Conflict(f"{target.url}/{entry_key(moved.n)} is not the entry of {source.url}")
+        if not is_verified and not _verified(done, target):
+            return done
+        make_primary(target, moved.token)
+    make_mirror_of(source, target.url)
+    return _promoted(done, target)
+
+
+def promote_alone(target: Store) -> Promotion:
+    """Make a mirror the primary without asking its primary, which is gone for good.
+
+    Versions that were not copied are lost. Should the former primary come back, it has to become a mirror (`migrate`)
+    before anybody writes to it.
+
+    Raises: Conflict for a place that is no mirror; Corrupt where its log is damaged; NotARoot; InvalidStore where its
+    create-only writes are not; what the store raises.
+    """
+    marker, state = check_root(target), Log(target).state
+    done = Promotion(target=target.url, former=target.url)
+    moved = state.primary
+    if MIRROR_OF not in marker and not (moved is not None and is_primary(target, state)):
+        raise Conflict(f"{target.url} is no mirror: its marker names no primary")
+    if MIRROR_OF in marker:
+        if moved is None or moved.url != target.url:  # else it was on its way here
+            for problem in check_log(target, set(), set())[1]:  # what else is lost is lost
+                raise Corrupt(f"{target.url}/{problem.address}: {problem.what}")
+            prove_create_only(target)
+            was = str(marker[MIRROR_OF])
+            state = append(target, state, lambda _: decide_primary(target.url, was, gone=True)).state
+            moved = state.primary
+        assert moved is not None
+        make_primary(target, moved.token)
+    assert moved is not None
+    done.closed = moved.n
+    return _promoted(done, target)
+
+
+def _is_promoted(target: Store) -> bool:
+    """Return whether the target is the primary already; false where its log is damaged: `_verified` names the entry."""
+    try:
+        there = Log(target).state
+    except Corrupt:
+        return False
+    return there.primary is not None and is_primary(target, there)
+
+
+def _copied(done: Promotion, report: Report) -> bool:
+    done.copied += report.copied
+    done.nbytes += report.nbytes
+    done.skipped += report.skipped
+    done.failures = report.failures
+    done.entries = report.entries
+    return not report.failures
+
+
+def _verified(done: Promotion, target: Store) -> bool:
+    """Return whether the mirror is sound, by `penstock verify` without `--full`. Hints do not count."""
+    with root_over(target) as mirror:
+        problems = verify_root(mirror).problems
+    done.failures = {one.address: one.what for one in problems if not one.address.startswith(HINTS)}
+    return not done.failures
+
+
+def _promoted(done: Promotion, target: Store) -> Promotion:
+    state = Log(target).state
+    done.promoted, done.entries = is_primary(target, state), state.n
+    done.open_txns = tuple(txn.txn for txn in state.txns.values() if txn.status == "open")
+    return done

@@ -1,0 +1,1 @@
+"""Takedowns: remove what the denied names touch, and prove it."""

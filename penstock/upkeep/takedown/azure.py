@@ -1,0 +1,84 @@
+"""Remains of deleted blobs on Azure: soft-deleted blobs, versions, snapshots, uncommitted blocks.
+
+`Kept` and `Unseen` say for every kind of store what is kept, or cannot be known.
+
+Listed with azure-storage-blob, with the credentials that the root's own store finds in the environment. Settings would
+not tell: what was deleted while soft delete or versioning was on stays after it is off.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loader.storage.cloud.azure import azure_config
+from loader.storage.options import bucket_and_prefix
+
+from ..doctor.azure_container import azure_credential, azure_endpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """Bytes of a deleted object that a store keeps."""
+
+    path: str
+    """Path of the object."""
+    what: str
+    """The kind of bytes, in words."""
+    until: str
+    """Reason why it cannot be deleted here; "" where it can."""
+    delete: Callable[[], object] | None = None
+    """Deletes it, where `until` is ""; None where penstock cannot."""
+
+
+class Unseen(Exception):
+    """A store's remains of deleted objects cannot be looked at; the text says why."""
+
+
+SEEN = ["snapshots", "versions", "deleted", "deletedwithversions", "uncommittedblobs"]
+
+
+def kept_by_azure(url: str, paths: Sequence[str]) -> Iterator[Kept]:
+    """Yield the remains of these paths. Costs a request per path, and one for the account.
+
+    Raises: Unseen where they cannot be listed; InvalidStore.
+    """
+    try:
+        from azure.core.exceptions import AzureError
+        from azure.storage.blob import BlobServiceClient
+    except ImportError:
+        raise Unseen(
+            "azure-storage-blob lists them, and is not there: pip install 'penstock-data[azure]'"
+        ) from None
+    place, prefix = bucket_and_prefix(url)
+    container, _, host = place.partition("@")
+    config, _ = azure_config(url, {}, host)
+    under = f"{prefix}/" if prefix else ""
+    if not (endpoint := azure_endpoint(url, {})):
+        raise Unseen("neither the URL nor the environment names the account")
+    try:
+        with BlobServiceClient(endpoint, credential=azure_credential(config)) as service:
+            if service.get_account_information()["is_hns_enabled"]:
+                raise Unseen("an account with a hierarchical namespace does not list what it has deleted")
+            blobs = service.get_container_client(container)
+            for path in paths:
+                yield from _of(blobs, under + path, path)
+    except (AzureError, ImportError, ValueError) as error:
+        raise Unseen(f"they cannot be listed: {type(error).__name__}") from None
+
+
+def _of(blobs: Any, name: str, path: str) -> Iterator[Kept]:
+    """Yield everything but the blob that a reader gets."""
+    for one in blobs.list_blobs(name_starts_with=name, include=SEEN):
+        if one.name != name:
+            continue
+        if one.deleted:
+            days = one.remaining_retention_days
+            yield Kept(path=path, what="a deleted blob", until=f"soft delete keeps it for {days} more days")
+        elif one.snapshot:
+            yield Kept(path=path, what=f"snapshot {one.snapshot}", until="delete it with Azure's own tools")
+        elif one.has_versions_only or (one.version_id and not one.is_current_version):
+            what = f"noncurrent version {one.version_id or ''}".rstrip()
+            yield Kept(path=path, what=what, until="delete it with Azure's own tools")
+        elif not blobs.get_blob_client(name).exists():
+            until = "Azure forgets them a week after the last of them"
+            yield Kept(path=path, what="blocks that were never committed", until=until)

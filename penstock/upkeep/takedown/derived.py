@@ -1,0 +1,148 @@
+"""Objects made of versions with samples that are taken down: cards, gate pages, plans, views, packs, lists, ledgers.
+
+No version needs them to be read, and all but lists and ledgers are made again when they are asked for.
+"""
+
+import json
+import re
+from collections.abc import Collection, Iterable
+from html.parser import HTMLParser
+
+from loader.dataset.log.state import VersionRecord
+from loader.dataset.tables.parquet import parse_table, table_facts
+from loader.storage import Store
+
+from ...card.stored import card_folder
+from ...denied.hashed_names import TAKEN_DOWN, Marks
+from .recorded_edits import Edits
+
+_VIEW = re.compile(rb'"w-([0-9a-f]{64})"')
+_LIST = re.compile(rb'"list":"([0-9a-f]{64})"')
+
+
+def page_edits(store: Store, dataset: str, marks: Marks, *, everything: bool) -> Edits:
+    """Return the deletion of the pages of the gate that name a sample, text by text.
+
+    With `everything` the others go too, which may show one, also of batches that no version has. Those may come again.
+    Raises: StoreError.
+    """
+    named: list[str] = []
+    others: list[str] = []
+    for info in store.list(f"gates/{dataset}/"):
+        (named if page_names(store.get(info.key).data, marks) else others).append(info.key)
+    return Edits(deletes=tuple(named), remade=tuple(others) if everything else ())
+
+
+def page_names(data: bytes, marks: Marks) -> bool:
+    """Return whether a text of an HTML page is, or holds, a name."""
+    page = _Texts()
+    page.feed(data.decode(errors="replace"))
+    page.close()
+    return any(marks.names(text) for text in page.texts)
+
+
+class _Texts(HTMLParser):
+    """The texts that a reader of the page sees, unescaped, as the page divides them, and those in place of pictures."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.texts: set[str] = set()
+
+    def handle_data(self, data: str) -> None:
+        """Add a text between two tags; of a list of keys, each."""
+        self.texts |= {data.strip(), *data.strip().split(", ")}
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Add the texts that stand for a picture."""
+        self.texts |= {value for name, value in attrs if value and name in ("alt", "title")}
+
+
+def derived_edits(store: Store, versions: Iterable[VersionRecord], marks: Marks) -> Edits:
+    """Return the edits of the objects made of these versions.
+
+    Cards go, plans with their views and lists, and packs that no other plan names; ledgers are rewritten. Costs a read
+    of each plan, pack and ledger. Raises: StoreError.
+    """
+    records = list(versions)
+    if not records:
+        return Edits()
+    gone = [info.key for folder in card_folders(records) for info in store.list(folder)]
+    ids = {one.id for one in records}
+    kept = b""
+    views: set[str] = set()
+    lists: set[str] = set()
+    for info in store.list("plans/"):
+        data = store.get(info.key).data
+        if plan_is_of(data, ids):
+            gone.append(info.key)
+            views |= {match.decode() for match in _VIEW.findall(data)}
+            lists |= {match.decode() for match in _LIST.findall(data)}
+        else:
+            kept += data
+    remade = []
+    for info in store.list("views/"):
+        name = info.key.removeprefix("views/").removesuffix(".parquet")
+        if name in views and name.encode() not in kept:
+            remade.append(info.key)
+    for info in store.list("packs/"):
+        said = table_facts(parse_table(store.get(info.key).data, info.key)).get("content_sha256")
+        if said is None or said.encode() not in kept:  # without: checksums of pieces, beside a table
+            remade.append(info.key)
+    for info in store.list(
+        "lists/"
+    ):  # only those that a plan of these versions names: nobody can make them again
+        name = info.key.removeprefix("lists/").removesuffix(".parquet")
+        if name in lists and name.encode() not in kept:
+            remade.append(info.key)
+    puts = _ledgers(store, ids, marks)
+    return Edits(puts=puts, deletes=tuple(gone), remade=tuple(remade))
+
+
+def card_folders(versions: Iterable[VersionRecord]) -> tuple[str, ...]:
+    """Return the folders of the cards of these versions: their pictures show samples too."""
+    return tuple(f"{card_folder(one.dataset, one.number, one.id)}/" for one in versions)
+
+
+def plan_is_of(data: bytes, ids: Collection[str]) -> bool:
+    """Return whether a plan is of one of these versions."""
+    return any(one.encode() in data for one in ids)
+
+
+def _ledgers(store: Store, ids: set[str], marks: Marks) -> dict[str, bytes]:
+    puts = {}
+    for info in store.list("ledgers/"):
+        data = store.get(info.key).data
+        if (new := ledger_without(data, ids, marks)) != data:
+            puts[info.key] = new
+    return puts
+
+
+def ledger_without(data: bytes, ids: Collection[str], marks: Marks) -> bytes:
+    """Return a ledger whose lines of these versions name nothing that is taken down, the same bytes where none does.
+
+    Text that is no line of a ledger stays.
+    """
+    return b"".join(_line(line, ids, marks) for line in data.splitlines(keepends=True))
+
+
+def _line(data: bytes, ids: Collection[str], marks: Marks) -> bytes:
+    """Return a line without the names, and without an error of a sample that is taken down, which may quote it."""
+    try:
+        line = json.loads(data)  # not by the one rule of damaged JSON: whatever can be read here is looked at
+    except (ValueError, RecursionError):
+        return data
+    if not isinstance(line, dict) or line.get("version_id") not in ids:
+        return data
+    new = dict(line)
+    for name in ("key", "substitute"):
+        if isinstance(line.get(name), str) and marks.has(line[name]):
+            new[name] = TAKEN_DOWN
+    if isinstance(line.get("error"), str):
+        of_theirs = new.get("key") != line.get("key")
+        new["error"] = TAKEN_DOWN if of_theirs else marks.without(line["error"])
+    if new == line:
+        return data
+    # Half a character, which only an escape can spell, stays one.
+    return (
+        json.dumps(new, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace") + b"\n"
+    )

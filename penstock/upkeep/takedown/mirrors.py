@@ -1,0 +1,93 @@
+"""Mirrors of a root from which a subject is taken down."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from loader import Root
+from loader.dataset.log.marker import root_id
+from loader.dataset.shards.seal import SEALS
+from loader.errors import InvalidRuntime, PenstockError
+from loader.storage import Store, is_there, open_store
+from loader.storage.placed import FOREIGN
+
+from ...denied.denied_bytes import DeniedBytes
+from ...denied.record import Place, Record
+from .excluded import FOLDER
+from .noncurrent import delete_noncurrent, noncurrent
+
+COLLECTED = ("data/", SEALS, FOREIGN)
+"""Folders of objects that readers of the mirror may need: its collector knows them."""
+
+
+def purge_mirror(url: str, record: Record, root: Store) -> int:
+    """Delete from a mirror the objects of a takedown. Returns how many objects and versions that was.
+
+    They are the cards, plans, views, packs, lists and records of exclusions that were deleted at its primary and were
+    not made there again. Records that were replaced there go too, and the next migration copies them as they are. So do
+    the versions that an S3 bucket keeps of anything that had to go. Objects of versions go by the mirror's own
+    collector, which knows who reads them.
+
+    Raises: InvalidRuntime for a place that is no mirror of this root; StoreError.
+    """
+    store = open_store(url, None)
+    if root_id(store) != root_id(root):
+        raise InvalidRuntime(f"{url} is no mirror of {root.url}: it has another root's id, or none")
+    there = [path for path in _left(store, record, root) if not path.startswith(COLLECTED)]
+    store.delete_many(there)
+    return len(there) + delete_noncurrent(store, record.paths)
+
+
+def still_there(store: Store, places: Iterable[Place]) -> list[str]:
+    """Return the paths of these places that a store has. A request for each."""
+    return [place["path"] for place in places if is_there(store, place["path"])]
+
+
+def _left(store: Store, record: Record, root: Store) -> list[str]:
+    """Return the paths that a mirror still has and must not.
+
+    An object that was made again at the primary is that of a version that is there.
+    """
+    remade = still_there(store, record.having("remade"))
+    gone = [path for path in remade if not is_there(root, path)]
+    return still_there(store, record.having("absent")) + gone + _former(store, record, root)
+
+
+def _former(store: Store, record: Record, root: Store) -> list[str]:
+    """Return the paths of records of exclusions that were replaced at the primary, and a mirror has as they were."""
+    replaced = [place for place in record.having("replaced") if place["path"].startswith(FOLDER)]
+    return [
+        path
+        for path in still_there(store, replaced)
+        if not is_there(root, path) or bytes(store.get(path).data) != bytes(root.get(path).data)
+    ]
+
+
+def mirror_places(
+    root: Root, record: Record, urls: Sequence[str], keeps_nothing: Sequence[str] = ()
+) -> Iterator[Place]:
+    """Yield each mirror that the log names, and each URL given.
+
+    The same paths have to be absent there, and nothing may be kept of them. keeps_nothing: URLs of which that is told.
+    """
+    denied = DeniedBytes(root.store, root.state.denies)
+    named = {str(body.get("url", body.get("name", body["n"]))) for body in root.state.mirrors}
+    for url in sorted(named | set(urls)):
+        place = {"check": "mirror", "what": "a mirror", "url": url}
+        if url not in urls:
+            yield {**place, "clean": False, "why": "not looked at: pass --mirror with its URL"}
+            continue
+        try:
+            store = open_store(url, None)
+            there = still_there(store, record.having("absent")) + _former(store, record, root.store)
+            there += [info.key for info in store.list(FOREIGN) if denied.has_path(info.key)]
+        except PenstockError as error:
+            yield {**place, "clean": False, "why": f"unreachable: {type(error).__name__}"}
+            continue
+        if there:
+            yield {
+                **place,
+                "clean": False,
+                "why": f"{len(there)} objects are still there, such as {there[0]}",
+            }
+        else:
+            yield {**place, "clean": True, "evidence": "none of the objects that had to go is there"}
+        yield from noncurrent(store, record.paths, told=url in keeps_nothing, mirror=url)

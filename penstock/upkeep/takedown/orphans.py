@@ -1,0 +1,149 @@
+"""Objects under data/ that no version names and that have samples which are taken down.
+
+They are leftovers of writers, parts that wait to be published, and the samples of parts as their writers handed them
+on.
+"""
+
+import re
+import tarfile
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from loader import Root
+from loader.dataset.log.state import VersionRecord
+from loader.dataset.publishing.apply_denies import Rows
+from loader.dataset.tables.parquet import TableFile, get_tables, parse_table, put_named_table, table_facts
+from loader.dataset.tables.references import references
+from loader.dataset.versions.version import open_record
+from loader.dataset.writing.redact import redact_rows, rows_of
+from loader.errors import Corrupt, ObjectNotFound
+from loader.storage import Store
+
+from ...denied.cells import scrub, taken_rows
+from ...denied.find import producer_names_some
+from ...denied.hashed_names import Marks
+from ...denied.json_text import json_object
+from ...denied.readable_versions import Whole, over_whole
+from ...denied.record import Place
+from ..gc.classify import OURS
+
+PART_SAMPLES = "part-samples"
+
+
+def left_over(root: Root, dataset: str, marks: Marks) -> Iterator[Place]:
+    """Yield the places in a dataset's transactions that no version names.
+
+    Lists them, and reads each index, table and manifest among them. All of the rest of a version that was collected in
+    part has to go: nothing in it may be left that says whose it is.
+    """
+
+    def named_by(versions: Whole) -> tuple[set[str], set[str]]:
+        whole = {record.txn for record, _ in versions}
+        named = {record.manifest for record, _ in versions}
+        for _, version in versions:
+            named |= {one.path for one in references(root.store, version.manifest)}
+        return whole, named
+
+    # The log first: what is committed while we look is not taken for one that lacks something.
+    txns = [one for one in root.state.txns.values() if one.dataset == dataset]
+    whole, named = over_whole(root, dataset, named_by)
+    for txn in sorted(txns, key=lambda one: one.txn):
+        in_part = txn.status == "committed" and txn.txn not in whole
+        keys = {info.key for info in root.store.list(f"data/{txn.txn}/")}
+        for path in sorted(keys - named):
+            known = list(_looked_at(root.store, path, keys, marks, waits=txn.status == "open"))
+            for found, what in known or (_rest(path) if in_part else ()):
+                yield {"check": "absent", "what": what, "of": dataset, "path": found}
+
+
+def _rest(path: str) -> Iterator[tuple[str, str]]:
+    """Yield (path, what it is) of an object of a version that was collected in part."""
+    if re.fullmatch(OURS, path):
+        yield path, "rest of a version that was collected in part"
+
+
+def _looked_at(
+    store: Store, path: str, keys: set[str], marks: Marks, *, waits: bool
+) -> Iterator[tuple[str, str]]:
+    """Yield (path, what it is) of the object, and of its shard where it is an index, if it has or names a sample.
+
+    Yields nothing for an object that a collector took this moment.
+
+    waits: whether it may be published yet; an object that only names samples is then rewritten by the next run, and has
+    not to go.
+    """
+    try:
+        for found, what in _with_marks(store, path, keys, marks, waits):
+            yield found, f"{what} that no version names"
+    except ObjectNotFound:
+        return
+
+
+def _with_marks(
+    store: Store, path: str, keys: set[str], marks: Marks, waits: bool
+) -> Iterator[tuple[str, str]]:
+    if path.endswith(".parquet"):
+        table = parse_table(store.get(path).data, path)
+        if any(taken_rows(table, marks)) or (not waits and scrub(table, marks) is not table):
+            yield path, table_facts(table).get("table", "table")
+            if path.endswith(".index.parquet"):
+                yield path.removesuffix(".index.parquet") + ".tar", "shard"
+    elif path.endswith(".json"):
+        if not waits and producer_names_some(json_object(store.get(path).data, path, store.url), marks):
+            yield path, "manifest"
+    elif path.endswith(".tar") and path.removesuffix(".tar") + ".index.parquet" not in keys:
+        with suppress(Corrupt):  # a proof names one that nobody can read
+            if any(marks.takes("sample", key) for key in member_keys(store, path)):
+                yield path, "shard without an index"
+
+
+def member_keys(store: Store, path: str) -> Iterator[str]:
+    """Yield the keys of a shard's members, as far as it can be read. Raises: Corrupt where it cannot."""
+    try:
+        with (
+            store.open_stream(path) as stream,
+            tarfile.open(fileobj=stream, mode="r|", ignore_zeros=True) as tar,
+        ):
+            for member in tar:
+                folder, slash, name = member.name.rpartition("/")
+                yield folder + slash + name.partition(".")[0]
+    except tarfile.TarError as error:
+        raise Corrupt(f"{store.url}/{path} is no archive that can be read to its end: {error}") from error
+
+
+def part_samples(root: Root, dataset: str, rows: Rows, marks: Marks) -> dict[str, dict[str, Any]]:
+    """Return path -> redacted table beside it, of the parts' samples tables that have samples which are taken down.
+
+    It is for records of stages that hand parts on.
+    """
+    newest = root.state.newest(dataset)
+    if newest is None or not rows:
+        return {}
+    keys = _keys(root.store, newest, rows)
+    out = {}
+    for place in list(left_over(root, dataset, marks)):
+        if place["what"].startswith(PART_SAMPLES):
+            path = place["path"]
+            try:
+                table = parse_table(root.store.get(path).data, path)
+            except ObjectNotFound:  # collected this moment
+                continue
+            new = scrub(redact_rows(table, rows_of(table, keys)), marks)
+            out[path] = put_named_table(root.store, path.rpartition("/")[0], new, PART_SAMPLES).to_json()
+    return out
+
+
+def _keys(store: Store, record: VersionRecord, rows: Rows) -> dict[str, dict[int, str]]:
+    """Return part -> row -> key in a version, of these rows and the parts that it has."""
+    files = [
+        TableFile.from_json(one)
+        for one in open_record(store, record).manifest["samples"]
+        if one["group"] == "keys"
+    ]
+    out: dict[str, dict[int, str]] = {}
+    for table in get_tables(store, files, ["part", "row", "key"]):
+        for at in table.to_pylist():
+            if at["row"] in rows.get(at["part"], ()):
+                out.setdefault(at["part"], {})[at["row"]] = at["key"]
+    return out

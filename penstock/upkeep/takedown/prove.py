@@ -1,0 +1,192 @@
+"""`penstock takedown prove`: every place that had, or may have, what is taken down, looked at now.
+
+Each is clean, with evidence, or out of reach, with the reason. One place out of reach makes the proof "incomplete".
+
+Nothing in a proof is plain text: names are keyed hashes, as in the log. `examples/recheck_takedown.py` looks at the
+same places again without a line of penstock.
+"""
+
+import hashlib
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from loader import Root
+from loader.errors import InvalidRuntime, ObjectNotFound, PenstockError
+from loader.storage import Store, is_there
+
+from ...denied.find import Found, all_datasets, find
+from ...denied.record import Place, Record, read_record
+from ...denied.registered_objects import look_at_owners
+from ...progress import progress
+from .mirrors import mirror_places
+from .node_caches import cache_places
+from .noncurrent import noncurrent
+from .raw_objects import shared_marks
+from .run import deny_entry, keys_tables
+from .scan import scanned
+
+if TYPE_CHECKING:
+    from ...compute.cluster import Cluster
+
+FORMAT = 1
+NOT_LOOKED_AT = ("retired", "replaced", "remade")
+"""Places on record that others stand for: the log's versions, the scan; views and packs may be there again."""
+Proof = dict[str, Any]
+
+
+def prove(
+    root: Root,
+    n: int,
+    *,
+    mirrors: Sequence[str] = (),
+    caches: Sequence[str] = (),
+    known: Sequence[str] = (),
+    keeps_nothing: Sequence[str] = (),
+    s3: Any = None,
+    cluster: "Cluster | None" = None,
+) -> Proof:
+    """Look at every place of a takedown. Returns the proof as JSON.
+
+    Costs a look per place, and a read of every table and JSON object under the root.
+
+    mirrors: URLs of mirrors that can be reached.
+    caches: folders of node caches.
+    known: places that somebody knows of and penstock does not, such as "backups until 2026-12-24".
+    keeps_nothing: URLs of the root or of mirrors whose operator says that the store keeps nothing of deleted objects,
+    which counts where that cannot be looked at.
+    s3: boto3's client of the root's bucket; None: one with the environment's credentials.
+    cluster: whose machines read tables and JSON objects; None: this process.
+
+    Raises: TakedownNotFound for a takedown that was not requested; InvalidRuntime for another URL in `keeps_nothing`;
+    StoreError.
+    """
+    if other := sorted(set(keeps_nothing) - {root.url, *mirrors}):
+        stores = ", ".join([root.url, *mirrors])
+        raise InvalidRuntime(f"--keeps-nothing {other[0]} is none of what is looked at: {stores}")
+    deny = deny_entry(root, n)
+    record = read_record(root.store, n)
+    tables = keys_tables(root, deny, cluster)
+    found = [find(tables, name, record.marks.get(name, ())) for name in all_datasets(root)]
+    marks = {one.dataset: one.marks for one in found}
+    verdicts = None
+    if cluster is not None:
+        from .scan_job import scan_on
+
+        verdicts = partial(scan_on, cluster, root, record, found)
+    shared = shared_marks(root, deny, [one for one in record.having("raw") if not one["deleted"]])
+    places = [
+        *_versions(root, record, found),
+        *(
+            _looked_at(root.store, place, shared)
+            for place in progress(record.places, f"prove {n}")
+            if place["check"] not in NOT_LOOKED_AT
+        ),
+        *scanned(root, record, marks, verdicts),
+        *cache_places(record, caches),
+        *mirror_places(root, record, mirrors, keeps_nothing),
+        *noncurrent(root.store, record.paths, s3, told=root.url in keeps_nothing),
+        *_checkpoints(root.store, record),
+        *(
+            {"check": "told", "what": what, "clean": False, "why": "named by whoever proved this"}
+            for what in known
+        ),
+    ]
+    return {
+        "format": FORMAT,
+        "takedown": n,
+        "root": root.url,
+        "at_us": time.time_ns() // 1000,
+        "salt": deny.salt,
+        "scope": deny.scope,
+        "hashes": sorted(deny.hashes),
+        "marks": {name: list(some) for name, some in record.marks.items()},
+        "shared": {name: sorted(one.others) for name, one in marks.items()},
+        "datasets": list(marks),
+        "txns": {one.txn: one.dataset for one in root.state.txns.values()},
+        "places": places,
+        "result": "complete" if all(place["clean"] for place in places) else "incomplete",
+    }
+
+
+def _versions(root: Root, record: Record, found: Iterable[Found]) -> Iterator[Place]:
+    """Yield every version that has, had or names what is taken down: retired, or not."""
+    ids = record.versions().union(version.id for one in found for version in one.versions)
+    for one in sorted(ids):
+        version = root.record(one, retired=True)
+        place = {"check": "retired", "what": f"version {version.name}", "of": version.dataset, "id": one}
+        if version.retired is None:
+            yield {**place, "clean": False, "why": "it is not retired: penstock takedown run --apply"}
+        else:
+            yield {
+                **place,
+                "clean": True,
+                "evidence": "retired in the log; its objects are places of their own",
+            }
+
+
+def _looked_at(store: Store, place: Place, shared: Collection[str]) -> Place:
+    """Return the place with `clean`, and `evidence` or `why`. shared: marks of raw objects that others need."""
+    try:
+        if place["check"] == "absent":
+            return _absent(store, place)
+        if place["check"] == "zeros":
+            return _zeros(store, place)
+    except PenstockError as error:
+        return {**place, "clean": False, "why": f"it could not be looked at: {type(error).__name__}"}
+    if place["check"] == "registered":
+        return look_at_owners(store, place)
+    if place["deleted"]:
+        return {**place, "clean": True, "evidence": "deleted by the takedown (--delete-raw)"}
+    if place["mark"] in shared:
+        evidence = "left at its source: something else was cut of it, or is to be, which no takedown denies"
+        return {**place, "clean": True, "evidence": evidence}
+    why = "left at its source, which is not penstock's: delete it there"
+    return {**place, "clean": False, "why": why}
+
+
+def _absent(store: Store, place: Place) -> Place:
+    if is_there(store, place["path"]):
+        return {
+            **place,
+            "clean": False,
+            "why": "still there: penstock gc deletes it after its grace, unless a hold, lease or object lock keeps it",
+        }
+    return {**place, "clean": True, "evidence": "no object at this path"}
+
+
+def _zeros(store: Store, place: Place) -> Place:
+    """Return the place after a read of each range. A version is collected some day, and this with it."""
+    found = hashlib.sha256()
+    try:
+        for offset, nbytes in place["ranges"]:
+            for start in range(offset, offset + nbytes, _BLOCK):
+                data = store.get_range(place["path"], start, min(_BLOCK, offset + nbytes - start)).data
+                if data.count(0) != len(data):
+                    return {**place, "clean": False, "why": f"bytes from {start} on are not zeros"}
+                found.update(data)
+    except ObjectNotFound:
+        return {**place, "clean": True, "evidence": "no object at this path"}
+    return {
+        **place,
+        "clean": True,
+        "evidence": f"sha256 of the ranges' bytes, all zeros: {found.hexdigest()}",
+    }
+
+
+_BLOCK = 2**24
+
+
+def _checkpoints(store: Store, record: Record) -> Iterator[Place]:
+    """Yield checkpoints whose marker names a version that had the samples: a model keeps what it learnt."""
+    ids = [one.encode() for one in sorted(record.versions())]
+    for info in store.list("checkpoints/") if ids else ():
+        if "/steps/" in info.key and any(one in store.get(info.key).data for one in ids):
+            yield {
+                "check": "told",
+                "what": "a checkpoint of a model that was trained on a version with the samples",
+                "path": info.key,
+                "clean": False,
+                "why": "models are not changed: delete it, or train again, where that is asked for",
+            }

@@ -1,0 +1,115 @@
+"""Files of raw objects beside those that name them, which a takedown deletes too: LeRobot's videos, ROS 2's messages.
+
+Which they are, the metadata of their dataset say. Those of LeRobot stay: its owner takes the episodes out of them.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+
+from loader import Root
+from loader.dataset.log.denies import DenyList
+from loader.dataset.log.state import Deny
+from loader.errors import Corrupt, InvalidRuntime, InvalidSample, InvalidStore, MissingDependency
+from loader.storage import Store, is_there, open_store
+
+from ...denied.find import all_datasets
+from ...denied.sources import joined_objects, plain_uri
+from ...formats.lerobot.dataset_layout import INFO, read_layout
+
+_ROWS = ".parquet"
+_OF_BAGS, _FRAGMENT = "metadata.yaml", ".lance"
+_UNREADABLE = (Corrupt, InvalidSample, InvalidStore, MissingDependency)
+
+
+def files_beside(alone: Mapping[str, Collection[str]], refused: dict[str, str]) -> dict[str, list[str]]:
+    """Return the URIs of the files that these raw objects alone need, each with the last object that does.
+
+    alone: URI of each raw object that is to be deleted -> the places that it may lie below.
+    refused: gets the objects whose metadata cannot be read, or whose dataset cannot without them, with the reason.
+
+    Costs a listing of each dataset, and its metadata. Raises: StoreError.
+    """
+    found, mine = dict[str, list[str]](), dict[str, dict[str, str]]()
+    for uri, places in alone.items():
+        folder, _, name = plain_uri(uri).rpartition("/")
+        if name == _OF_BAGS:
+            try:
+                found[uri] = [f"{folder}/{one}" for one in _messages(open_store(folder, None))]
+            except _UNREADABLE as error:
+                refused[uri] = f"nobody knows its files: {error}"
+        if name.endswith(_FRAGMENT) and any(open_store(folder.rpartition("/")[0], None).list("_versions/")):
+            refused[uri] = (
+                "its dataset of Lance cannot be read without it: delete its rows with Lance, compact, and clean old "
+                "versions up"
+            )
+        for folder in _above(plain_uri(uri), places) if uri.endswith(_ROWS) else ():
+            mine.setdefault(folder, {})[plain_uri(uri).removeprefix(f"{folder}/")] = uri
+    for folder, rows in sorted(mine.items()):
+        store = open_store(folder, None)
+        if not is_there(store, INFO):
+            continue
+        try:
+            for data, video in _videos(store, rows):
+                found.setdefault(rows[data], []).append(f"{folder}/{video}")
+        except _UNREADABLE as error:
+            refused |= dict.fromkeys(rows.values(), f"nobody knows its videos: {error}")
+    return found
+
+
+def objects_named(root: Root, names: Collection[str], dataset: str = "") -> list[str]:
+    """Return the URIs of the raw objects of which a further file has one of these names, keys or URIs, sorted.
+
+    dataset: of whose pipeline; "" for all. Reads the manifests of its batches. Raises: Corrupt; StoreError.
+    """
+    asked = set(names)
+    return sorted(
+        one.uri
+        for of in ([dataset] if dataset else all_datasets(root))
+        for one in joined_objects(root.store, of)
+        if not asked.isdisjoint(one.names)
+    )
+
+
+def check_whole(root: Root, deny: Deny) -> None:
+    """Raise InvalidRuntime where a takedown names a further file of a raw object that no takedown names itself.
+
+    Such an object was discovered when the takedown was not known yet. Costs as `objects_named`.
+    """
+    for dataset in all_datasets(root):
+        mine, all_ = DenyList([deny], dataset), DenyList(root.state.denies, dataset)
+        for one in joined_objects(root.store, dataset):
+            is_whole = any(all_.entry_of("raw", name) for name in (one.key, one.uri))
+            if not is_whole and any(mine.entry_of("raw", name) for name in one.names):
+                raise InvalidRuntime(
+                    f"takedown {deny.n} names a file of the raw object {one.uri}, whose samples none takes down: "
+                    f"penstock takedown request --raw {one.uri}, then run both"
+                )
+
+
+def _above(uri: str, places: Collection[str]) -> Iterator[str]:
+    """Yield the folders that an object lies in, as far as a place goes."""
+    bases = {plain_uri(place).rstrip("/") for place in places}
+    folder = uri.rpartition("/")[0]
+    while any(folder == base or folder.startswith(f"{base}/") for base in bases):
+        yield folder
+        folder = folder.rpartition("/")[0]
+
+
+def _messages(store: Store) -> list[str]:
+    """Return the names of the files of a bag. Raises: Corrupt; InvalidSample; MissingDependency; StoreError."""
+    from ...formats.episodes.rosbag import names_of  # which imports decoders of pictures
+
+    return names_of(store, store.head(_OF_BAGS)) if is_there(store, _OF_BAGS) else []
+
+
+def _videos(store: Store, mine: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield the videos that no other object of rows needs which is there, each with its last object."""
+    infos = list(store.list())
+    there = {info.key for info in infos}
+    needed: dict[str, set[str]] = {}
+    for episode in read_layout(store, infos, whole=False).episodes.values():
+        for place in episode.videos.values():
+            needed.setdefault(place.key, set()).add(episode.data)
+    for video, users in sorted(needed.items()):
+        left = users & there
+        if video in there and left and left <= set(mine):
+            yield max(left), video

@@ -1,0 +1,174 @@
+"""Raw objects at their source, which is not the root's: who else needs them, and deleting them."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from loader import Root
+from loader.dataset.log.denies import DenyList
+from loader.dataset.log.state import Deny
+from loader.dataset.tables.parquet import TableFile, get_table, parse_table
+from loader.errors import InvalidStore, ObjectNotFound
+from loader.storage import Store, open_store
+
+from ...confirmed_listing import listed_twice
+from ...denied.find import all_datasets
+from ...denied.hashed_names import TAKEN_DOWN, mark
+from ...denied.json_text import cell_texts, json_object, texts
+from ...denied.names import keys_files, waiting_tables
+from ...denied.readable_versions import Whole, over_whole
+from ...denied.record import Place, Record
+from ...denied.sources import plain_uri
+from .pipeline_tables import is_hint
+
+Uris = Mapping[str, Collection[str]]
+"""Dataset -> the raw objects that its samples which are taken down were cut of."""
+
+
+def delete_object(uri: str) -> None:
+    """Delete an object; a missing one is no error. Raises: InvalidStore for no path or URL; StoreError."""
+    place, slash, name = plain_uri(uri).rpartition("/")
+    if not slash or not name:
+        raise InvalidStore(
+            f"{uri!r} is no path or URL of an object, so it cannot be deleted; leave --delete-raw out"
+        )
+    open_store(place or "/", None).delete_many([name])
+
+
+def raw_places(deny: Deny, uris: Uris, these: Collection[str], *, deleted: bool) -> Iterator[Place]:
+    """Yield these raw objects as a record has them: one for each dataset that had samples of it."""
+    for dataset, cut_of in uris.items():
+        for uri in sorted(set(cut_of) & set(these)):
+            yield {
+                "check": "raw",
+                "what": "raw object at its source",
+                "of": dataset,
+                "mark": mark(deny.salt, dataset, uri),
+                "deleted": deleted,
+            }
+
+
+def deleted_raw(record: Record, deny: Deny, uris: Uris) -> set[str]:
+    """Return the raw objects that are on record as deleted."""
+    gone = {place["mark"] for place in record.having("raw") if place["deleted"]}
+    return {uri for dataset, some in uris.items() for uri in some if mark(deny.salt, dataset, uri) in gone}
+
+
+def used_by_others(root: Root, uris: Uris) -> set[str]:
+    """Return the raw objects that something which stays was cut of, or is to be.
+
+    - Samples of any dataset that no takedown denies, in a version or in a part that waits to be published.
+    - Batches of other datasets' pipelines, cut or not.
+
+    Without raw objects it costs nothing. Else it reads the keys of every version, what open transactions have of
+    samples, and each table and record of a pipeline. Raises: Corrupt; StoreError.
+    """
+    asked = {uri: plain_uri(uri) for some in uris.values() for uri in some}
+    plain = frozenset(asked.values())
+
+    def meant(text: str) -> set[str]:
+        if TAKEN_DOWN in text:
+            # An earlier release took a name out of an address: it may have been that of any that fits.
+            pieces = plain_uri(text).split(TAKEN_DOWN)
+            return {uri for uri in plain if _fits(uri, pieces)}
+        return {plain_uri(text)} & plain
+
+    own = {of: set(map(plain_uri, some)) for of, some in uris.items()}
+    used = _used(root, meant, own) if plain else set()
+    return {uri for uri in asked if asked[uri] in used}
+
+
+def shared_marks(root: Root, deny: Deny, places: Iterable[Place]) -> set[str]:
+    """Return the marks of those raw objects on record that something which stays was cut of by now, or is to be.
+
+    places: as `raw_places` made them. Costs and raises: as `used_by_others`.
+    """
+    own: dict[str, set[str]] = {}
+    for place in places:
+        own.setdefault(place["of"], set()).add(place["mark"])
+    asked: set[str] = set().union(*own.values())
+
+    def meant(text: str) -> set[str]:
+        spelled = (plain_uri(text), f"file://{plain_uri(text)}")
+        return {mark(deny.salt, of, one) for of in own for one in spelled} & asked
+
+    return _used(root, meant, own) if own else set()
+
+
+Meant = Callable[[str], set[str]]
+"""Text that names a raw object -> those asked for that it means."""
+
+
+def _used(root: Root, meant: Meant, own: Mapping[str, set[str]]) -> set[str]:
+    """Return the raw objects in use. own: dataset -> those that are forgotten by its own pipeline."""
+    used: set[str] = set()
+    for dataset in all_datasets(root):
+        tests = DenyList(root.state.denies, dataset)
+        # Parts first: what is published while we look is in a version then.
+        for table in waiting_tables(root, dataset):
+            used |= _staying(table, tests, meant)
+        used |= _of_versions(root, dataset, tests, meant)
+        used |= _of_pipeline(root.store, dataset, meant) - own.get(dataset, set())
+    return used
+
+
+def _fits(uri: str, pieces: list[str]) -> bool:
+    """Return whether an address is these pieces in order with something between each two.
+
+    Looks at each character about once: how many pieces there are, whoever named the object decides.
+    """
+    first, last = pieces[0], pieces[-1]
+    if not (uri.startswith(first) and uri.endswith(last)):
+        return False
+    at = len(first)
+    for piece in pieces[1:-1]:
+        found = uri.find(piece, at + 1)  # the earliest place leaves the most to those that follow
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return len(uri) - len(last) > at
+
+
+def _of_versions(root: Root, dataset: str, tests: DenyList, meant: Meant) -> set[str]:
+    def used(versions: Whole) -> set[str]:
+        files = {entry["path"]: entry for _, version in versions for entry in keys_files(version)}
+        out: set[str] = set()
+        for entry in files.values():
+            columns = [name for name in tests.columns if name in entry["columns"]]
+            out |= _staying(get_table(root.store, TableFile.from_json(entry), columns), tests, meant)
+        return out
+
+    return over_whole(root, dataset, used)
+
+
+def _staying(table: pa.Table, tests: DenyList, meant: Meant) -> set[str]:
+    """Return the raw objects of the samples in this table that no takedown denies."""
+    if "raw_uri" not in table.column_names:
+        return set()
+    found = {uri: meant(uri) for uri in pc.unique(table["raw_uri"]).drop_null().to_pylist()}
+    asked = pa.array([uri for uri, some in found.items() if some], pa.string())
+    rows = table.filter(pc.is_in(table["raw_uri"], value_set=asked))
+    stays = pa.array(tests.entries(rows) == 0, pa.bool_())
+    return set().union(*(found[uri] for uri in rows["raw_uri"].filter(stays).to_pylist()))
+
+
+def _of_pipeline(store: Store, dataset: str, meant: Meant) -> set[str]:
+    """Return the raw objects that a table, record or manifest of a batch names."""
+    out: set[str] = set()
+    for place in (f"tables/{dataset}/", f"stages/{dataset}/"):
+        for info in listed_twice(store, place):
+            if info.key.endswith((".parquet", ".json")) and not is_hint(info.key):
+                with suppress(ObjectNotFound):  # replaced, or done with
+                    out = out.union(*map(meant, set(_texts_of(store, info.key))))
+    return out
+
+
+def _texts_of(store: Store, path: str) -> Iterator[str]:
+    """Yield every text in a table or JSON object. Raises: Corrupt; StoreError."""
+    data = store.get(path).data
+    if path.endswith(".parquet"):
+        yield from cell_texts(parse_table(data, path))
+    else:
+        yield from texts(json_object(data, path, store.url))

@@ -1,0 +1,49 @@
+"""Objects that no version protects, about to be replaced or deleted: on record first, then done."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from loader.storage import Store
+
+from ...denied.record import Place, add_to_record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edits:
+    """Changes to objects that no version protects."""
+
+    puts: Mapping[str, bytes] = field(default_factory=dict)
+    """Path -> its new bytes."""
+    deletes: tuple[str, ...] = ()
+    """Paths to delete for ever."""
+    remade: tuple[str, ...] = ()
+    """Paths of views, packs and pages to delete, which may come again."""
+
+
+def do(store: Store, n: int, dataset: str, edits: Edits) -> list[str]:
+    """Put the edits on record, then make them. Returns the paths. Again is no change. Raises: StoreError."""
+    places: list[Place] = [
+        {"check": "replaced", "what": "an object without a name any more", "of": dataset, "path": path}
+        for path in edits.puts
+    ]
+    places += [
+        {"check": "absent", "what": "an object of no version", "of": dataset, "path": path}
+        for path in edits.deletes
+    ]
+    places += [
+        {
+            "check": "remade",
+            "what": "a view, pack or page, made again if asked for",
+            "of": dataset,
+            "path": path,
+        }
+        for path in edits.remade
+    ]
+    add_to_record(store, n, places)
+    for path, data in edits.puts.items():
+        store.put(path, data)
+    # First what only plans name: killed before it deletes the plans, the next run finds the rest by them.
+    for gone in (edits.remade, edits.deletes):
+        if gone:
+            store.delete_many(list(gone))
+    return [*edits.puts, *edits.remade, *edits.deletes]

@@ -1,0 +1,317 @@
+"""The version without them: the newest one once more, its samples that are taken down redacted and excluded."""
+
+import hashlib
+import secrets
+import time
+from collections.abc import Collection, Mapping
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from loader import Root, Version
+from loader.dataset.log.entries import canonical
+from loader.dataset.log.rules import CommitBody
+from loader.dataset.log.state import Deny, State, VersionRecord
+from loader.dataset.publishing.annotation_rebase import annotation_stats
+from loader.dataset.publishing.apply_denies import Rows, denied_rows, parent_denied, reason_of, renamed
+from loader.dataset.tables.annotations import REMOVED
+from loader.dataset.tables.columns import is_annotation
+from loader.dataset.tables.parquet import TableFile, get_table, get_tables, put_named_table, table_facts
+from loader.dataset.versions.version import open_record
+from loader.dataset.writing.exclude import put_exclusions
+from loader.dataset.writing.redact import (
+    Redacted,
+    redact_rows,
+    redact_shards,
+    redact_stats,
+    rows_of,
+    shard_index,
+)
+from loader.errors import Conflict
+from loader.storage.placed import PlacedStore
+
+from ...class_names import class_names
+from ...denied.cells import LABELS, class_names_without, scrub
+from ...denied.denied_bytes import DeniedBytes
+from ...denied.find import counted_again, folders, names_some
+from ...denied.hashed_names import Marks
+
+
+def transaction(root: Root, n: int, dataset: str, parent: str) -> str:
+    """Return the takedown's open transaction on the version `parent`.
+
+    It is the same one whenever the takedown goes on, until that is settled or the parent another.
+    """
+    again = 0
+    while True:
+        named = f"takedown {n} {dataset} {parent} {again}"
+        txn = hashlib.sha256(named.encode()).hexdigest()[:32]
+        known = root.state.txns.get(txn)
+        if known is None or known.status == "open":
+            return root.begin(dataset, parent=parent, txn=txn)
+        again += 1
+
+
+def publish_redacted(root: Root, dataset: str, deny: Deny, marks: Marks) -> VersionRecord | None:
+    """Commit the dataset's newest version without the samples of a takedown, and without their names.
+
+    Returns None where it has none of them, and no adopted object that holds some. Every shard of a part that has one is
+    read and written once. When somebody publishes meanwhile, that is redacted too before the commit is allowed.
+
+    Raises: NothingLeft where it has no others; Conflict; Corrupt; StoreError; Fenced when a collector took this
+    takedown for dead: run it again.
+    """
+    newest = root.state.newest(dataset)
+    if newest is None:
+        return None
+    version = open_record(root.store, newest)
+    denied = DeniedBytes(root.store, root.state.denies)
+    if not (
+        denied_rows(version, [deny])
+        or names_some(version, marks)
+        or _is_class(root, dataset, marks)
+        or denied.adopted(version)
+    ):
+        return None
+    txn = transaction(root, deny.n, dataset, newest.id)
+    made = _Redaction(root, txn, deny, marks)
+    with root.heartbeat(txn):
+        try:
+            return root.log.commit(txn, made.build)
+        except NothingLeft:
+            root.abort(txn, f"takedown {deny.n}: nothing is left of the dataset")
+            raise
+
+
+def _is_class(root: Root, dataset: str, marks: Marks) -> bool:
+    """Return whether a class is called so, by the newest version that tells any: once it is retired another has to."""
+    names = class_names(root.store, root.state.versions(dataset)) or []
+    return class_names_without(names, marks) != names
+
+
+class NothingLeft(Exception):
+    """Every sample of the newest version was taken down: there is none without them. version: its id."""
+
+    def __init__(self, version: str) -> None:
+        super().__init__(version)
+        self.version = version
+
+
+class _Redaction:
+    """Shards are redacted once, whatever is published meanwhile: each is what it was, or is new."""
+
+    def __init__(self, root: Root, txn: str, deny: Deny, marks: Marks) -> None:
+        self._store = root.store
+        self._txn, self._deny, self._marks = txn, deny, marks
+        self._attempt = ""
+        self._shards: dict[str, TableFile] = {}
+        self._denied = DeniedBytes(root.store, root.state.denies)
+
+    def build(self, state: State) -> CommitBody:
+        """Return the manifest on the newest version. Raises: NothingLeft; Conflict."""
+        # Another place each time: a part that another takedown redacted meanwhile is redacted again, to other bytes.
+        self._attempt = f"data/{self._txn}/{secrets.token_hex(8)}"
+        dataset = state.txns[self._txn].dataset
+        newest = state.newest(dataset)
+        if newest is None:
+            raise Conflict(
+                f"every version of {dataset} was retired meanwhile; there is nothing to take down from"
+            )
+        body = self._manifest(open_record(self._store, newest), state)
+        if body["n_live"] <= 0:
+            raise NothingLeft(newest.id)
+        data = canonical(body)
+        sha256 = hashlib.sha256(data).hexdigest()
+        path = f"{self._attempt}/manifest-{sha256[:16]}.json"
+        self._store.put_if_absent(path, data)
+        return CommitBody(
+            id=f"v-{sha256}", manifest=path, sha256=sha256, parent=newest.id, denies=state.last_deny
+        )
+
+    def _manifest(self, version: Version, state: State) -> dict[str, Any]:
+        rows = denied_rows(version, [self._deny])
+        keys = [TableFile.from_json(one) for one in version.manifest["samples"] if one["group"] == "keys"]
+        gone = renamed([self._deny], rows, get_tables(self._store, keys, ["part", "row", "key"]))
+        samples, stats = self._tables(version.manifest, gone)
+        own = self._denied.adopted(version)
+        left_out = self._exclusions(version, rows, parent_denied(version, state.denies))
+        made = {
+            **version.manifest,
+            "parent": version.id,
+            "txn": self._txn,
+            "created_us": time.time_ns() // 1000,
+            "denies": state.last_deny,
+            "producer": {"takedown": self._deny.n} | self._kept(version) | self._labels(state),
+            "shards": [
+                self._redact(TableFile.from_json(one), gone, version.placed, own).to_json()
+                for one in version.manifest["shards"]
+            ],
+            "samples": samples,
+            "stats": stats,
+            "key_hashes": [],  # the next publisher makes them of the keys as they are now
+            "exclusions": [self._scrubbed(one) for one in version.manifest["exclusions"]],
+        }
+        if version.placed is not None:
+            made["groups"] = self._groups(version.manifest["groups"], made["shards"])
+        if left_out:
+            grouped: dict[tuple[str, str], list[int]] = {}
+            for part, members in left_out.items():
+                for row, entry in members.items():
+                    grouped.setdefault((part, reason_of(entry)), []).append(row)
+            sizes = dict(zip(version.parts.ids.to_pylist(), version.parts.n_rows.tolist(), strict=True))
+            file = put_exclusions(self._store, self._attempt, grouped, sizes)
+            made["exclusions"].append(file.to_json())
+        made["n_live"] -= sum(map(len, left_out.values()))
+        return made
+
+    def _kept(self, version: Version) -> dict[str, Any]:
+        """Return the part of the producer that holds for the samples that stay: the owner."""
+        producer = version.manifest["producer"]
+        return {name: producer[name] for name in ("owner",) if name in producer}
+
+    def _labels(self, state: State) -> dict[str, list[str]]:
+        """Return the class names: the versions that told them are retired."""
+        names = class_names(self._store, state.versions(state.txns[self._txn].dataset))
+        return {} if names is None else {LABELS: class_names_without(names, self._marks)}
+
+    def _exclusions(self, version: Version, rows: Rows, parent: Rows) -> Rows:
+        """Return the live rows to exclude: of this takedown, and of others that the parent had not applied."""
+        out = {part: dict(members) for part, members in parent.items()}
+        for part, members in rows.items():
+            live = version.parts.live_members(version.parts.position(part))
+            for row, entry in members.items():
+                if live[row]:
+                    out.setdefault(part, {}).setdefault(row, entry)
+        return out
+
+    def _redact(
+        self, file: TableFile, gone: Redacted, placed: PlacedStore | None, own: Collection[str]
+    ) -> TableFile:
+        if file.path not in self._shards:
+            self._shards[file.path] = redact_shards(self._store, self._attempt, file, gone, placed, own)
+        return self._shards[file.path]
+
+    def _groups(self, groups: Mapping[str, Any], files: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the groups with the bytes of their shards: adopted ones have become shards of the root's own."""
+        nbytes = dict.fromkeys(groups, 0)
+        tables = [TableFile.from_json(one) for one in files]
+        for table in get_tables(self._store, tables, ["group", "nbytes"]):
+            for row in table.to_pylist():
+                nbytes[row["group"]] += row["nbytes"]
+        return {name: {**body, "nbytes": nbytes[name]} for name, body in groups.items()}
+
+    def _tables(self, manifest: Mapping[str, Any], gone: Redacted) -> tuple[list[Any], list[Any]]:
+        """Return the lists of samples and stats files. A run's files lie in one folder of their own from now on."""
+        entries = manifest["samples"]
+        now = {entry["path"]: self._redacted_table(entry, gone) for entry in entries}
+        changed = {path for path, table in now.items() if table is not None}
+        counted, folder_of = counted_again(manifest, changed), folders(manifest)
+        new = {entry["path"]: entry for entry in (*entries, *manifest["stats"])}
+        numbers = count()
+        for folder in dict.fromkeys(folder_of[one["path"]] for one in entries):
+            if folder not in counted:
+                continue
+            told = [one for one in manifest["stats"] if folder_of[one["path"]] == folder]
+            here = [one for one in entries if folder_of[one["path"]] == folder]
+            for at, mine in enumerate(_runs(here, len(told))):
+                prefix = f"{self._attempt}{next(numbers):04x}"
+                for entry in mine:
+                    # All of a run's: whoever looks for its statistics looks beside its samples.
+                    table = now[entry["path"]]
+                    table = get_table(self._store, TableFile.from_json(entry)) if table is None else table
+                    made = put_named_table(self._store, prefix, table, table_facts(table)["table"])
+                    new[entry["path"]] = {**entry, **made.to_json()}
+                for stats in told[at : at + 1]:
+                    before = entries[: entries.index(mine[0])]
+                    new[stats["path"]] = self._statistics(
+                        prefix, before, mine, new, manifest["columns"]
+                    ).to_json()
+        return ([new[one["path"]] for one in entries], [new[one["path"]] for one in manifest["stats"]])
+
+    def _statistics(
+        self,
+        prefix: str,
+        before: list[Any],
+        mine: list[Any],
+        new: Mapping[str, Any],
+        columns: Mapping[str, Any],
+    ) -> TableFile:
+        """Return the statistics of a run's files, as they are now; of an annotation with the values before it."""
+        ours = [new[one["path"]] for one in mine]
+        if not is_annotation(ours[0]):
+            return redact_stats(self._store, prefix, [TableFile.from_json(one) for one in ours])
+        table = annotation_stats(self._store, [new[one["path"]] for one in before], ours, columns)
+        return put_named_table(self._store, prefix, table, "stats")
+
+    def _redacted_table(self, entry: Mapping[str, Any], gone: Redacted) -> pa.Table | None:
+        """Return the samples file without them, None where nothing changes."""
+        table = get_table(self._store, TableFile.from_json(dict(entry)))
+        redacted = redact_rows(table, rows_of(table, gone))
+        now = scrub(redacted, self._marks)
+        if now is not redacted and is_annotation(entry):
+            now = with_removed(redacted, now)
+        return None if now is table else now
+
+    def _scrubbed(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+        """Return an exclusions file whose reasons name no sample that is taken down."""
+        table = get_table(self._store, TableFile.from_json(dict(entry)))
+        now = scrub(table, self._marks)
+        if now is table:
+            return dict(entry)
+        return put_named_table(self._store, f"{self._attempt}-e", now, "exclusions").to_json()
+
+
+def with_removed(was: pa.Table, now: pa.Table) -> pa.Table:
+    """Return an annotation's table in which a cell that became null takes the value away.
+
+    So it brings none back that was there before it.
+    """
+    there = was[REMOVED].to_pylist() if REMOVED in was.column_names else [None] * was.num_rows
+    removed = [list(names or ()) for names in there]
+    for name in was.column_names:
+        for row in np.flatnonzero(now[name].is_null().to_numpy() & was[name].is_valid().to_numpy()):
+            removed[row].append(name)
+    told = [names or before for names, before in zip(removed, there, strict=True)]
+    cells = pa.array(told, pa.list_(pa.field("element", pa.string())))
+    if REMOVED in now.column_names:
+        now = now.drop_columns([REMOVED])
+    return now.append_column(REMOVED, cells)
+
+
+def _runs(entries: list[Any], n: int) -> list[list[Any]]:
+    """Return the runs whose files lie in one folder, in order. n: how many statistics lie there: one of each.
+
+    Earlier releases merged runs into the folder of another, or of an annotation.
+    """
+    runs: list[list[Any]] = []
+    for entry in entries:
+        if not runs or (
+            n > 1 and (entry["group"] == "keys" or is_annotation(entry) != is_annotation(runs[-1][0]))
+        ):
+            runs.append([])
+        runs[-1].append(entry)
+    return runs
+
+
+def zeroed(version: Version, gone: Rows) -> list[dict[str, Any]]:
+    """Return the places whose bytes have to be zeros: of each redacted shard its ranges [offset, nbytes]."""
+    places = []
+    for shard in version.parts.shard_rows().to_pylist():
+        rows = gone.get(shard["part"])
+        if not rows:
+            continue
+        _, table = shard_index(version.store, shard)
+        ranges = sorted([int(t[row, 0]), int(t[row, 1])] for t in table.values() for row in rows)
+        places.append(
+            {
+                "check": "zeros",
+                "what": f"shard of part {shard['part']} {shard['group']}, redacted",
+                "of": version.dataset,
+                "path": shard["path"],
+                "sha256": shard["sha256"],
+                "ranges": ranges,
+            }
+        )
+    return places

@@ -1,0 +1,294 @@
+"""Every object under a root that a run would rewrite or delete, found by the rule of the run.
+
+Objects that nobody put on record are found too. A run that is followed by a collection leaves nothing to find.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, cached_property
+from io import BufferedReader
+from typing import Any
+
+import pyarrow as pa
+
+from loader import Root
+from loader.dataset.log.state import VersionRecord
+from loader.dataset.tables.parquet import parse_table, table_facts
+from loader.errors import Corrupt, ObjectNotFound, StoreError
+from loader.json_text import parse_json
+from loader.storage import ObjectInfo, Store, is_there
+from loader.storage.placed import FOREIGN
+from loader.storage.refusals import list_place
+
+from ...denied.cells import OWN, scrub, scrubbed, searched, taken_rows
+from ...denied.denied_bytes import DeniedBytes
+from ...denied.find import all_datasets, producer_names_some
+from ...denied.hashed_names import Marks
+from ...denied.json_text import json_object, texts
+from ...denied.readable_versions import Whole, over_whole
+from ...denied.record import Place, Record
+from ...denied.registered_objects import by_shard
+from .derived import card_folders, ledger_without, page_names, plan_is_of
+from .excluded import exclusion_without
+from .orphans import member_keys
+from .pipeline_tables import is_hint, table_without, with_units, without_names
+
+SCANNED = (
+    "data/",
+    "tables/",
+    "stages/",
+    "exclusions/",
+    "plans/",
+    "ledgers/",
+    "cards/",
+    "gates/",
+    "reports/",
+    "log/",
+    "jobs/",
+    "foreign/",
+)
+"""The folders of a root that may name samples, or hold their bytes."""
+ELSEWHERE = {
+    "checkpoints/": "a model keeps what it learnt: each that was trained on the samples has a place of its own"
+}
+"""Folders that are looked at otherwise."""
+WITHOUT = {
+    "penstock.json": "the root's id",
+    "collect/": "paths of objects, replaced at each look",
+    "follows/": "hashes of plans",
+    "heartbeats/": "counts",
+    "leases/": "ids of versions",
+    "lists/": "ordinals; those of the samples' versions have places of their own",
+    "migrations/": "paths and checksums",
+    "packs/": "numbers of documents; those of the samples' versions have places of their own",
+    "places/": "URLs of folders and buckets",
+    "seals/": "checksums; those of the samples' shards have places of their own",
+    "swept/": "paths of objects",
+    "takedowns/": "keyed hashes, and paths of objects",
+    "trails/": "checksums and metrics",
+    "views/": "bits; those of the samples' versions have places of their own",
+}
+"""Folders of the format that hold no byte of a sample, and no name: what they hold."""
+_NEVER = {
+    "jobs": "a data job's folder is never rewritten: penstock jobs clear deletes it",
+    "foreign": "penstock takedown run --apply puts its other samples into shards, and penstock gc deletes it",
+    "log": "the log is never rewritten",
+    "reports": "what a training told is never rewritten: delete it",
+}
+_WHY = (
+    "penstock takedown run --apply rewrites or deletes it, or penstock gc deletes it with its retired version"
+)
+
+
+Verdicts = Callable[[Iterable[ObjectInfo]], Iterator[tuple[str, str | None]]]
+"""Objects -> (path, `Scan.verdict` of it) of each, in their order."""
+
+
+def scanned(
+    root: Root, record: Record, marks: Mapping[str, Marks], verdicts: Verdicts | None = None
+) -> Iterator[Place]:
+    """Yield every object that names what is taken down, but those that are places of their own.
+
+    marks: dataset -> its marks.
+    verdicts: looks at the objects; None: this process does.
+    """
+    known = {place["path"] for place in record.having("absent")}
+    refused = dict[str, str]()
+    infos = (
+        info
+        for prefix in SCANNED
+        for info in list_place(root.store, prefix, refuse=refused.__setitem__, outside=True)
+        if info.key not in known
+    )
+    looked = 0
+    for path, verdict in (verdicts or Scan(root, record, marks).verdicts)(infos):
+        looked += 1
+        place = {"check": "scan", "what": "a table or text", "path": path}
+        if verdict:
+            yield {**place, "clean": False, "why": f"it could not be read: {verdict}"}
+        elif verdict is not None:
+            why = _NEVER.get(path.partition("/")[0], _WHY)
+            yield {**place, "clean": False, "why": f"it holds, or shows, what is taken down: {why}"}
+    for path, why in refused.items():
+        place = {"check": "scan", "what": "an object that no store can read", "path": path}
+        yield {**place, "clean": False, "why": f"it could not be read: {why}"}
+    yield {
+        "check": "scan",
+        "what": f"{looked} objects under {', '.join(SCANNED)}",
+        "clean": True,
+        "evidence": "a run would change none of the others",
+    }
+
+
+class Scan:
+    """A look at one object after the other. marks: dataset -> its marks."""
+
+    def __init__(self, root: Root, record: Record, marks: Mapping[str, Marks]) -> None:
+        self._store: Store = root.store
+        self._marks = marks
+        self._pipeline = cache(lambda name: with_units(root.store, name, marks[name]))
+        self._txns = {one.txn: one.dataset for one in root.state.txns.values()}
+        ids = record.versions()
+        self._had: dict[str, list[VersionRecord]] = {
+            name: [one for one in root.state.versions(name) if one.id in ids] for name in marks
+        }
+        every = [one for some in self._had.values() for one in some]
+        self._ids, self._cards = {one.id for one in every}, card_folders(every)
+        self._looks: Mapping[str, Callable[[str], bool]] = {
+            "data": self._data,
+            "tables": self._table,
+            "stages": self._record,
+            "exclusions": self._exclusion,
+            "plans": lambda path: bool(self._ids) and plan_is_of(self._get(path), self._ids),
+            "ledgers": self._ledger,
+            "cards": lambda path: path.startswith(self._cards),
+            "gates": self._page,
+            "reports": self._json_of_any,
+            "log": self._json_of_any,
+            "jobs": self._job,
+            "foreign": self._adopted,
+        }
+        self._root = root
+
+    def verdicts(self, infos: Iterable[ObjectInfo]) -> Iterator[tuple[str, str | None]]:
+        """Yield (path, verdict) of each object."""
+        for info in infos:
+            yield info.key, self.verdict(info.key)
+
+    def verdict(self, path: str) -> str | None:
+        """Return None for an object that names nothing of what is taken down, "" for one that names or may show it.
+
+        Returns the type of the error for one that cannot be read.
+        """
+        try:
+            return "" if self._looks[path.partition("/")[0]](path) else None
+        except (Corrupt, StoreError, ValueError, TypeError, AttributeError, LookupError) as error:
+            return type(error).__name__  # of JSON with other types, too: whoever forged it stops no proof
+
+    def _get(self, path: str) -> bytes:
+        return self._store.get(path).data
+
+    def _data(self, path: str) -> bool:
+        dataset = self._txns.get(path.split("/")[1])
+        mine = list(self._marks.values()) if dataset is None else [self._marks[dataset]]
+        if path.endswith(".parquet"):
+            table = parse_table(self._get(path), path)
+            return any(
+                any(taken_rows(table, one)) or scrub(table, one) is not table or _counts(table, one)
+                for one in mine
+            )
+        if path.endswith(".json"):
+            body = json_object(self._get(path), path, self._store.url)
+            return any(producer_names_some(body, one) for one in mine)
+        if path.endswith(".tar") and not is_there(self._store, path.removesuffix(".tar") + ".index.parquet"):
+            return any(one.takes("sample", key) for key in member_keys(self._store, path) for one in mine)
+        return False
+
+    def _adopted(self, path: str) -> bool:
+        """Return whether an adopted object holds samples that are taken down, or nothing tells what it holds."""
+        held, known = self._in_root
+        return path in held or path not in known or self._denied.has_path(path)
+
+    @cached_property
+    def _denied(self) -> DeniedBytes:
+        return DeniedBytes(self._store, self._root.state.denies)
+
+    @cached_property
+    def _in_root(self) -> tuple[set[str], set[str]]:
+        """Return the paths of adopted objects that hold such samples, and of all that a version has."""
+        there = {info.key for info in self._store.list(FOREIGN)}
+
+        def look(versions: Whole) -> tuple[set[str], set[str]]:
+            held, known = set[str](), set[str]()
+            for _, version in versions:
+                if version.manifest.get("foreign"):
+                    shards = by_shard(version)
+                    mine = {row for row in version.parts.shard_rows()["path"].to_pylist() if row in shards}
+                    known |= {one.path for path in mine for one in shards[path]}
+                    held = held.union(*self._denied.of_version(version, there).values())
+            return held, known
+
+        found = [over_whole(self._root, dataset, look) for dataset in all_datasets(self._root)]
+        return set().union(*(held for held, _ in found)), set().union(*(known for _, known in found))
+
+    def _table(self, path: str) -> bool:
+        dataset = path.split("/")[1]
+        if dataset not in self._marks or is_hint(path):
+            return False
+        if path.endswith(".parquet"):
+            return table_without(self._store, path, self._pipeline(dataset)) is not None
+        return path.split("/")[2:3] == ["manifests"] and self._record(path)
+
+    def _record(self, path: str) -> bool:
+        dataset = path.split("/")[1]
+        if dataset not in self._marks or not path.endswith(".json"):
+            return False
+        body = json_object(self._get(path), path, self._store.url)
+        return without_names(path, body, self._pipeline(dataset)) != body
+
+    def _exclusion(self, path: str) -> bool:
+        marks = self._marks.get(path.split("/")[1])
+        if marks is None or not path.endswith(".json"):
+            return False
+        body = json_object(self._get(path), path, self._store.url)
+        return exclusion_without(body, marks) != body
+
+    def _ledger(self, path: str) -> bool:
+        data = self._get(path)
+        return any(
+            ledger_without(data, {one.id for one in had}, self._marks[name]) != data
+            for name, had in self._had.items()
+            if had
+        )
+
+    def _page(self, path: str) -> bool:
+        marks = self._marks.get(path.split("/")[1])
+        return marks is not None and page_names(self._get(path), marks)
+
+    def _json_of_any(self, path: str) -> bool:
+        if not path.endswith(".json"):
+            return False
+        body = json_object(self._get(path), path, self._store.url)
+        return any(scrubbed(body, one) != body for one in self._marks.values())
+
+    def _job(self, path: str) -> bool:
+        """Return whether an object of a data job holds a name: whole as a text of its JSON, or in the words of a log.
+
+        An object that went meanwhile holds none: jobs are at work, this one among them.
+        """
+        try:
+            data = self._get(path)
+        except ObjectNotFound:
+            return False
+        every = self._marks.values()
+        if not path.endswith((".json", ".jsonl.zst")):
+            return any(one.names(data.decode(errors="replace")) for one in every)
+        return any(_holds(body, one) for body in map(parse_json, _lines(data, path)) for one in every)
+
+
+def _holds(body: Any, marks: Marks) -> bool:
+    return any(marks.has(text) for text in texts(body)) or scrubbed(body, marks) != body
+
+
+def _lines(data: bytes, path: str) -> Iterator[bytes]:
+    """Yield the documents of a JSON object, or of lines of them that are packed. Raises: Corrupt."""
+    if not path.endswith(".zst"):
+        yield data
+        return
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
+            yield from BufferedReader(stream, 2**20)
+    except (OSError, pa.ArrowException) as error:
+        raise Corrupt(f"{path} is no frame of Zstandard: {error}") from error
+
+
+def _counts(table: pa.Table, marks: Marks) -> bool:
+    """Return whether statistics count a name as a value of a column that names samples."""
+    if table_facts(table).get("table") != "stats":
+        return False
+    rows = table.select(["column", "categories"]).to_pylist()
+    return any(
+        marks.has(value)
+        for row in rows
+        if row["column"] in OWN or searched(row["column"])
+        for value, _ in row["categories"] or ()
+    )

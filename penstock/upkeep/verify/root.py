@@ -1,0 +1,184 @@
+"""`penstock verify` without a version: the whole root, from its log to the last object that nothing names."""
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from loader import Root
+from loader.dataset.leases.lease import list_leases
+from loader.dataset.log.entries import entry_key, entry_number
+from loader.dataset.log.marker import FOLDERS as ROOT_FOLDERS
+from loader.dataset.log.marker import check_root
+from loader.dataset.log.repair_records import REPAIRS
+from loader.dataset.log.snapshots import hint_key
+from loader.dataset.log.state import State, VersionRecord
+from loader.dataset.tables.manifest import differences, read_manifest
+from loader.dataset.tables.references import references, table_references
+from loader.dataset.versions.version import open_record
+from loader.errors import FormatTooNew, PenstockError, VersionRetired
+from loader.storage.refusals import Refusals, list_place
+
+from ...progress import progress
+from .derived import CHECKS, check_stored
+from .log import check_log
+from .shard import Problem
+from .version import check_version
+
+if TYPE_CHECKING:
+    from ...compute.cluster import Cluster
+
+FOLDERS = frozenset(folder.rstrip("/") for folder in ROOT_FOLDERS if folder != "log/")
+"""Folders under a root beside its marker and its log; anything else is foreign."""
+_HINT = re.compile(r"log/state-([0-9]{12})\.json")
+SHOWN = 100
+"""Foreign objects that are named; the others are counted."""
+
+
+@dataclass(slots=True)
+class RootReport:
+    """The result of a check of a root."""
+
+    root: str
+    """URL of the root."""
+    full: bool
+    """True where every byte of the shards was read."""
+    entries: int = 0
+    """Log entries from the first to the last up to which all is good."""
+    versions: int = 0
+    """Versions, retired ones too."""
+    retired: int = 0
+    """Retired versions."""
+    objects: int = 0
+    """Objects under the root."""
+    nbytes: int = 0
+    """Their bytes."""
+    shards: int = 0
+    """Shards that were looked at."""
+    foreign: list[str] = field(default_factory=list)
+    """Keys of the first objects that penstock did not write."""
+    n_foreign: int = 0
+    """Number of objects that penstock did not write."""
+    unreferenced: int = 0
+    """Objects under data/ that no version names.
+
+    They are of transactions under way, or given up, or a merge or takedown wrote them anew.
+    """
+    unreferenced_nbytes: int = 0
+    """Their bytes."""
+    nothing_leased: list[str] = field(default_factory=list)
+    """Keys of leases of versions that the log does not have."""
+    problems: list[Problem] = field(default_factory=list)
+    """Things that are wrong."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def verify_root(root: Root, *, full: bool = False, cluster: "Cluster | None" = None) -> RootReport:
+    """Check a root, and count its objects.
+
+    - The log's entries, chain, rules and hints.
+    - Each version's manifest against its commit.
+    - The objects of each version that is not retired, as `check_version` does.
+    - The objects that `check_stored` knows.
+
+    Costs a listing of the root, a request per log entry, version, lease and table, and `check_version` of shards that
+    were not looked at with another version. Memory: 100 bytes per object.
+
+    cluster: reads the shards, of which every byte is read; None: this process.
+
+    Raises: NotARoot; FormatTooNew for a root, log entry or manifest of a newer penstock; StoreError where the root
+    cannot be listed.
+    """
+    check_root(root.store)
+    report = RootReport(root=root.url, full=full)
+    refusals = Refusals()
+    infos = list_place(root.store, refuse=refusals, outside=True)
+    listed = [(info.key, info.nbytes) for info in infos]
+    report.objects, report.nbytes = len(listed), sum(nbytes for _, nbytes in listed)
+    hints = {int(found[1]) for key, _ in listed if (found := _HINT.fullmatch(key))}
+    numbers = {number for key, _ in listed if (number := entry_number(key)) is not None}
+    state, problems = check_log(root.store, numbers, hints)
+    report.entries = state.n
+    report.problems.extend(problems)
+    named = _versions(root, state, report, cluster)
+    for key, nbytes in listed:
+        if key.startswith("data/") and key not in named:
+            report.unreferenced += 1
+            report.unreferenced_nbytes += nbytes
+        elif not _ours(key):
+            report.n_foreign += 1
+            report.foreign.extend([key] if report.n_foreign <= SHOWN else [])
+    report.n_foreign += refusals.n
+    report.foreign = [*report.foreign, *(name for name, _ in refusals.first)][:SHOWN]
+    kept = [key for key, _ in listed if key.partition("/")[0] in CHECKS]
+    for key in progress(kept, "verify what is named after its content"):
+        report.problems.extend(check_stored(root.store, key, state))
+    report.nothing_leased = [
+        lease.key
+        for lease in list_leases(root.store)
+        if any(version not in state.ids for version in lease.versions)
+    ]
+    return report
+
+
+def _versions(root: Root, state: State, report: RootReport, cluster: "Cluster | None") -> set[str]:
+    """Check every version. Returns the paths that any of them names."""
+    named: set[str] = set()
+    looked_at: set[str] = set()
+    log_is_sound = not report.problems
+    for record in (record for versions in state.datasets.values() for record in versions):
+        report.versions += 1
+        report.retired += record.retired is not None
+        problems = list(_manifest(root, record, named))
+        if record.retired is None and not problems:
+            # With a lease, so that nobody collects it meanwhile; of a damaged log nobody collects anything.
+            try:
+                version = root.open(record.id) if log_is_sound else open_record(root.store, record)
+            except VersionRetired:  # since the log was read
+                report.retired += 1
+                continue
+            found = check_version(version, full=report.full, seen=looked_at, cluster=cluster)
+            problems = found.problems
+            report.shards += found.shards
+        report.problems.extend(problems)
+    return named
+
+
+def _manifest(root: Root, record: VersionRecord, named: set[str]) -> Iterator[Problem]:
+    """Yield the problems of a version's manifest; of a retired one only an edit: a collector may have it."""
+    store, address = root.store, f"{record.name} {record.manifest}"
+    named.add(record.manifest)
+    try:
+        body = read_manifest(store, record.manifest, record.sha256)
+    except FileNotFoundError as error:
+        if record.retired is None and not _retired_since(root, record):
+            yield Problem(address=address, what=str(error))
+        return
+    except FormatTooNew:
+        raise
+    except PenstockError as error:
+        yield Problem(address=address, what=str(error))
+        return
+    yield from (Problem(address=entry_key(record.n), what=what) for what in differences(record, body))
+    named.update(one.path for one in table_references(body))
+    with suppress(PenstockError, OSError):  # `check_version` names the table that cannot be read
+        named.update(one.path for one in references(store, body))
+
+
+def _retired_since(root: Root, record: VersionRecord) -> bool:
+    try:
+        found = root.state.by_id(record.id)
+    except PenstockError:  # of a damaged log, which is a problem of its own
+        return False
+    return found is not None and found.retired is not None
+
+
+def _ours(key: str) -> bool:
+    folder, slash, _ = key.partition("/")
+    if key == "penstock.json" or entry_number(key) is not None or key.startswith(REPAIRS):
+        return True
+    found = _HINT.fullmatch(key)
+    return key == hint_key(int(found[1])) if found else bool(slash) and folder in FOLDERS

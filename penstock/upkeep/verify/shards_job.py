@@ -1,0 +1,116 @@
+"""Every byte of a version's shards, read by the machines of a cluster: a shard is a unit."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loader import Version
+from loader.dataset.root import root_over
+from loader.dataset.tables.parquet import TableFile
+from loader.dataset.versions.version import open_record
+from loader.errors import VersionNotFound
+from loader.storage import Store
+
+from ...compute.attach import outcomes_anew
+from ...compute.cluster import Cluster
+from ...compute.job import Job
+from ...compute.work import Node, Work
+from .check_shard import check_shard
+from .shard import Problem, ShardProblems, shard_address
+from .tables import keys_of_parts
+
+READ_BYTES_PER_S = 200e6
+"""Bytes that a process reads and sums in a second, about: by this shards are cut into blocks."""
+SLOWEST_BYTES_PER_S = 1e6
+"""A shard that is read slower than this, after ten minutes of grace, is given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardUnit:
+    """A shard to read."""
+
+    root: str
+    """URL of its root."""
+    version: str
+    """Id of the version that names it."""
+    shard: dict[str, Any]
+    """Its row of the shards table."""
+    keys: dict[str, Any] | None
+    """Samples file with the keys of its part, as the manifest names it; None where no file has any."""
+    keys_are_known: bool
+    """False where that cannot be told, since a samples file is damaged."""
+
+
+def read_shard(unit: ShardUnit, node: Node) -> ShardProblems:
+    """Read every byte of a shard, and hold it against its index and the keys of its part."""
+    store = node.open(unit.root)
+    keys: list[str] | None = None
+    if unit.keys_are_known:
+        keys = _keys(store, TableFile.from_json(unit.keys)).get(unit.shard["part"], []) if unit.keys else []
+    return check_shard(_version(unit.version, store), unit.shard, keys, full=True)
+
+
+def _cost_s(unit: ShardUnit) -> float:
+    return float(unit.shard["nbytes"]) / READ_BYTES_PER_S
+
+
+def _limit_s(unit: ShardUnit) -> float:
+    return 600.0 + float(unit.shard["nbytes"]) / SLOWEST_BYTES_PER_S
+
+
+READ_SHARDS = Work(
+    name="verify-shards",
+    version="1",
+    function=read_shard,
+    unit=ShardUnit,
+    result=ShardProblems,
+    timeout_s=_limit_s,
+    cost_s=_cost_s,
+)
+
+
+def shards_read_on(cluster: Cluster, version: Version, units: Sequence[ShardUnit]) -> Iterator[ShardProblems]:
+    """Yield the result of each shard, in order; one that no worker survived is a problem.
+
+    A verification that was given up is gone on with; one that ended is begun anew. Raises: as `attach`.
+    """
+    words = [version.id, *(unit.shard["path"] for unit in units)]
+    job = Job(
+        store=version.store,
+        work=READ_SHARDS,
+        about=f"verify {version.name}",
+        fingerprint=hashlib.sha256("\0".join(words).encode()).hexdigest(),
+        stores=[version.store],
+    )
+    for unit, outcome in zip(units, outcomes_anew(job, units, cluster), strict=True):
+        yield outcome.value or _not_read(version, unit, outcome.error)
+
+
+def _not_read(version: Version, unit: ShardUnit, error: Any) -> ShardProblems:
+    what = f"it could not be read to its end: {error.code}: {error.summary}"
+    problem = Problem(address=shard_address(version, unit.shard), what=what)
+    return ShardProblems(problems=[problem], unverified_nbytes=0)
+
+
+_opened: dict[str, Version] = {}
+_read: dict[str, dict[str, list[str]]] = {}
+"""By id, and by path: a worker process reads shards of one version, and of few samples files, one after the other."""
+
+
+def _version(id_: str, store: Store) -> Version:
+    if id_ not in _opened:
+        record = root_over(store).state.by_id(id_)
+        if record is None:
+            raise VersionNotFound(f"{store.url} has no version {id_} any more")
+        _opened.clear()
+        _opened[id_] = open_record(store, record)
+    return _opened[id_]
+
+
+def _keys(store: Store, file: TableFile) -> dict[str, list[str]]:
+    if file.path not in _read:
+        keys = keys_of_parts(store, [file])
+        _read.clear()
+        _read[file.path] = keys
+    return _read[file.path]

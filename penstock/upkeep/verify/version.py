@@ -1,0 +1,181 @@
+"""`penstock verify REF`: stored bytes against the history, down to the field and its byte range."""
+
+from collections.abc import Collection, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from loader import Root, Version
+from loader.dataset.shards.part import SHARDS_SCHEMA
+from loader.dataset.tables.parquet import TableFile, get_tables
+from loader.errors import PenstockError
+
+from ...progress import progress
+from .check_shard import check_shard
+from .shard import Problem, ShardProblems
+from .tables import any_in, bad_tables, check_statistics, compare_tables, keys_of_parts
+
+if TYPE_CHECKING:
+    from ...compute.cluster import Cluster
+
+SAMPLE_SHARDS = 1000
+"""Shards that are looked at without `--full`: the first, the last and others evenly between them."""
+AT_ONCE = 16
+
+
+@dataclass(slots=True)
+class Report:
+    """The result of a check of a version."""
+
+    version: str
+    """Name of the version."""
+    full: bool
+    """True where every byte was read."""
+    shards: int = 0
+    """Shards that were looked at."""
+    of_shards: int = 0
+    """Shards of the version."""
+    rows: int = 0
+    """Rows of the shards that were looked at."""
+    nbytes: int = 0
+    """Bytes of the shards that were looked at."""
+    unverified_nbytes: int = 0
+    """Registered bytes among them that were read, and of which no checksum is known; 0 unless every byte was read."""
+    problems: list[Problem] = field(default_factory=list)
+    """Things that are wrong."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def verify(root: Root, ref: str, *, full: bool = False, cluster: "Cluster | None" = None) -> Report:
+    """Check the log's chain, the manifest, and the version as `check_version` does.
+
+    Raises: what opening the version raises (VersionNotFound, NotARoot, Corrupt for a damaged log or manifest).
+    """
+    root.log.verify()
+    return check_version(root.open(ref), full=full, seen=set(), cluster=cluster)
+
+
+def check_version(
+    version: Version, *, full: bool, seen: set[str], cluster: "Cluster | None" = None
+) -> Report:
+    """Check every table against its hash and against the others, and shards.
+
+    Without `full`, of a sample of the shards: the size, the index, and the header and checksum of the last row.
+
+    With `full`, every byte of every shard:
+
+    - the SHA-256 of each shard, the CRC-32C of each field, and the tar headers;
+    - that all groups of a part and the samples table hold the same keys in the same order;
+    - the hashes of keys, and the statistics, computed again.
+
+    Registered objects are asked for their size and change token, also without `full`; with it, their fields are read.
+
+    A bad table stops only the checks that need it. The shards that a bad table names are not looked at: the problem
+    says their number. Tables are compared with each other for each version, for which those of samples and parts are
+    read. Each shard is read once, in order. Costs a request per table and, without `full`, 3 per shard of the sample.
+
+    seen: shards and tables that were looked at before, and need not be again; those of this version are added.
+    cluster: reads the shards, of which every byte is read; None: this process.
+    """
+    report = Report(version=version.name, full=full)
+    bad = bad_tables(version, seen)
+    different = list(compare_tables(version, bad))
+    report.problems.extend([*bad.values(), *different])
+    if full and not different:
+        report.problems.extend(check_statistics(version, bad))
+    rows = _shard_rows(version, bad)
+    report.of_shards = sum(file["n_rows"] for file in version.manifest["shards"])
+    chosen = np.arange(len(rows))
+    if not full and len(rows) > SAMPLE_SHARDS:
+        chosen = np.unique(np.linspace(0, len(rows) - 1, SAMPLE_SHARDS).astype(np.int64))
+    shards = [row for row in rows.take(chosen).to_pylist() if row["path"] not in seen]
+    seen.update(shard["path"] for shard in shards)
+    read = partial(_shards_here, full=full) if cluster is None else partial(_shards_on, cluster)
+    with closing(read(version, shards, bad)) as found:
+        for shard in progress(
+            shards,
+            f"verify {version.name}",
+            lambda shard: int(shard["nbytes"]) if full else 1,
+            sum(s["nbytes"] for s in shards) if full else len(shards),
+        ):
+            one = next(found)
+            report.shards += 1
+            report.rows += shard["n_rows"]
+            report.nbytes += shard["nbytes"]
+            report.problems.extend(one.problems)
+            report.unverified_nbytes += one.unverified_nbytes
+    return report
+
+
+def _shards_here(
+    version: Version, shards: Sequence[dict[str, Any]], bad: Collection[str], *, full: bool
+) -> Generator[ShardProblems]:
+    """Yield what is wrong with each shard: with `full` one after the other, in order of their bytes."""
+    files = [TableFile.from_json(one) for one in _keys_files(version, bad)] if full else []
+    keys, no_keys = keys_of_parts(version.store, files), _no_keys(version, bad)
+
+    def read(shard: dict[str, Any]) -> ShardProblems:
+        return check_shard(version, shard, keys.get(shard["part"], no_keys), full=full)
+
+    with ThreadPoolExecutor(1 if full else AT_ONCE, thread_name_prefix="penstock-verify") as pool:
+        yield from pool.map(read, shards)
+
+
+def _shards_on(
+    cluster: "Cluster", version: Version, shards: Sequence[dict[str, Any]], bad: Collection[str]
+) -> Generator[ShardProblems]:
+    """Yield what is wrong with each shard, every byte of which a cluster reads."""
+    from ...compute.work import StoredPlace
+    from .shards_job import ShardUnit, shards_read_on
+
+    files = _file_of_parts(version, bad)
+    known = _no_keys(version, bad) is not None
+    units = [
+        ShardUnit(
+            root=StoredPlace.of(version.store).url,
+            version=version.id,
+            shard=shard,
+            keys=files.get(shard["part"]),
+            keys_are_known=known or shard["part"] in files,
+        )
+        for shard in shards
+    ]
+    yield from shards_read_on(cluster, version, units)
+
+
+def _no_keys(version: Version, bad: Collection[str]) -> list[str] | None:
+    """Return the keys of a part that no good samples file has: none, or None where a bad one may have it."""
+    return None if any_in(bad, version.manifest["samples"]) else []
+
+
+def _shard_rows(version: Version, bad: Collection[str]) -> pa.Table:
+    """Return the rows of the shards tables that are not bad, whatever is wrong with others."""
+    try:
+        return version.parts.shard_rows()
+    except PenstockError:  # a problem that was found before
+        files = [file for file in version.manifest["shards"] if file["path"] not in bad]
+        tables = get_tables(version.store, [TableFile.from_json(file) for file in files])
+        return pa.concat_tables([SHARDS_SCHEMA.empty_table(), *tables], promote_options="default")
+
+
+def _keys_files(version: Version, bad: Collection[str]) -> list[dict[str, Any]]:
+    """Return the samples files with keys that are not bad, as the manifest names them."""
+    return [one for one in version.manifest["samples"] if one["group"] == "keys" and one["path"] not in bad]
+
+
+def _file_of_parts(version: Version, bad: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Return part -> the file of `_keys_files` with its keys."""
+    files = _keys_files(version, bad)
+    tables = get_tables(version.store, [TableFile.from_json(one) for one in files], ["part"])
+    return {
+        part: one
+        for one, table in zip(files, tables, strict=True)
+        for part in table["part"].unique().to_pylist()
+    }

@@ -1,1 +1,0 @@
-"""Values as pages show them: in words, with their marks and thumbnails."""

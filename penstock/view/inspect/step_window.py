@@ -1,0 +1,221 @@
+"""A window of a training's steps: samples that came more than once, the mixture, buckets and substitutes."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+import loader
+from loader.errors import InvalidRuntime
+from loader.order.steps.slots import Slots, slot_identities
+
+from ..json_record import Record
+from ..replays.training import Training
+from ..samples.shown_values import version_of
+
+MOST_STEPS = 2000
+"""Steps of a window."""
+MOST_SLOTS = 4_000_000
+"""Slots of a window, over all its steps."""
+FIRST_STEPS = 100
+"""Steps of a window that is not asked for: the last ones recorded."""
+MOST_LISTED = 60
+"""Repeated samples that are listed, and substitutes."""
+MOST_PLACES = 20
+"""Places that are listed of a sample."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowSource(Record):
+    """A source of the mixture."""
+
+    source: str
+    """Name of the source, without its bucket."""
+    planned: float
+    """Slots by the plan's weights: each step's slots times the source's share."""
+    delivered: int
+    """Slots that held a sample of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowSample(Record):
+    """A sample, and the slots of the window that held it."""
+
+    source: str
+    """Name of the source, without its bucket."""
+    key: str
+    """Key of the sample."""
+    version: str
+    """Name of its version; "" for a source without bytes."""
+    ordinal: int
+    """Number of the sample in its version."""
+    n_slots: int
+    """Slots that held it."""
+    places: tuple[tuple[int, int], ...]
+    """(step, slot) of the first 20 of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepWindow(Record):
+    """Consecutive steps of a training."""
+
+    training: str
+    """Run, or hash of a plan."""
+    first: int
+    """First step."""
+    last: int
+    """Last step."""
+    unrecorded: tuple[int, ...]
+    """Steps that no trail and no metrics have: nothing says that they were trained, and their slots are as planned."""
+    n_slots: int
+    """Slots of all steps."""
+    n_padding: int
+    """Slots without a sample."""
+    n_samples: int
+    """Different samples. A sample of another version is another one."""
+    n_repeated: int
+    """Samples that several slots held."""
+    repeated: tuple[WindowSample, ...]
+    """Those of them that the most slots held; at most 60."""
+    sources: tuple[WindowSource, ...]
+    """Sources, by name."""
+    buckets: Mapping[str, int]
+    """Bucket -> steps; empty without buckets."""
+    n_substituted: int
+    """Slots that held a substitute, of a quarantined sample or on record."""
+    substituted: tuple[WindowSample, ...]
+    """The first substitutes, a slot each; at most 60."""
+
+
+def step_window(training: Training, first: int | None = None, last: int | None = None) -> StepWindow:
+    """Return the record of the steps first to last, both included; without them the last 100 recorded.
+
+    Costs the slots of each step, made from the plan and the ledger; reads no media. Raises: InvalidRuntime for more
+    than 2,000 steps or 4,000,000 slots.
+    """
+    if last is None:
+        last = first + FIRST_STEPS - 1 if first is not None else max(training.last_step, 0)
+    first = max(0, last - FIRST_STEPS + 1) if first is None else first
+    if not first <= last < first + MOST_STEPS:
+        raise InvalidRuntime(
+            f"from = {first}, to = {last}; a window has 1 to {MOST_STEPS:,} steps, both ends included"
+        )
+    looked = _Looked()
+    for step in range(first, last + 1):
+        # Without a trail each step's plan is asked of reports and checkpoints: the first step's stands for all.
+        with training.settled(step) if training.trail is not None else training.using(first) as replay:
+            looked.add(replay.plan, step, replay.slots(step))
+    unrecorded = tuple(step for step in range(first, last + 1) if training.untrained(step))
+    return looked.record(training.name, first, last, unrecorded)
+
+
+class _Looked:
+    """Slots of the steps so far."""
+
+    def __init__(self) -> None:
+        self._planned: defaultdict[str, float] = defaultdict(float)
+        self._delivered: Counter[str] = Counter()
+        self._buckets: Counter[str] = Counter()
+        self._rows: list[tuple[loader.Plan, int, Slots]] = []
+        self._identities: list[NDArray[np.uint64]] = []
+        self._n = 0
+
+    def add(self, plan: loader.Plan, step: int, slots: Slots) -> None:
+        self._n += len(slots)
+        if self._n > MOST_SLOTS:
+            raise InvalidRuntime(
+                f"the window has more than {MOST_SLOTS:,} slots up to step {step}; ask for fewer steps"
+            )
+        self._rows.append((plan, step, slots))
+        self._identities.append(np.where(slots.valid, slot_identities(plan, slots), 0))
+        bucket = plan.bucket(step)
+        if bucket is not None:
+            self._buckets[bucket] += 1
+        names = [one.source for one in plan.sources.values()]
+        counts = np.bincount(slots.source[slots.valid], minlength=len(names)).tolist()
+        self._delivered.update(dict.fromkeys(names, 0))
+        for name, n in zip(names, counts, strict=True):
+            self._delivered[name] += n
+        for name, share in _shares(plan, step).items():
+            self._planned[name] += share * len(slots)
+
+    def record(self, name: str, first: int, last: int, unrecorded: tuple[int, ...]) -> StepWindow:
+        """Return the record."""
+        valid = np.concatenate([slots.valid for _, _, slots in self._rows])
+        attempts = np.concatenate([slots.attempt for _, _, slots in self._rows])
+        real, substitutes = np.flatnonzero(valid), np.flatnonzero(valid & (attempts > 0))
+        held = _held(np.concatenate(self._identities)[real])
+        repeated = [real[rows] for rows in held.most]
+        return StepWindow(
+            training=name,
+            first=first,
+            last=last,
+            unrecorded=unrecorded,
+            n_slots=self._n,
+            n_padding=self._n - len(real),
+            n_samples=held.n,
+            n_repeated=held.n_repeated,
+            repeated=tuple(self._samples(repeated)),
+            sources=tuple(
+                WindowSource(source=one, planned=self._planned[one], delivered=self._delivered[one])
+                for one in sorted(self._delivered)
+            ),
+            buckets=dict(sorted(self._buckets.items())),
+            n_substituted=len(substitutes),
+            substituted=tuple(self._samples(substitutes[:MOST_LISTED, None])),
+        )
+
+    def _samples(self, groups: Iterable[NDArray[np.int64]]) -> Iterable[WindowSample]:
+        """Yield the sample of each group of rows of the window."""
+        ends = np.cumsum([len(slots) for _, _, slots in self._rows])
+        for rows in groups:
+            places = []
+            for row in rows[:MOST_PLACES].tolist():
+                at = int(np.searchsorted(ends, row, side="right"))
+                places.append((at, row - int(ends[at]) + len(self._rows[at][2])))
+            plan, _, slots = self._rows[places[0][0]]
+            slot = places[0][1]
+            source, ordinal = plan.source_names[int(slots.source[slot])], int(slots.ordinal[slot])
+            version = version_of(plan, source)
+            (key,) = plan.sources[source].view.keys(slots.ordinal[slot : slot + 1])
+            yield WindowSample(
+                source=plan.sources[source].source,
+                key=key,
+                version="" if version is None else version.name,
+                ordinal=ordinal,
+                n_slots=len(rows),
+                places=tuple((self._rows[at][1], one) for at, one in places),
+            )
+
+
+class _Held(NamedTuple):
+    """Groups of slots with the same sample."""
+
+    n: int
+    """Groups."""
+    n_repeated: int
+    """Groups of several slots."""
+    most: list[NDArray[np.int64]]
+    """Slots of the largest of these, ascending; at most 60 groups."""
+
+
+def _held(identities: NDArray[np.uint64]) -> _Held:
+    """Return the groups of equal identities, uint64 [n]: the largest first, then by their first place."""
+    _, inverse, counts = np.unique(identities, return_inverse=True, return_counts=True)
+    order = np.argsort(inverse, kind="stable")
+    starts = np.cumsum(counts) - counts
+    n_repeated = int((counts > 1).sum())
+    most = np.lexsort((order[starts], -counts))[: min(n_repeated, MOST_LISTED)].tolist()
+    return _Held(len(counts), n_repeated, [order[starts[i] : starts[i] + counts[i]] for i in most])
+
+
+def _shares(plan: loader.Plan, step: int) -> dict[str, float]:
+    """Return source -> share of a step's slots by the weights in force."""
+    turn = plan.turn(step)
+    weights = turn.stream.segment_at(turn.step).weights
+    sources = {one.stream: one.source for one in plan.sources.values()}
+    total = sum(weights.values())
+    return {sources[stream]: weight / total for stream, weight in weights.items()}

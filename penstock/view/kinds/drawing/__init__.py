@@ -1,1 +1,0 @@
-"""Arrays, pictures and text, made fit to be shown: what several kinds of values share."""

@@ -1,1 +1,0 @@
-"""Pictures in a terminal: in cells, or by a protocol that the terminal was asked for."""

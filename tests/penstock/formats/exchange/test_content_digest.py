@@ -1,0 +1,124 @@
+"""The digest of a version's content: equal for equal samples however they lie, another one for every difference."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import loader
+from loader.errors import InvalidRuntime
+from loader.storage import open_store
+from penstock.formats.content_digest import _hashed, content_digest
+from penstock.formats.registration.register import register
+from penstock.formats.run_export import export
+
+NUMBERS = itertools.count()
+SAMPLES = {
+    f"k{i}": ({"bin": bytes([i]) * (3 + i), "x.npy": np.arange(i)}, {"w": i, "kind": "ab"[i % 2]})
+    for i in range(7)
+}
+
+
+def written(folder, samples, **how):
+    """A version of these samples in a root of its own."""
+    with loader.Root(folder / f"root{next(NUMBERS)}").write("d", **how) as writer:
+        for key, (fields, metadata) in samples.items():
+            writer.add(key, fields, metadata=metadata, source={"raw_uri": f"s3://{next(NUMBERS)}"})
+    return writer.version
+
+
+def of(version, **how):
+    done = content_digest(version, **how)
+    assert done.failures == []
+    assert done.samples == len(version)
+    return done.digest
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    order=st.permutations(sorted(SAMPLES)), part=st.integers(1, 8), grouped=st.booleans(), full=st.booleans()
+)
+def test_order_parts_and_groups_do_not_count(tmp_path_factory, order, part, grouped, full) -> None:
+    folder = tmp_path_factory.mktemp("digest")
+    groups = {"x.npy": "arrays"} if grouped else None
+    version = written(folder, {key: SAMPLES[key] for key in order}, part_samples=part, groups=groups)
+    assert of(version, full=full) == of(written(folder, SAMPLES), full=full)
+
+
+def changed(key="k3", fields=None, metadata=None, new_key=None):
+    samples = {name: (dict(one), dict(row)) for name, (one, row) in SAMPLES.items()}
+    samples[key][0].update(fields or {})
+    samples[key][1].update(metadata or {})
+    if new_key:
+        samples[new_key] = samples.pop(key)
+    return samples
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_every_difference_counts(tmp_path, full) -> None:
+    swapped = changed()
+    swapped["k2"], swapped["k3"] = SAMPLES["k3"], SAMPLES["k2"]
+    renamed = {
+        key: ({"bim" if name == "bin" else name: data for name, data in fields.items()}, row)
+        for key, (fields, row) in SAMPLES.items()
+    }
+    fewer = {key: one for key, one in SAMPLES.items() if key != "k6"}
+    differing = [
+        SAMPLES,
+        changed(fields={"bin": b"\3" * 5 + b"\4"}),
+        changed(fields={"bin": b"\3" * 7}),
+        changed(metadata={"kind": "a"}),
+        changed(metadata={"w": None}),
+        changed(new_key="k33"),
+        swapped,
+        renamed,
+        fewer,
+    ]
+    digests = [of(written(tmp_path, samples), full=full) for samples in differing]
+    assert len(set(digests)) == len(differing)
+    version = written(tmp_path, SAMPLES)
+    with loader.Root(version.store.url) as root:
+        excluded = root.exclude("d", ["k6"], reason="none")
+        assert of(root.open(excluded.name), full=full) == digests[-1]
+
+
+def test_parts_of_a_hash_do_not_run_into_one_another() -> None:
+    assert len({_hashed(b"a", b"bc"), _hashed(b"ab", b"c"), _hashed(b"abc"), _hashed(b"abc", b"")}) == 4
+
+
+def test_what_is_left_out_does_not_count(tmp_path) -> None:
+    plain = {key: ({"bin": fields["bin"]}, {"w": row["w"]}) for key, (fields, row) in SAMPLES.items()}
+    without = ["x.npy", "kind"]
+    assert of(written(tmp_path, SAMPLES), without=without) == of(written(tmp_path, plain))
+
+
+def test_registered_bytes_that_were_sealed_on_the_way_have_the_digest_of_their_import(tmp_path) -> None:
+    version = written(tmp_path, SAMPLES, part_samples=3)
+    export(version, "webdataset", open_store(str(tmp_path / "tars")))
+    root = loader.Root(tmp_path / "root")
+    registered = register(root, "webdataset", tmp_path / "tars", "r").version
+    for full in (False, True):
+        assert of(registered, full=full) == of(version, full=full)
+
+
+def test_a_damaged_byte_gives_no_digest(tmp_path, cli) -> None:
+    version = written(tmp_path, SAMPLES)
+    (tar,) = (tmp_path / version.store.url).rglob("*.tar")
+    data = bytearray(tar.read_bytes())
+    data[data.index(b"\5" * 8)] ^= 1
+    tar.chmod(0o644)
+    tar.write_bytes(data)
+    believed = cli("digest", "d", root=version.store.url)
+    assert believed.code == 0
+    assert believed.out.startswith(of(version))
+    read = cli("digest", "d", "--full", "--json", root=version.store.url)
+    assert read.code == 1
+    assert read.json["digest"] == ""
+    assert "k5" in read.json["failures"][0]
+
+
+def test_a_number_of_threads_is_needed(tmp_path) -> None:
+    with pytest.raises(InvalidRuntime, match="--workers 0"):
+        content_digest(written(tmp_path, SAMPLES), workers=0)

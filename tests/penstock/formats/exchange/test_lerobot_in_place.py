@@ -1,0 +1,511 @@
+"""LeRobot datasets registered: videos stay where they are, and give the frames, rows and exports of their import."""
+
+import io
+import json
+import os
+import shutil
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+import loader
+from loader.dataset.reading.read_fields import read_fields
+from loader.dataset.root import root_over
+from loader.errors import (
+    Changed,
+    Conflict,
+    Corrupt,
+    DecodeFailed,
+    FieldMismatch,
+    InvalidRuntime,
+    InvalidStore,
+)
+from loader.modalities import decoder_for
+from loader.modalities.video.packet_table import packets_bytes, read_packets
+from loader.storage import open_store
+from penstock.formats.content_digest import content_digest
+from penstock.formats.lerobot.registered_videos import register_lerobot
+from penstock.formats.lerobot.runs import mp4_of_run
+from penstock.formats.registration.adoption import adopt
+from penstock.formats.registration.sealing import seal
+from penstock.formats.run_export import export
+from penstock.formats.run_import import import_place
+from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.gc.collector import Options, collect
+from penstock.upkeep.migrate.run import migrate
+from penstock.upkeep.verify.version import verify
+from penstock.view.inspect.sample_record import playable, sample_record
+
+from .lerobot_files import CAMERA, LENGTHS, OTHER, change_meta, v21, v30
+from .test_export import Dying, Killed, kill
+
+RUN, FILM = f"{CAMERA}.run", f"{CAMERA}.mp4"
+
+
+@pytest.fixture(scope="module", params=["v21", "v30", "v30, B-frames"])
+def place(request, tmp_path_factory):
+    """A dataset, which no test spoils."""
+    folder = tmp_path_factory.mktemp("place")
+    hard = "B" in request.param
+    old = v21(folder / "old", b_frames=2 * hard, gop=100 if hard else 3)
+    return old if request.param == "v21" else v30(folder / "new", old)
+
+
+@pytest.fixture
+def own(tmp_path):
+    """One that a test may spoil."""
+    return v30(tmp_path / "own", v21(tmp_path / "old", cameras=[CAMERA]), cameras=[CAMERA])
+
+
+@pytest.fixture
+def root(tmp_path):
+    with loader.Root(tmp_path / "root") as root:
+        yield root
+
+
+def registered(root, folder, name="r", **how):
+    return register_lerobot(root, open_store(folder), name, **how)
+
+
+def fields_of(version):
+    """Key -> field -> bytes."""
+    ordinals = np.arange(len(version))
+    found = read_fields(version.shard_store, version.address(ordinals, version.fields))
+    return dict(zip(version.keys(ordinals), found, strict=True))
+
+
+def frames_of(version, *fields, at=(0, 0.05, 0.08)):
+    """Key and field without its word -> its frames and times, as a training reads them."""
+    plan = loader.plan({"d": version.select(*fields)}, seed=1, global_batch=1)
+    decode = {name: loader.video(at=at, times=True) for name in fields}
+    out = {}
+    with loader.Loader(plan, decode=decode, epochs=1) as batches:
+        for batch in batches:
+            for name in fields:
+                found = [np.asarray(batch[name][0]), np.asarray(batch[f"{name}.times"][0]).tolist()]
+                out[batch.ids[0][1], name.rpartition(".")[0]] = found
+    return out
+
+
+def theirs(path, skip, n):
+    """Frames [n, H, W, 3] of a file, decoded by PyAV from its beginning, the first `skip` left out."""
+    with av.open(str(path)) as file:
+        frames = [one.to_ndarray(format="rgb24") for one in islice(file.decode(video=0), skip + n)]
+    return np.stack(frames[skip : skip + n])
+
+
+def test_frames_are_those_of_the_import_and_of_the_owners_files(place, root):
+    version = registered(root, place).version
+    assert import_place(root, "lerobot", open_store(place), "i").failures == []
+    copied = root.open("i")
+    ours = frames_of(version, RUN, f"{OTHER}.run")
+    imported = frames_of(copied, FILM, f"{OTHER}.mp4")
+    assert ours.keys() == imported.keys()
+    for n in range(len(LENGTHS)):
+        for camera in (CAMERA, OTHER):
+            if (place / "videos" / camera).is_dir():
+                path, skip = place / f"videos/{camera}/chunk-000/file-000.mp4", sum(LENGTHS[:n])
+            else:
+                path, skip = place / f"videos/chunk-000/{camera}/episode_{n:06d}.mp4", 0
+            pixels, times = ours[f"episode_{n:06d}", camera]
+            assert times == imported[f"episode_{n:06d}", camera][1] == [0.0, 1 / 30, 2 / 30]
+            np.testing.assert_array_equal(pixels, imported[f"episode_{n:06d}", camera][0])
+            np.testing.assert_array_equal(pixels, theirs(path, skip, 3))
+    assert len({pixels.tobytes() for pixels, _ in ours.values()}) == 6
+    # Everything else is equal byte for byte, and so is the mp4 file that a run becomes.
+    one, two = fields_of(version), fields_of(copied)
+    for key, fields in one.items():
+        for camera in (CAMERA, OTHER):
+            run, packets = fields.pop(f"{camera}.run"), fields.pop(f"{camera}.run.packets")
+            film, its = two[key].pop(f"{camera}.mp4"), two[key].pop(f"{camera}.mp4.packets")
+            assert mp4_of_run(run, packets, key) == film
+            for column in ("pts", "dts", "size", "key", "crc32c"):
+                assert (
+                    getattr(read_packets(packets), column).tolist()
+                    == getattr(read_packets(its), column).tolist()
+                )
+    assert one == two
+    assert version.facts[RUN] == copied.facts[FILM]
+    columns = [v.samples().drop("part", "row", "unit_id", "raw_key", "raw_etag", strict=False).collect().to_dicts()
+               for v in (version, copied)]  # fmt: skip
+    assert columns[0] == columns[1]
+
+
+def real(target):
+    """Two real episodes of v2.1 (AV1, 480p), where PENSTOCK_MEDIA names the corpus; the last two."""
+    for folder in filter(None, [os.environ.get("PENSTOCK_MEDIA")]):
+        media = Path(folder) / "robot/g1_lerobot_v21"
+        numbers = sorted(int(path.stem[-6:]) for path in media.rglob("*.parquet"))[-2:]
+        for path in media.rglob("*"):
+            if path.is_file() and (
+                path.parent.name == "meta" or path.stem[-6:] in [f"{n:06d}" for n in numbers]
+            ):
+                (target / path.relative_to(media)).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, target / path.relative_to(media))
+        for path in (target / "meta/episodes.jsonl", target / "meta/episodes_stats.jsonl"):
+            told = [
+                line for line in path.read_text().splitlines() if json.loads(line)["episode_index"] in numbers
+            ]
+            path.write_text("\n".join(told))
+        yield numbers
+
+
+def test_real_episodes_of_the_corpus(root, tmp_path):
+    camera = "observation.images.cam_high"
+    for numbers in real(tmp_path / "g1"):
+        version = registered(root, tmp_path / "g1").version
+        import_place(root, "lerobot", open_store(tmp_path / "g1"), "i")
+        at = 0, 0.4, 1.9, 1.2
+        ours, imported = (
+            frames_of(version, f"{camera}.run", at=at),
+            frames_of(root.open("i"), f"{camera}.mp4", at=at),
+        )
+        one, two = fields_of(version), fields_of(root.open("i"))
+        for n in numbers:
+            key, path = f"episode_{n:06d}", tmp_path / f"g1/videos/chunk-000/{camera}/episode_{n:06d}.mp4"
+            pixels, times = ours[key, camera]
+            assert times == imported[key, camera][1]
+            np.testing.assert_array_equal(pixels, imported[key, camera][0])
+            np.testing.assert_array_equal(pixels, theirs(path, 0, 60)[[round(time * 30) for time in times]])
+            film = mp4_of_run(one[key].pop(f"{camera}.run"), one[key].pop(f"{camera}.run.packets"), key)
+            assert film == two[key].pop(f"{camera}.mp4")
+            del two[key][f"{camera}.mp4.packets"]
+        assert one == two
+
+
+def test_a_place_is_one_version_whoever_registers_it_and_nothing_is_written_there(place, root, tmp_path):
+    before = {path: path.stat().st_mtime_ns for path in place.rglob("*")}
+    version = registered(root, place).version
+    with loader.Root(tmp_path / "other") as other:
+        done = registered(other, place, workers=1)
+        assert (done.version.id, done.new, done.others) == (version.id, 3, 0)
+        again = registered(other, place)
+        assert (again.version.name, again.same, again.new) == ("r@1", 3, 0)
+    assert {path: path.stat().st_mtime_ns for path in place.rglob("*")} == before
+    videos = sum(path.stat().st_size for path in place.rglob("*.mp4"))
+    assert (
+        sum(
+            body["nbytes"]
+            for name, body in version.manifest["groups"].items()
+            if "cam" in name or "images" in name
+        )
+        == videos
+    )
+    assert not [info for info in root.store.list() if info.key.endswith(".mp4")]
+
+
+def test_checksums_are_known_from_the_beginning(place, root):
+    version = registered(root, place).version
+    digest = content_digest(version).digest
+    assert verify(root, "r", full=True).problems == []
+    done = seal(version)
+    assert (done.failures, done.nbytes) == ([], 0)
+    assert content_digest(root.open("r")).digest == digest
+
+
+def test_it_is_adopted_and_read_without_its_owner(own, root):
+    version = registered(root, own).version
+    before = frames_of(version, RUN)
+    assert adopt(root, "r").failures == []
+    shutil.rmtree(own)
+    after = frames_of(loader.Root(root.url).open("r"), RUN)
+    assert [pixels.tolist() for pixels, _ in after.values()] == [p.tolist() for p, _ in before.values()]
+
+
+def test_its_export_is_that_of_its_import(place, root, tmp_path, objects):
+    registered(root, place)
+    import_place(root, "lerobot", open_store(place), "i")
+    found = []
+    for name in "ri":
+        done = export(root.open(name), "lerobot", open_store(tmp_path / name))
+        assert (done.lost, done.failures) == ([], [])
+        all_of = objects(open_store(tmp_path / name))
+        found.append(
+            {key: data for key, data in all_of.items() if not key.startswith((".penstock", "meta/episodes/"))}
+        )
+    assert found[0] == found[1]
+    assert sum(key.endswith(".mp4") for key in found[0]) == 2
+
+
+def test_other_formats_keep_runs_with_their_tables(own, root, tmp_path):
+    version = registered(root, own).version
+    assert export(version, "webdataset", open_store(tmp_path / "tars")).failures == []
+    assert import_place(root, "webdataset", open_store(tmp_path / "tars"), "back").failures == []
+    back = root.open("back")
+    assert fields_of(back) == fields_of(version)
+    frames = [frames_of(one, RUN) for one in (back, version)]
+    assert {key: one[0].tolist() for key, one in frames[0].items()} == {
+        key: one[0].tolist() for key, one in frames[1].items()
+    }
+
+
+def test_a_video_that_is_written_again_is_refused_and_registered_again(own, root, tmp_path):
+    version = registered(root, own).version
+    path = own / f"videos/{CAMERA}/chunk-000/file-000.mp4"
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"\0\0\0\x08free")
+    with pytest.raises(Changed, match="register again"):
+        frames_of(root.open("r"), RUN)
+    done = registered(root, own)
+    assert (done.new, done.replaced, done.gone, done.version.name, len(done.version)) == (0, 3, 0, "r@2", 3)
+    assert len(frames_of(done.version, RUN)) == 3
+    assert version.id != done.version.id
+
+
+def test_a_bit_that_flips_is_corrupt_and_named(own, root):
+    registered(root, own)
+    path = own / f"videos/{CAMERA}/chunk-000/file-000.mp4"
+    version, known = root.open("r"), path.stat()
+    at = version.address(np.array([1]), [RUN])[0].fields[RUN]
+    data = bytearray(path.read_bytes())
+    data[at.offset + at.nbytes - 3] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(known.st_atime_ns, known.st_mtime_ns))
+    with pytest.raises(Corrupt, match="episode_000001"):
+        fields_of(version)
+    assert "episode_000001" in str(verify(root, "r", full=True).problems)
+
+
+def test_episodes_that_are_new_or_gone(own, root):
+    first = change_meta(own, lambda rows: rows[:2])
+    done = registered(root, own)
+    assert (done.new, len(done.version)) == (2, 2)
+    first()
+    done = registered(root, own)
+    assert (done.new, done.replaced, done.same, len(done.version)) == (1, 0, 2, 3)
+    assert len(done.version.parts.ids) == 2
+    change_meta(own, lambda rows: rows[1:])
+    done = registered(root, own)
+    assert (done.gone, done.same, sorted(fields_of(done.version))) == (
+        1,
+        2,
+        ["episode_000001", "episode_000002"],
+    )
+    change_meta(own, lambda rows: [{**rows[0], "length": 8, "robot_name": "b"}, *rows[1:]])
+    done = registered(root, own)
+    assert (done.replaced, done.same) == (1, 1)
+
+
+def test_parts_share_no_video(tmp_path, root, monkeypatch):
+    monkeypatch.setattr("penstock.formats.lerobot.episode_parts.PART_EPISODES", 1)
+    old = v21(tmp_path / "old")
+    assert len(registered(root, old).version.parts.ids) == 3
+    new = registered(root, v30(tmp_path / "new", old), "one").version
+    assert len(new.parts.ids) == 1
+    assert frames_of(new, RUN).keys() == frames_of(root.open("r"), RUN).keys()
+
+
+def sound(folder):
+    """A sound between the packets of the video."""
+    path = str(folder / f"videos/{CAMERA}/chunk-000/file-000.mp4")
+    with av.open(path) as file, av.open(f"{path}.new", "w", format="mp4") as out:
+        stream = out.add_stream_from_template(file.streams.video[0], opaque=True)
+        other = out.add_stream("aac", rate=48000)
+        for number, packet in enumerate(one for one in file.demux(video=0) if one.size):
+            packet.stream = stream
+            out.mux(packet)
+            heard = av.AudioFrame.from_ndarray(np.zeros((1, 4096), np.float32), "fltp", "mono")
+            heard.sample_rate, heard.pts = 48000, number * 4096
+            out.mux(other.encode(heard))
+        out.mux(other.encode(None))
+    os.replace(f"{path}.new", path)
+
+
+def mpeg4(folder):
+    path = folder / f"videos/{CAMERA}/chunk-000/file-000.mp4"
+    with av.open(str(path), "w", format="mp4") as out:
+        stream = out.add_stream("mpeg4", rate=30, options={"g": "1"})
+        stream.width = stream.height = 32
+        for number in range(sum(LENGTHS)):
+            out.mux(
+                stream.encode(av.VideoFrame.from_ndarray(np.full((32, 32, 3), number, np.uint8), "rgb24"))
+            )
+        out.mux(stream.encode(None))
+
+
+def one_path(folder):
+    info = json.loads((folder / "meta/info.json").read_text())
+    info["features"][OTHER] = info["features"][CAMERA]
+    info["video_path"] = info["video_path"].replace("{video_key}", CAMERA)
+    (folder / "meta/info.json").write_text(json.dumps(info))
+    change_meta(
+        folder,
+        lambda rows: [
+            {**row, **{name.replace(CAMERA, OTHER): value for name, value in row.items() if CAMERA in name}}
+            for row in rows
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (sound, "episode 0: packet 1 of the episode does not lie behind .*penstock import lerobot"),
+        (mpeg4, "episode 0: codec mpeg4, so it cannot be read where it lies"),
+        (one_path, "is the video of .* and of "),
+    ],
+)
+def test_videos_that_cannot_be_read_where_they_lie_are_refused(own, root, spoil, said):
+    spoil(own)
+    with pytest.raises(InvalidStore, match=said):
+        registered(root, own)
+    assert root.datasets() == []
+
+
+def test_without_videos_or_of_another_place(own, root, tmp_path):
+    with pytest.raises(InvalidStore, match="has no video that could stay"):
+        registered(root, own, without=[CAMERA])
+    registered(root, own)
+    with pytest.raises(Conflict, match="was registered as"):
+        registered(root, own, without=["note"])
+    with pytest.raises(Conflict, match="has none of the videos"):
+        registered(root, v21(tmp_path / "else", cameras=[CAMERA]))
+    info = json.loads((own / "meta/info.json").read_text())
+    del info["features"]["note"]
+    (own / "meta/info.json").write_text(json.dumps(info))
+    with pytest.raises(FieldMismatch, match=r"note\.json"):
+        registered(root, own)
+
+
+def test_a_registration_that_is_killed_ends_in_the_same_version(own, tmp_path, monkeypatch):
+    monkeypatch.setattr("loader.dataset.leases.heartbeat.Heartbeat.start", lambda self: self)
+
+    def run(store):
+        return registered(root_over(store), own, workers=1).version
+
+    expected = run(open_store(f"memory://{tmp_path.name}/whole"))
+    for k in range(1, 60, 2):
+        store = open_store(f"memory://{tmp_path.name}/{k}")
+        try:
+            run(Dying(store, k, False, kill))
+        except Killed:
+            assert run(store).id == expected.id
+        else:
+            break
+    assert k > 10
+
+
+def test_the_viewer_shows_and_plays_runs(own, root):
+    version = registered(root, own).version
+    import_place(root, "lerobot", open_store(own), "i")
+    record = sample_record(version, 1)
+    (shown,) = [one for one in record.fields if one.field == RUN]
+    assert (shown.error, shown.decoded.kind, shown.decoded.marks) == ("", "video", ())
+    assert "h264, 8 frames" in shown.decoded.lines[0]
+    film = fields_of(root.open("i"))["episode_000001"][FILM]
+    assert playable(version, 1, RUN) == (film, "mp4")
+
+
+def test_added_groups_see_frames_of_runs(own, root):
+    registered(root, own)
+    inputs = [RUN, f"{RUN}.packets"]
+    last = loader.video(start=2, frames=1)
+
+    def mean(one):
+        return last.of_run(*map(one.bytes_of, inputs)).mean((1, 2))
+
+    made = root.add_group("r", "means", {"mean.npy": mean}, inputs=inputs)
+    found = np.load(io.BytesIO(fields_of(made)["episode_000001"]["mean.npy"]))
+    pixels = theirs(own / f"videos/{CAMERA}/chunk-000/file-000.mp4", LENGTHS[0] + 2, 1)
+    np.testing.assert_array_equal(found, pixels.mean((1, 2)))
+    with pytest.raises(DecodeFailed, match="5 frames, but 16 of stride 1"):
+        root.add_group("r", "more", {"more.npy": lambda one: one[RUN]}, inputs=inputs)
+
+
+def test_frames_behind_a_keyframe_that_is_none_are_decoded_from_further_back(root, tmp_path):
+    """The table marks every packet as a keyframe: bare packets do not do, the whole run does."""
+    own = v30(tmp_path / "long", v21(tmp_path / "long-old", cameras=[CAMERA], gop=100), cameras=[CAMERA])
+    version = registered(root, own).version
+    fields = fields_of(version)["episode_000001"]
+    told = read_packets(fields[f"{RUN}.packets"])
+    assert told.key.sum() == 1
+    wrong = packets_bytes(replace(told, key=np.ones(8, bool)))
+    with root.write("w") as writer:
+        writer.add("a", {RUN: fields[RUN], f"{RUN}.packets": wrong})
+    found = loader.video(start=5, frames=3)
+    plan = loader.plan({"d": root.open("w").select(RUN)}, seed=1, global_batch=1)
+    with loader.Loader(plan, decode={RUN: found}, epochs=1) as batches:
+        (batch,) = batches
+    pixels = theirs(own / f"videos/{CAMERA}/chunk-000/file-000.mp4", LENGTHS[0] + 5, 3)
+    np.testing.assert_array_equal(batch[RUN][0], pixels)
+    np.testing.assert_array_equal(found.of_run(fields[RUN], wrong), pixels)
+
+
+def test_a_run_without_its_table_says_so(own, root):
+    version = registered(root, own).version
+    fields = fields_of(version)["episode_000001"]
+    with root.write("w") as writer:
+        writer.add("a", {RUN: fields[RUN]})
+    alone = root.open("w")
+    plan = loader.plan({"d": alone.select(RUN)}, seed=1, global_batch=1)
+    with pytest.raises(InvalidRuntime, match=r"found by '.*\.run\.packets', and w@1 has no such field"):
+        loader.Loader(plan).close()
+    with loader.Loader(plan, decode=False, epochs=1) as batches:
+        assert bytes(next(iter(batches))[RUN][0]) == fields[RUN]
+    with pytest.raises(DecodeFailed, match="has no container"):
+        decoder_for(RUN)(fields[RUN], None)
+    assert "is shown by its sample's field" in sample_record(alone, 0).fields[0].error
+    with pytest.raises(DecodeFailed, match="its packet table is of"):
+        loader.video(at=(0,)).of_run(fields[RUN][:-1], fields[f"{RUN}.packets"])
+
+
+def test_the_command(own, root, cli):
+    done = cli("register", "lerobot", own, "arm", root=root.url)
+    assert done.code == 0
+    assert done.out.splitlines()[1].startswith("3 samples with ")
+    for said in ("whose videos stay at", "episodes: 3 new, 0 written again"):
+        assert said in done.out
+    assert cli("register", "lance", own, "x", root=root.url).err.count(", lerobot, ") == 1
+
+
+@pytest.mark.parametrize("adopted", [False, True])
+def test_an_episode_that_was_taken_down(own, root, tmp_path, cli, adopted):
+    """Its copied bytes are zeros, its run is in no index; adopted, its packets are zeros too."""
+    before = fields_of(registered(root, own).version)
+    if adopted:
+        assert adopt(root, "r").failures == []
+    path = own / f"videos/{CAMERA}/chunk-000/file-000.mp4"
+    whole = path.read_bytes()
+    said = ["--reason", "ticket 1", "--by", "desk"]
+    assert (
+        cli("takedown", "request", "--dataset", "r", "--sample", "episode_000001", *said, root=root.url).code
+        == 0
+    )
+    n = root.log.refresh().denies[-1].n
+    assert cli("takedown", "run", str(n), "--apply", root=root.url).code in (0, 1)
+    again = loader.Root(root.url)
+    after = fields_of(again.open("r"))
+    gone = before.pop("episode_000001")
+    assert after == before
+    assert verify(again, "r", full=True).problems == []
+    for days in (1, 99, 199):
+        collect(again, Options(grace_s=0), apply=True, now_us=days * 86_400 * 10**6)
+    left = [again.store.get(info.key).data for info in again.store.list()]
+    for secret in (gone[RUN], gone["matrix.npy"], gone[f"{RUN}.packets"]):
+        assert not any(secret in data for data in left)
+    assert path.read_bytes() == whole
+    done = cli("takedown", "prove", str(n), "--out", tmp_path / "proof.json", root=root.url)
+    assert done.code == 1
+    assert f"{path}" in done.out
+    assert ("episode_000001" in str(again.store.list())) is False
+
+
+def test_a_mirror_reads_the_owners_videos(own, root, tmp_path):
+    version = registered(root, own).version
+    migrate(root, open_store(tmp_path / "mirror"), Pace())
+    mirrored = loader.Root(tmp_path / "mirror").open("r")
+    assert (mirrored.id, fields_of(mirrored)) == (version.id, fields_of(version))
+
+
+def test_a_card_shows_frames_of_runs(own, root, tmp_path, cli):
+    registered(root, own)
+    import_place(root, "lerobot", open_store(own), "i")
+    pictures = []
+    for name in "ri":
+        assert cli("card", f"{name}@1", "--into", tmp_path / name, root=root.url).code == 0
+        pictures.append([path.read_bytes() for path in sorted((tmp_path / name).rglob("*.jpg"))])
+    assert pictures[0] == pictures[1] != []

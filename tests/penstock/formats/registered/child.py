@@ -1,0 +1,27 @@
+"""A registration, sealing or adoption by a process of its own, killed at the write number `at` of the root."""
+
+import loader
+from loader.dataset.root import root_over
+from loader.storage import open_store
+from penstock.formats.registration.register import register
+
+
+def run(root, place, at, when, forks, verb="register", format="webdataset"):
+    import runpy
+
+    mortal = runpy.run_path(forks)["Mortal"]
+    if verb == "seal":
+        from penstock.formats.registration.sealing import seal
+
+        return seal(root_over(mortal(open_store(root), at, when, {"put_if_absent"})).open("photos")).failures
+    if verb == "adopt":
+        from penstock.formats.registration.adoption import adopt
+
+        return adopt(
+            root_over(mortal(open_store(root), at, when, {"put_file", "put_if_absent"})), "photos"
+        ).failures
+    store = mortal(open_store(root), at, when, {"put_if_absent", "put", "put_file"})
+    return register(root_over(store), format, place, "photos").version.id
+
+
+assert loader

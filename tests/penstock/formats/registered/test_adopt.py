@@ -1,0 +1,210 @@
+"""Registered objects that were copied into the root, which then needs nobody else's place."""
+
+import json
+import os
+import shutil
+
+import pytest
+
+import loader
+from loader.dataset.tables.foreign_objects import is_adopted
+from loader.errors import Conflict, InvalidRuntime
+from loader.storage import open_store
+from penstock.cli import main
+from penstock.formats.content_digest import content_digest
+from penstock.formats.registration.adoption import adopt
+from penstock.formats.registration.register import register
+from penstock.formats.registration.sealing import seal
+from penstock.formats.run_export import export
+from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.gc.collector import Options, collect
+from penstock.upkeep.migrate.run import migrate
+from penstock.upkeep.verify.root import verify_root
+from penstock.upkeep.verify.version import verify
+
+DAY_US = 86_400 * 10**6
+
+
+def digests(version, n=5):
+    plan = loader.plan({"p": version.select("txt", "cls")}, seed=3, global_batch=16)
+    with loader.Loader(plan) as batches:
+        return [batch.digest for _, batch in zip(range(n), batches, strict=False)]
+
+
+def objects_of(root):
+    return {info.key: root.store.get(info.key).data for info in root.store.list("foreign/")}
+
+
+@pytest.fixture
+def sealed(root, three):
+    """The version of three archives, registered and sealed."""
+    version = register(root, "webdataset", three, "photos").version
+    assert seal(version).failures == []
+    return root.open("photos")
+
+
+def test_the_version_reads_from_the_root_alone(root, three, sealed):
+    before, content = digests(sealed), content_digest(sealed).digest
+    done = adopt(root, "photos")
+    assert (done.places, done.objects, done.skipped, done.failures) == (1, 3, 0, [])
+    lay = {path.name: path.read_bytes() for path in three.iterdir()}
+    shutil.rmtree(three)
+    out = three.with_name("out")
+    assert export(root.open("photos"), "webdataset", open_store(out)).failures == []
+    assert {path.name: path.read_bytes() for path in out.glob("*.tar")} == lay
+    again = loader.Root(root.url).open("photos")
+    assert (again.id, digests(again), content_digest(again).digest) == (sealed.id, before, content)
+    assert verify(root, "photos", full=True).problems == []
+    report = verify_root(root, full=True)
+    assert (report.problems, report.n_foreign) == ([], 0)
+    assert adopt(root, "photos").skipped == 3
+
+
+def test_without_seals_nothing_is_copied_or_read(root, three, capsys):
+    version = register(root, "webdataset", three, "photos").version
+    with pytest.raises(InvalidRuntime, match="penstock seal photos@1 first"):
+        adopt(root, "photos")
+    assert objects_of(root) == {}
+    seal(version)
+    adopt(root, "photos")
+    root.store.delete_many([info.key for info in root.store.list("seals/")])
+    with pytest.raises(InvalidRuntime, match="penstock seal photos@1 first"):
+        digests(root.open("photos"))
+
+
+def test_bytes_that_were_damaged_since_the_sealing_are_not_adopted(root, three, sealed, capsys):
+    path = three / "001.tar"
+    told, data = path.stat(), path.read_bytes()
+    at = data.index(b"1-5") if b"1-5" in data else 600
+    path.write_bytes(data[:at] + b"x" + data[at + 1 :])
+    os.utime(path, ns=(told.st_atime_ns, told.st_mtime_ns))
+    assert main(["adopt", "photos", "--root", root.url]) == 1
+    assert "001.tar, bytes [" in capsys.readouterr().out
+    assert len(objects_of(root)) == 2
+    assert not is_adopted(root.store, next(iter(objects_of(root))).split("/")[1])
+    path.write_bytes(data)
+    os.utime(path, ns=(told.st_atime_ns, told.st_mtime_ns))
+    assert main(["adopt", "photos", "--root", root.url]) == 0
+    assert set(objects_of(root).values()) == {one.read_bytes() for one in three.iterdir()}
+
+
+def test_killed_anywhere_and_run_again_it_ends_in_the_same(root, three, sealed, registering, tmp_path):
+    whole = loader.Root(tmp_path / "whole")
+    seal(register(whole, "webdataset", three, "photos").version)
+    adopt(whole, "photos")
+    for at, when in [(1, "after"), (2, "before"), (3, "after")]:
+        job = {"root": root.url, "place": "", "at": at, "when": when, "verb": "adopt"}
+        assert registering(job)[0][0] in (-9, 0)
+        assert digests(loader.Root(root.url).open("photos")) == digests(sealed)
+    assert adopt(root, "photos").failures == []
+    assert objects_of(root) == objects_of(whole)
+
+
+def test_registered_again_what_was_adopted_may_be_gone(root, three, sealed, tars):
+    adopt(root, "photos")
+    (three / "000.tar").unlink()
+    tars.fill(three, {"003.tar": tars.numbered(3, 40)})
+    done = register(root, "webdataset", three, "photos")
+    assert (done.new, done.gone, len(done.version)) == (1, 0, 160)
+    seal(done.version)
+    assert len(digests(root.open("photos"), 10)) == 10
+    adopt(root, "photos")
+    shutil.rmtree(three)
+    assert len(digests(root.open("photos"), 10)) == 10
+    assert len(objects_of(root)) == 4
+
+
+def test_another_dataset_takes_no_adopted_place_from_the_one_that_has_it(root, three, sealed):
+    adopt(root, "photos")
+    with pytest.raises(Conflict, match="penstock import"):
+        register(root, "webdataset", three, "others")
+    shutil.rmtree(three)
+    assert digests(root.open("photos"))
+
+
+def test_the_collector_keeps_adopted_objects_that_a_version_needs_and_deletes_the_others(root, three, sealed):
+    adopt(root, "photos")
+    last = root.open("photos").keys([0])
+    root.exclude("photos", last, reason="blurred")
+    root.retire("photos@1", reason="old")
+    del sealed
+    options = Options(grace_s=0)
+    for day in (1, 99, 199):
+        collect(root, options, apply=True, now_us=day * DAY_US)
+    assert len(objects_of(root)) == 3
+    assert verify(root, "photos", full=True).problems == []
+    root.retire("photos@2", reason="old")
+    for day in (299, 399, 499):
+        collect(root, options, apply=True, now_us=day * DAY_US)
+    assert objects_of(root) == {}
+
+
+def test_a_mirror_has_what_was_adopted_also_after_it_was_copied(root, three, sealed, tmp_path):
+    target = open_store(str(tmp_path / "mirror"))
+    migrate(root, target, Pace())
+    adopt(root, "photos")
+    migrate(root, target, Pace())
+    mirror = loader.Root(tmp_path / "mirror")
+    before = digests(sealed)
+    shutil.rmtree(three)
+    assert digests(mirror.open("photos")) == before
+    assert verify(mirror, "photos", full=True).problems == []
+
+
+def proof_of(root, n, tmp_path):
+    main(["takedown", "prove", str(n), "--out", str(tmp_path / "proof.json"), "--root", root.url])
+    return json.loads((tmp_path / "proof.json").read_text())
+
+
+def take_down(root, key):
+    told = ["--reason", "ticket 1", "--by", "desk", "--root", root.url]
+    assert main(["takedown", "request", "--dataset", "photos", "--sample", key, *told]) == 0
+    n = root.state.denies[-1].n if root.log.refresh() else 0
+    assert main(["takedown", "run", str(n), "--apply", "--root", root.url]) in (0, 1)
+    return n
+
+
+def test_a_proof_names_the_owners_object_until_it_is_deleted(root, three, tmp_path):
+    register(root, "webdataset", three, "photos")
+    n = take_down(root, "1/0003")
+    (place,) = [one for one in proof_of(root, n, tmp_path)["places"] if one["check"] == "registered"]
+    assert not place["clean"]
+    assert f"{three}/001.tar" in place["why"]
+    (three / "001.tar").unlink()
+    (place,) = [one for one in proof_of(root, n, tmp_path)["places"] if one["check"] == "registered"]
+    assert place["clean"]
+
+
+def test_adopted_bytes_are_taken_down_as_the_roots_own(root, three, sealed, tmp_path):
+    adopt(root, "photos")
+    del sealed
+    shutil.rmtree(three)
+    secret = b"1-3" * 4
+    assert sum(secret in data for data in objects_of(root).values()) == 1
+    n = take_down(root, "1/0003")
+    root = loader.Root(root.url)
+    assert len(root.open("photos")) == 119
+    assert verify(root, "photos", full=True).problems == []
+    (gone,) = [one for one in proof_of(root, n, tmp_path)["places"] if one["what"] == "adopted object"]
+    assert not gone["clean"]
+    for day in (1, 99, 199):
+        collect(root, Options(grace_s=0), apply=True, now_us=day * DAY_US)
+    assert len(objects_of(root)) == 2
+    assert not any(secret in root.store.get(info.key).data for info in root.store.list(""))
+    (gone,) = [one for one in proof_of(root, n, tmp_path)["places"] if one["what"] == "adopted object"]
+    assert gone["clean"]
+    assert verify(loader.Root(root.url), "photos", full=True).problems == []
+
+
+def test_files_of_one_index_are_kept_each(root, tmp_path):
+    place = tmp_path / "files"
+    place.mkdir()
+    for k in range(6):
+        (place / f"{k}.txt").write_text(f"text {k}" * (k + 1))
+    seal(register(root, "files", place, "texts").version)
+    adopt(root, "texts")
+    shutil.rmtree(place)
+    for day in (1, 99, 199):
+        collect(root, Options(grace_s=0), apply=True, now_us=day * DAY_US)
+    assert len(objects_of(root)) == 6
+    assert verify(root, "texts", full=True).problems == []

@@ -1,0 +1,313 @@
+"""Adoption of versions that were forged, of objects that lie there already, and of places that somebody else chose."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+import loader
+from loader.dataset.tables.foreign_objects import is_adopted, put_place
+from loader.dataset.tables.vouched_places import is_vouched
+from loader.errors import AlreadyExists, Corrupt, Forbidden, InvalidStore
+from loader.storage import open_store
+from loader.storage.disk.store import LocalStore
+from loader.storage.files import create
+from penstock.cli import main
+from penstock.formats.registration.adoption import adopt
+from penstock.formats.registration.register import register
+from penstock.formats.registration.sealing import seal
+from penstock.upkeep.verify.version import verify
+
+
+@pytest.fixture
+def forge(shared):
+    return shared("penstock/formats/registered/forging").forge
+
+
+@pytest.fixture
+def sealed(root, three):
+    version = register(root, "webdataset", three, "photos").version
+    assert seal(version).failures == []
+    return root.open("photos")
+
+
+def everything(root):
+    return {info.key: root.store.get(info.key).data for info in root.store.list("")}
+
+
+def place_of(version):
+    return version.parts.shard_rows()["path"][0].as_py().split("/")[1]
+
+
+def texts(version):
+    plan = loader.plan({"p": version.select("txt")}, seed=3, global_batch=len(version))
+    with loader.Loader(plan, workers=0) as batches:
+        return list(map(str, next(iter(batches))["txt"]))
+
+
+def other_key(rows, place):
+    rows[0].update(path=f"foreign/{place}/log/000000000001.json", modified_us=None)
+
+
+FORGED = {
+    "no_time": other_key,
+    "no_etag": lambda rows, place: rows[0].update(etag=None),
+    "dots": lambda rows, place: rows[0].update(path=f"foreign/{place}/../../log/000000000001.json"),
+    "absolute": lambda rows, place: rows[0].update(path=f"foreign/{place}//etc/passwd"),
+    "root": lambda rows, place: rows[0].update(path="log/000000000001.json"),
+    "other_place": lambda rows, place: rows[0].update(path=f"foreign/{'0' * 32}/000.tar"),
+    "size": lambda rows, place: rows[0].update(nbytes=-1),
+    "inode": lambda rows, place: rows[0].update(etag="1-2-3"),
+}
+
+
+@pytest.mark.parametrize("how", FORGED)
+def test_a_forged_table_writes_nothing(root, three, sealed, forge, how):
+    (three / "log").mkdir()
+    shutil.copy(three / "000.tar", three / "log" / "000000000001.json")
+    version = forge(root, sealed, lambda rows: FORGED[how](rows, place_of(sealed)))
+    root.retire("photos@1", reason="old")
+    before = everything(root)
+    try:
+        done = adopt(root, version.name)
+    except Corrupt as error:
+        failures = [str(error)]
+    else:
+        failures = done.failures
+        assert done.places == 0
+    assert any("damaged or forged" in one for one in failures)
+    after = everything(root)
+    added = after.keys() - before.keys()
+    assert all(key.startswith((f"foreign/{place_of(sealed)}/", "leases/")) for key in added)
+    assert {key: after.get(key) for key in before if not key.startswith("leases/")} == {
+        key: data for key, data in before.items() if not key.startswith("leases/")
+    }
+    assert not is_adopted(root.store, place_of(sealed))
+
+
+def test_a_size_that_lies_copies_nothing(root, sealed, forge):
+    version = forge(root, sealed, lambda rows: rows[0].update(nbytes=rows[0]["nbytes"] - 512))
+    root.retire("photos@1", reason="old")
+    assert "registered were" in adopt(root, version.name).failures[0]
+    assert f"foreign/{place_of(sealed)}/000.tar" not in everything(root)
+
+
+@pytest.mark.parametrize("where", ["in a field", "in a header"])
+def test_a_flipped_bit_in_an_object_that_lies_there_is_named(root, three, sealed, where, capsys):
+    key = f"foreign/{place_of(sealed)}/001.tar"
+    data = bytearray((three / "001.tar").read_bytes())
+    address = sealed.address(range(40, 41), ["txt"])[0].fields["txt"]
+    at = address.offset if where == "in a field" else address.offset - 100
+    data[at] ^= 4
+    root.store.put(key, bytes(data))
+    assert main(["adopt", "photos", "--root", root.url]) == 1
+    assert key in capsys.readouterr().out
+    assert root.store.get(key).data == bytes(data)  # nothing is replaced
+    assert not is_adopted(root.store, place_of(sealed))
+    root.store.delete_many([key])
+    assert main(["adopt", "photos", "--root", root.url]) == 0
+    assert root.store.get(key).data == (three / "001.tar").read_bytes()
+
+
+def test_an_adopted_object_with_a_flipped_bit_is_named_when_adopted_again(root, sealed):
+    assert adopt(root, "photos").failures == []
+    key = f"foreign/{place_of(sealed)}/001.tar"
+    data = bytearray(root.store.get(key).data)
+    data[root.open("photos").address(range(40, 41), ["txt"])[0].fields["txt"].offset] ^= 4
+    root.store.put(key, bytes(data))
+    (failure,) = adopt(root, "photos").failures
+    assert key in failure
+
+
+def test_an_object_that_another_size_has_is_not_replaced(root, sealed):
+    key = f"foreign/{place_of(sealed)}/001.tar"
+    root.store.put(key, b"mine")
+    (failure,) = adopt(root, "photos").failures
+    assert "4 bytes" in failure
+    assert root.store.get(key).data == b"mine"
+
+
+def test_a_writer_that_comes_first_is_not_replaced(root, sealed, monkeypatch):
+    key, put = f"foreign/{place_of(sealed)}/001.tar", LocalStore.put_if_absent
+
+    def racing(store, name, data):
+        if name == key and not Path(root.url, key).exists():
+            store.put(key, b"theirs")
+        put(store, name, data)
+
+    monkeypatch.setattr(LocalStore, "put_if_absent", racing)
+    (failure,) = adopt(root, "photos").failures
+    assert "other bytes" in failure
+    assert root.store.get(key).data == b"theirs"
+
+
+def test_a_large_file_is_created_and_replaces_none(tmp_path, monkeypatch):
+    monkeypatch.setattr("loader.storage.files.HELD_BYTES", 4)
+    (tmp_path / "file").write_bytes(b"0123456789")
+    for store in (open_store(str(tmp_path / "out")), open_store("memory://created/x")):
+        create(store, tmp_path / "file", "a")
+        create(store, tmp_path / "file", "b")
+        store.put("b", b"theirs")
+        with pytest.raises(AlreadyExists):
+            create(store, tmp_path / "file", "b")
+        assert (store.get("a").data, store.get("b").data) == (b"0123456789", b"theirs")
+
+
+# places
+
+
+@pytest.fixture
+def written_by_another(monkeypatch):
+    """written_by_another(root, version): somebody else wrote the newest record of the version's place."""
+
+    def give_away(root, version):
+        if os.geteuid():  # who is not the machine's root user cannot give a file away: the caller is another
+            monkeypatch.setattr(os, "geteuid", lambda: 4711)
+        else:
+            os.chown(max(Path(root.url, "places", place_of(version)).iterdir()), 4711, 4711)
+
+    return give_away
+
+
+def test_a_folder_that_somebody_else_names_is_read_only_when_it_is_named(
+    root, three, sealed, monkeypatch, written_by_another
+):
+    written_by_another(root, sealed)
+    version = root.open("photos")
+    with pytest.raises(Forbidden, match=f"PENSTOCK_PLACES={three}"):
+        texts(version)
+    problems = verify(root, "photos", full=True).problems
+    assert len(problems) == 3
+    seals = [info.key for info in root.store.list("seals/")]
+    root.store.delete_many(seals)
+    for verb in (["seal", "photos"], ["adopt", "photos"]):
+        assert main([*verb, "--root", root.url]) == 1
+    assert not any(key.startswith("foreign/") for key in everything(root))
+    monkeypatch.setenv("PENSTOCK_PLACES", f"/nowhere file://{three.parent}")
+    assert len(texts(root.open("photos"))) == 120
+    for verb in ("seal", "adopt"):
+        assert main([verb, "photos", "--root", root.url]) == 0
+
+
+def test_a_folder_that_is_registered_again_by_its_reader_is_read(
+    root, three, sealed, written_by_another, monkeypatch
+):
+    written_by_another(root, sealed)
+    with pytest.raises(Forbidden):
+        texts(root.open("photos"))
+    monkeypatch.undo()
+    register(root, "webdataset", three, "photos")
+    assert len(texts(root.open("photos"))) == 120
+
+
+@pytest.mark.parametrize(
+    "url", ["file:///etc", "simplecache::file:///etc", "http://127.0.0.1:1/", "memory://a/b"]
+)
+def test_no_root_in_a_bucket_names_a_file_or_a_server(three, url):
+    root = loader.Root("memory://shared/root")
+    root.store.url = "s3://shared/root"  # as a bucket, which does not tell who wrote
+    version = register(root, "webdataset", three, "photos").version
+    with pytest.raises(Forbidden, match="PENSTOCK_PLACES="):
+        texts(version)
+    put_place(root.store, place_of(version), url)
+    with pytest.raises(Forbidden):
+        seal(root.open("photos"))
+    with pytest.raises(Forbidden, match="which is not read: any writer of the root"):
+        texts(root.open("photos"))
+    root.store.delete_many([info.key for info in root.store.list("")])
+
+
+def test_a_bucket_is_read_and_not_copied_unless_it_is_named(root, sealed, monkeypatch, written_by_another):
+    put_place(root.store, place_of(sealed), "s3://others/private")
+    written_by_another(root, sealed)
+    placed = root.open("photos").placed
+    assert placed.stores[1].url == "s3://others/private"
+    root.store.delete_many([info.key for info in root.store.list("seals/")])
+    for copy in (lambda: adopt(root, "photos"), lambda: seal(root.open("photos"))):
+        with pytest.raises(Forbidden, match="not copied into the root"):
+            copy()
+    monkeypatch.setenv("PENSTOCK_PLACES", "s3a://others/")
+    root.open("photos").placed.check_vouched([place_of(sealed)])
+    for named in ("s3://others/priv", "s3://others/private/deeper", "gs://others"):
+        monkeypatch.setenv("PENSTOCK_PLACES", named)
+        with pytest.raises(Forbidden):
+            root.open("photos").placed.check_vouched([place_of(sealed)])
+    monkeypatch.setenv("PENSTOCK_PLACES", "s3://others/named")
+    assert is_vouched(root.store, "places/x/1.json", "s3://others/named/deeper")
+    assert not is_vouched(root.store, "places/x/1.json", "s3://others/named/../private")
+
+
+def test_a_place_that_cannot_be_opened_stops_its_own_samples_alone(root, sealed):
+    put_place(root.store, place_of(sealed), "s3://others/named/../private")
+    version = root.open("photos")
+    assert not version.placed.is_adopted(version.parts.shard_rows()["path"][0].as_py())
+    with pytest.raises(InvalidStore, match="segment"):
+        texts(version)
+
+
+def test_a_record_that_a_link_leads_to_vouches_for_nothing(root, three, sealed, tmp_path):
+    own = Path(root.url, "places", place_of(sealed))
+    shutil.move(own, tmp_path / "elsewhere")
+    own.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(Forbidden):
+        texts(root.open("photos"))
+
+
+def test_a_place_of_another_name_is_below_no_named_one(root, three, sealed, monkeypatch, written_by_another):
+    written_by_another(root, sealed)
+    for named in (f"{three}2", f"{three}/deeper", f"{three}/../other", ""):
+        monkeypatch.setenv("PENSTOCK_PLACES", named)
+        with pytest.raises(Forbidden):
+            texts(root.open("photos"))
+
+
+def test_a_link_out_of_a_place_is_not_followed(root, three, sealed, tmp_path):
+    told = (three / "001.tar").stat()
+    shutil.move(three / "001.tar", tmp_path / "secret.tar")
+    (three / "001.tar").symlink_to(tmp_path / "secret.tar")
+    assert (three / "001.tar").stat().st_mtime_ns == told.st_mtime_ns
+    (failure,) = adopt(root, "photos").failures
+    assert "a link out of its place" in failure
+    assert len([key for key in everything(root) if key.startswith("foreign/")]) == 2
+    with pytest.raises(Forbidden, match="a link out of its place"):
+        texts(root.open("photos"))
+
+
+def test_a_link_inside_of_a_place_is_followed(root, three, sealed):
+    shutil.move(three / "001.tar", three / "moved")
+    (three / "001.tar").symlink_to(three / "moved")
+    assert adopt(root, "photos").failures == []
+
+
+def test_a_record_that_names_another_place_vouches_for_none(root, three, sealed):
+    """Also where a writer puts the caller's record over one of their own, between its URL and its owner being read."""
+    key = max(info.key for info in root.store.list(f"places/{place_of(sealed)}/"))
+    assert is_vouched(root.store, key, str(three))
+    assert not is_vouched(root.store, key, "/etc")
+    path = Path(root.url, key)
+    path.unlink()
+    os.mkfifo(path)
+    assert not is_vouched(root.store, key, str(three))
+
+
+@pytest.mark.parametrize("dots", ["%2e%2e", "%2E.", "..%2f..", "x\\..\\.."])
+def test_escaped_dots_lead_out_of_a_server_that_is_named(sealed, root, monkeypatch, dots):
+    monkeypatch.setenv("PENSTOCK_PLACES", "http://host/a")
+    assert is_vouched(root.store, "places/x/1.json", "http://host/a/b%20c")
+    assert not is_vouched(root.store, "places/x/1.json", f"http://host/a/{dots}/b")
+
+
+def test_a_record_with_the_last_number_is_named(root, three, sealed):
+    """One more could not be read, and whoever registers would write it again and again."""
+    key = f"places/{place_of(sealed)}/999999999999.json"
+    root.store.put(key, b'{"format": 1, "url": "/elsewhere", "at_us": 1}')
+    for _ in range(2):
+        with pytest.raises(Corrupt, match=f"{key} has the last number"):
+            put_place(root.store, place_of(sealed), str(three))
+    assert len(list(root.store.list(f"places/{place_of(sealed)}/"))) == 2
+
+
+def test_a_record_of_another_name_is_no_record(root, sealed):
+    root.store.put(f"places/{place_of(sealed)}/zzz.json", b'{"format": 1, "url": "/etc", "at_us": 1}')
+    assert len(texts(root.open("photos"))) == 120

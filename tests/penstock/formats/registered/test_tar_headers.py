@@ -1,0 +1,137 @@
+"""Archives walked by their headers: each member where tarfile finds it, or an error that names object and byte."""
+
+import io
+import tarfile
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loader.errors import Corrupt, InvalidSample
+from penstock.formats.archives import tar_headers
+from penstock.formats.archives.tar_headers import members
+
+FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
+
+
+def walked(data, name="a.tar"):
+    return list(members(lambda offset, nbytes: data[offset : offset + nbytes], len(data), name))
+
+
+words = st.text(st.characters(codec="utf-8", exclude_characters="\0/"), min_size=1, max_size=30)
+names = st.lists(words, min_size=1, max_size=8).map("/".join).filter(lambda name: not name.endswith("/"))
+
+
+@given(
+    found=st.lists(st.tuples(names, st.binary(max_size=1200)), max_size=6),
+    format=st.sampled_from(["gnu", "pax"]),
+)
+def test_members_lie_where_tarfile_finds_them(found, format, tars):
+    data = tars.tar_bytes(found, FORMATS[format])
+    with tarfile.open(fileobj=io.BytesIO(data), encoding="utf-8") as archive:
+        expected = [(one.name, one.offset_data, one.size) for one in archive if one.isreg()]
+    mine = [(one.name, one.offset, one.nbytes) for one in walked(data)]
+    assert [one[1:] for one in mine] == [one[1:] for one in expected]
+    assert [name.rstrip("/") for name, _, _ in mine] == [name for name, _, _ in expected]
+    assert [data[offset : offset + nbytes] for _, offset, nbytes in mine] == [one for _, one in found]
+
+
+@given(cut=st.integers(1, 40), format=st.sampled_from(sorted(FORMATS)))
+def test_an_archive_that_is_cut_is_an_error_wherever_it_is(cut, format, tars):
+    members = [("d/" * 60 + "a.txt", b"x" * 700), ("b.txt", b""), ("c.txt", b"y" * 5)]
+    data = tars.tar_bytes(members, FORMATS[format])
+    end = len(data.rstrip(b"\0")) // 512 * 512 + 1536  # behind the two blocks that end it
+    with pytest.raises(Corrupt, match=r"^a.tar, byte \d+: .*(cut|ends after|no tar)"):
+        walked(data[: end - 512 * cut // 8 - 1])
+
+
+def special(kind, name="link.jpg"):
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, "a.jpg"
+    return info
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        (tarfile.SYMTYPE, "a symbolic link"),
+        (tarfile.LNKTYPE, "a hard link"),
+        (tarfile.FIFOTYPE, "a FIFO"),
+        (tarfile.CHRTYPE, "a character device"),
+        (b"S", "a sparse file"),
+        (b"M", "another volume"),
+        (b"Q", "of type b'Q'"),
+    ],
+)
+def test_what_is_no_regular_file_is_named_with_its_byte(kind, what, tars):
+    data = tars.tar_bytes([("a.jpg", b"1234"), special(kind)])
+    with pytest.raises(InvalidSample, match=rf"^a.tar, byte 1024: member 'link.jpg' is .*{what}"):
+        walked(data)
+
+
+def test_a_sparse_file_of_a_pax_header_is_named(tars):
+    info = tarfile.TarInfo("big.npy")
+    info.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "big.npy"}
+    with pytest.raises(InvalidSample, match=r"big\.npy' is a sparse file"):
+        walked(tars.tar_bytes([info], tarfile.PAX_FORMAT))
+
+
+def test_folders_are_left_out_and_a_pax_size_counts(tars):
+    folder = tarfile.TarInfo("d")
+    folder.type = tarfile.DIRTYPE
+    data = bytearray(tars.tar_bytes([folder, ("d/a.txt", b"12345")], tarfile.PAX_FORMAT))
+    assert [(one.name, one.offset, one.nbytes) for one in walked(bytes(data))] == [("d/a.txt", 1024, 5)]
+    info = tarfile.TarInfo("a.txt")
+    info.size, info.pax_headers = 3, {"size": "5"}
+    out = io.BytesIO()
+    out.write(info.tobuf(tarfile.PAX_FORMAT) + b"12345".ljust(512, b"\0") + bytes(1024))
+    assert [one.nbytes for one in walked(out.getvalue())] == [5]
+
+
+def test_names_that_are_no_utf8_and_binary_sizes_are_read(tars):
+    info = tarfile.TarInfo("caf\udce9.txt")
+    data = tars.tar_bytes([info], tarfile.GNU_FORMAT)
+    assert walked(data)[0].name == "caf\udce9.txt"
+    large = tarfile.TarInfo("large.bin")
+    large.size = 9 * 2**30
+    header = large.tobuf(tarfile.GNU_FORMAT)
+    with pytest.raises(
+        Corrupt, match=r"byte 0: member 'large\.bin' has 9,663,676,416 bytes, and the object ends after 0"
+    ):
+        walked(header)
+
+
+@pytest.mark.parametrize("byte", [0, 100, 130, 150, 156, 300])
+def test_a_damaged_header_is_named(byte, tars):
+    data = bytearray(tars.tar_bytes([("a.txt", b"1"), ("b.txt", b"2")]))
+    data[1024 + byte] ^= 0x15
+    with pytest.raises(Corrupt, match=r"a\.tar, byte 1024: the header there is damaged"):
+        walked(bytes(data))
+
+
+def test_what_is_no_archive_and_what_goes_on_behind_its_end_is_named(tars):
+    with pytest.raises(Corrupt, match="byte 0: it is no tar archive"):
+        walked(b"PK\x03\x04" + bytes(2000))
+    one = tars.tar_bytes([("a.txt", b"1")])
+    with pytest.raises(
+        Corrupt, match=f"byte 1024: the archive ends there, and the object goes on at byte {len(one)}"
+    ):
+        walked(one + one)
+    with pytest.raises(Corrupt, match="byte 0: the archive is cut"):
+        walked(b"")
+    damaged = bytearray(tars.tar_bytes([("x" * 200 + ".txt", b"1")], tarfile.PAX_FORMAT))
+    damaged[512] = ord("9")
+    with pytest.raises(Corrupt, match="byte 0: the pax header there is damaged"):
+        walked(bytes(damaged))
+
+
+def test_a_size_that_no_header_has_room_for_is_no_memory(tars):
+    info = tarfile.TarInfo("L")
+    info.type, info.size = b"L", 2**33
+    with pytest.raises(Corrupt, match="an extended header there has 8,589,934,592 bytes"):
+        walked(info.tobuf(tarfile.GNU_FORMAT) + bytes(2048))
+
+
+@given(content=st.binary(max_size=256) | st.just(b"\xff" * 256))
+def test_bytes_of_half_a_header_are_summed(content):
+    assert tar_headers._sum(content) == sum(content)

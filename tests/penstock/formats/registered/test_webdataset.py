@@ -1,0 +1,273 @@
+"""WebDataset's archives as samples: what the webdataset package reads of them, and no field lost without a word."""
+
+import tarfile
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import webdataset
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import loader
+from loader.dataset.reading.read_fields import read_fields
+from loader.errors import Corrupt, EmptyVersion, InvalidField, InvalidSample, InvalidStore
+from loader.storage import Span, open_store
+from penstock.formats.archives import webdataset as format
+from penstock.formats.archives.tar_headers import Member
+from penstock.formats.reading.sample import ForeignSample
+from penstock.formats.registration.register import register
+from penstock.formats.registration.selection import Selection
+
+
+def read(version, *fields):
+    """key -> field -> bytes, of all live samples."""
+    addresses = version.address(np.arange(len(version)), fields or version.fields)
+    return {
+        at.key: one for at, one in zip(addresses, read_fields(version.shard_store, addresses), strict=True)
+    }
+
+
+def test_samples_are_those_that_webdataset_wrote_and_reads(root, tmp_path):
+    (tmp_path / "tars").mkdir()
+    long = "a/very-long-folder/" * 12
+    with webdataset.ShardWriter(str(tmp_path / "tars/%03d.tar"), maxcount=30, verbose=0) as writer:
+        for i in range(100):
+            key = f"{long if i == 7 else 'd'}/{i:03}"
+            writer.write({"__key__": key, "txt": f"text {i}", "left.npy": np.arange(i), "Cls": i})
+    found = read(register(root, "webdataset", tmp_path / "tars", "photos").version)
+    theirs = []
+    for path in sorted((tmp_path / "tars").iterdir()):
+        with path.open("rb") as stream:
+            files = webdataset.tariterators.tar_file_expander([{"url": str(path), "stream": stream}])
+            theirs += list(webdataset.tariterators.group_by_keys(files))
+    assert len(theirs) == len(found) == 100
+    source = {row["source_key"] or row["key"]: row["key"] for row in rows(root)}
+    for sample in theirs:
+        mine = found[source[sample["__key__"]]]
+        assert mine == {name: sample[name] for name in ("txt", "left.npy", "cls")}
+
+
+def rows(root):
+    return root.open("photos").samples().collect().to_dicts()
+
+
+def test_members_in_any_order_are_one_sample_by_their_key(root, tmp_path, tars):
+    members = [
+        ("b.txt", b"B"),
+        ("a.txt", b"A"),
+        ("README", b"no extension"),
+        ("b.cls", b"1"),
+        ("a.cls", b"2"),
+    ]
+    tars.fill(tmp_path / "tars", {"x.tar": [*members, ("__meta__/x.txt", b"theirs")]})
+    found = read(register(root, "webdataset", tmp_path / "tars", "photos").version)
+    assert found == {"a": {"txt": b"A", "cls": b"2"}, "b": {"txt": b"B", "cls": b"1"}}
+
+
+@given(
+    keys=st.lists(
+        st.sampled_from(["a", "b", "d/a", "é", "./a", "__x", "v1.0/e", "__y__/z", "", "d/", "x\ny"]),
+        max_size=4,
+    ),
+    fields=st.lists(st.sampled_from(["jpg", "cls", "JPG", "seg.png", "b/c", "b__", ""]), max_size=3),
+    more=st.sampled_from([[], ["a.jpg"], ["z.jpg"], ["README"]]),
+    summed=st.booleans(),
+)
+@settings(max_examples=50)
+@example(keys=["a", "b", "a"], fields=["jpg"], more=[], summed=True)
+def test_samples_of_a_table_are_those_of_their_members(keys, fields, more, summed):
+    names = [f"{key}.{field}" for key in keys for field in fields] + more
+    places = [1000 * at + i for at in range(len(names)) for i in range(2)]
+    walked = map(Member, names, places[::2], places[1::2])
+    crcs = list(range(len(names))) if summed else ()
+    table = format._table(names, places, crcs)
+    try:
+        window = SimpleNamespace(name="x.tar", crcs=lambda: crcs)
+        alone = list(format._grouped(window, walked, None, lower=True))
+    except InvalidSample:
+        assert table is None
+        return
+    if table is not None:
+        spans, sums = iter(map(Span, places[::2], places[1::2])), iter(table.crcs)
+        assert alone == [
+            ForeignSample(
+                key,
+                {name: next(spans) for name in table.fields},
+                crcs={name: next(sums) for name in table.fields if summed},
+            )
+            for key in table.keys
+        ]
+    elif not more and keys and fields:
+        odd = {"./a", "__x", "__y__/z", "", "d/", "x\ny"}.intersection(keys) or {
+            "b/c",
+            "b__",
+            "",
+        }.intersection(fields)
+        assert odd or len(set(keys)) < len(keys) or len({one.lower() for one in fields}) < len(fields)
+
+
+def test_keys_that_our_format_forbids_are_escaped_and_kept(root, tmp_path, tars):
+    names = ["../../etc/a.txt", "/abs/b.txt", "./c.txt", "v1.0/d.txt", "caf\udce9.txt", "k" * 300 + ".txt"]
+    data = tars.tar_bytes([(name, name[:3].encode(errors="replace")) for name in names], tarfile.GNU_FORMAT)
+    (tmp_path / "tars").mkdir()
+    (tmp_path / "tars/x.tar").write_bytes(data)
+    register(root, "webdataset", tmp_path / "tars", "photos")
+    found = {row["key"]: row["source_key"] for row in rows(root)}
+    assert found["c"] is found["v1.0/d"] is None
+    kept = {source for source in found.values() if source}
+    assert kept == {"../../etc/a", "/abs/b", "caf\\xe9", "k" * 300}
+    assert {"%2E%2E/%2E%2E/etc/a", "%/abs/b", "caf%E9"} <= set(found)
+
+
+def test_keys_that_repeat_have_the_object_in_front(root, tmp_path, tars):
+    tars.fill(
+        tmp_path / "tars",
+        {"x.tar": [("0.txt", b"x0"), ("1.txt", b"x1")], "y.tar": [("0.txt", b"y0"), ("2.txt", b"y2")]},
+    )
+    found = read(register(root, "webdataset", tmp_path / "tars", "photos").version)
+    assert {key: one["txt"] for key, one in found.items()} == {
+        "x.tar/0": b"x0",
+        "1": b"x1",
+        "y.tar/0": b"y0",
+        "2": b"y2",
+    }
+
+
+def test_a_field_that_not_all_samples_have_is_a_group_of_its_own(root, tmp_path, tars):
+    members = tars.sample("a", jpg=b"1", cls=b"2") + tars.sample("b", jpg=b"3", cls=b"4", txt=b"5")
+    tars.fill(tmp_path / "tars", {"x.tar": members, "y.tar": tars.sample("c", jpg=b"6", cls=b"7")})
+    version = register(root, "webdataset", tmp_path / "tars", "photos").version
+    assert {
+        name: (sorted(one["field_nbytes"]), one["n_rows"]) for name, one in version.manifest["groups"].items()
+    } == {
+        "media": (["cls", "jpg"], 3),
+        "txt": (["txt"], 1),
+    }
+    assert len(version.select("jpg", "cls")) == 3
+    assert len(version.select("jpg", "txt", where_present=True)) == 1
+
+
+@pytest.mark.parametrize(
+    ("members", "error", "match"),
+    [
+        (
+            [("a.jpg", b"1"), ("a.JPG", b"2")],
+            InvalidSample,
+            r"x.tar, byte 1024: member 'a.JPG' is also at byte 0",
+        ),
+        (
+            [("a.jpg", b"1"), ("a.pth", b"2")],
+            InvalidField,
+            r"x.tar, sample 'a': .*never unpickled.*--without pth",
+        ),
+        (
+            [("a.b c", b"1"), ("a.b_c", b"2")],
+            InvalidSample,
+            r"x.tar, sample 'a': of the fields .* two would have one",
+        ),
+        ([("a.__x", b"1")], InvalidField, "begins with '__'"),
+        ([("README", b"1")], EmptyVersion, "hold no samples"),
+    ],
+)
+def test_what_would_be_lost_is_an_error(members, error, match, root, tmp_path, tars):
+    tars.fill(tmp_path / "tars", {"x.tar": members})
+    with pytest.raises(error, match=match):
+        register(root, "webdataset", tmp_path / "tars", "photos")
+    assert root.datasets() == []
+
+
+def test_a_field_is_left_out_where_it_is_asked_for(root, tmp_path, tars):
+    tars.fill(tmp_path / "tars", {"x.tar": [("a.jpg", b"1"), ("a.pth", b"2")]})
+    version = register(root, "webdataset", tmp_path / "tars", "photos", without=["pth"]).version
+    assert read(version) == {"a": {"jpg": b"1"}}
+
+
+PACKED = {
+    "x.tgz": b"\x1f\x8b\x08",
+    "x.tar.gz": b"\x1f\x8b\x08",
+    "x.tar.zst": b"(\xb5/\xfd",
+    "x.tar.lz4": b"\x04\x22M\x18",
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_compressed_archives_are_refused_by_name(name, root, tmp_path, tars):
+    tars.fill(tmp_path / "tars", {"a.tar": tars.numbered(0, 2)})
+    (tmp_path / "tars" / name).write_bytes(PACKED[name] + bytes(600))
+    with pytest.raises(
+        InvalidStore, match=f"{name} .* is compressed: .* penstock import webdataset-compressed"
+    ):
+        register(root, "webdataset", tmp_path / "tars", "photos")
+
+
+def test_files_beside_archives_are_left_alone(root, tmp_path, tars):
+    tars.fill(tmp_path / "tars", {"000.tar": tars.numbered(0, 2), "001.tar": tars.numbered(1, 2)})
+    whole = (tmp_path / "tars/000.tar").read_bytes()
+    beside = {
+        "idx": b"v1.2 2\n",
+        "md5": b"0" * 32,
+        "sha256": b"0" * 64,
+        "json": b"{}",
+        "tmp": whole,
+        "part": whole[:700],
+    }
+    for ending, data in beside.items():
+        (tmp_path / f"tars/000.tar.{ending}").write_bytes(data)
+    (tmp_path / "tars/002.tar.done").write_bytes(b"")
+    done = register(root, "webdataset", tmp_path / "tars", "photos")
+    assert len(done.version) == 4
+    assert (done.new, done.others) == (2, 7)
+
+
+def test_an_archive_with_the_name_of_a_compressed_one_is_told(root, tmp_path, tars):
+    tars.fill(tmp_path / "tars", {"a.tar": tars.numbered(0, 2), "b.tar.gz": tars.numbered(1, 2)})
+    with pytest.raises(InvalidStore, match=r"b\.tar\.gz .* is not compressed, .* rename it"):
+        register(root, "webdataset", tmp_path / "tars", "photos")
+    chosen = Selection(exclude=("*.tar.gz",))
+    assert len(register(root, "webdataset", tmp_path / "tars", "photos", selection=chosen).version) == 2
+
+
+def test_a_place_without_archives_says_what_is_there(root, tmp_path):
+    (tmp_path / "tars").mkdir()
+    (tmp_path / "tars/a.jpg").write_bytes(b"")
+    with pytest.raises(EmptyVersion, match="has no webdataset object among 1"):
+        register(root, "webdataset", tmp_path / "tars", "photos")
+    with pytest.raises(
+        InvalidStore, match="format 'wds' is not known; accepted: arrow, energon, files, hf, litdata"
+    ):
+        register(root, "wds", tmp_path / "tars", "photos")
+    assert loader.Root(root.url).datasets() == []
+
+
+@pytest.mark.parametrize("nbytes", [1500, 2000, 2560])
+def test_an_archive_that_is_cut_in_a_folder_is_named(nbytes, root, tmp_path, tars):
+    (tmp_path / "tars").mkdir()
+    data = tars.tar_bytes(tars.sample("a", txt=b"x" * 800) + tars.sample("b", txt=b"y" * 300))
+    (tmp_path / "tars" / "0.tar").write_bytes(data[:nbytes])
+    with pytest.raises(Corrupt, match=r"0\.tar, byte \d+"):
+        register(root, "webdataset", tmp_path / "tars", "photos")
+
+
+@pytest.mark.parametrize(("n", "members"), [(2, 400), (5, 300)])
+def test_small_members_of_a_bucket_cost_a_request_an_archive_behind_the_first(n, members, tars, monkeypatch):
+    store = open_store(f"memory://walks-{n}")
+    small = tars.tar_bytes([(f"{i}.bin", bytes(3000)) for i in range(members)])
+    large = tars.tar_bytes([(f"{i}.bin", bytes(3 * 2**20)) for i in range(2)])
+    archives = [*[small] * n, tars.tar_bytes(tars.numbered(0, 300)), large, small, small]
+    for number, data in enumerate(archives):
+        store.put(f"{number}.tar", data)
+    asked = {f"{number}.tar": [] for number in range(len(archives))}
+    get_range = type(store).get_range
+
+    def counted(self, key, offset, nbytes, etag=None):
+        asked[key].append(nbytes)
+        return get_range(self, key, offset, nbytes, etag)
+
+    monkeypatch.setattr(type(store), "get_range", counted)
+    found = format.look(store, list(store.list()))
+    for info in found.infos:
+        assert list(found.samples(info))
+    requests = [len(one) for one in asked.values()]
+    assert requests == [2, *[1] * (n - 1), 1, 1, 2, 1]  # the large members come whole, and teach
+    assert all(sum(asked[f"{number}.tar"]) <= len(small) for number in range(n))

@@ -1,0 +1,106 @@
+"""A store that lies is named, probe by probe; nothing is published to one whose creates are not conditional."""
+
+import pytest
+
+import loader
+from loader.errors import InvalidStore
+from loader.storage import Blob, open_store
+from penstock.upkeep.doctor import read_back as contents
+from penstock.upkeep.doctor.creates import creates
+from penstock.upkeep.doctor.listing import listing
+from penstock.upkeep.doctor.scratch import Scratch
+
+
+def levels(found):
+    return {one.check: one.level for one in found}
+
+
+def few(scratch):
+    return listing(scratch, 10)
+
+
+HONEST = {
+    creates: {"create-only": "ok", "creates at once": "ok"},
+    contents.read_after_write: {"read after write": "ok", "delete": "ok"},
+    contents.etags: {"etags": "ok"},
+    contents.ranges: {"ranges": "ok"},
+    contents.checksums: {"checksums": "ok"},
+    contents.copies: {"copies": "ok"},
+    few: {"listing": "ok"},
+}
+LIES = [
+    ("replaces", creates, "create-only", "replaced the first"),
+    ("replaces", creates, "creates at once", "16 won"),
+    ("races", creates, "creates at once", "won"),
+    ("stale", contents.read_after_write, "read after write", "nobody wrote"),
+    ("keeps", contents.read_after_write, "delete", "still there after it was deleted"),
+    ("etag", contents.etags, "etags", "has the same ETag"),
+    ("flips", contents.ranges, "ranges", "not those that were written"),
+    ("flips", contents.checksums, "checksums", "65537 bytes is another"),
+    ("rots", contents.checksums, "checksums", "uploaded in parts is another"),
+    ("loses", few, "listing", "1 of 22 keys are missing"),
+    ("unsorted", few, "listing", "key order is needed"),
+]
+
+
+@pytest.mark.parametrize(("probe", "wanted"), HONEST.items(), ids=lambda one: getattr(one, "__name__", ""))
+def test_an_honest_store_passes(scratch, probe, wanted, monkeypatch):
+    monkeypatch.setattr(contents, "PARTS_BYTES", 2**20 + 1)
+    assert levels(probe(scratch)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("lie", "probe", "check", "told"), LIES, ids=lambda one: one if isinstance(one, str) else ""
+)
+def test_a_lie_is_named(gateway, scratch, lie, probe, check, told, monkeypatch):
+    monkeypatch.setattr(contents, "PARTS_BYTES", 2**20 + 1)
+    gateway.lie = lie
+    (found,) = [one for one in probe(scratch) if one.check == check]
+    assert found.level == "fail"
+    assert told in found.what
+    assert found.do
+
+
+def test_a_race_is_not_seen_in_turn(gateway, scratch):
+    """Why sixteen try at once: a server that looks and then writes refuses whoever comes later."""
+    gateway.lie = "races"
+    assert levels(creates(scratch)) == {"create-only": "ok", "creates at once": "fail"}
+
+
+def test_nothing_is_published_to_a_store_whose_creates_replace(gateway, s3, running):
+    gateway.lie = "replaces"
+    root = loader.Root("s3://doctor/liar", options=s3)
+    with (
+        pytest.raises(InvalidStore, match="let a create-only write replace an object"),
+        root.write("d") as writer,
+    ):
+        writer.add("k", {"cls": 1})
+    assert running[2].list_objects_v2(Bucket="doctor", Prefix="liar/").get("KeyCount") == 0
+
+
+class Padding:
+    """A store whose ranges far beyond the end are zeros."""
+
+    def __init__(self, store):
+        self.store = store
+
+    def __getattr__(self, name):
+        return getattr(self.store, name)
+
+    def get_range(self, key, offset, nbytes, etag=None):
+        if offset > self.store.head(key).nbytes + 1000:
+            return Blob(bytes(nbytes), "etag")
+        return self.store.get_range(key, offset, nbytes, etag)
+
+
+def test_ranges_beyond_the_end_that_are_answered():
+    (found,) = contents.ranges(Scratch(Padding(open_store("memory://padding"))))
+    assert (found.level, "beyond the end" in found.what) == ("fail", True)
+
+
+def test_everything_is_removed(scratch):
+    for probe in (creates, contents.read_after_write, contents.etags, few):
+        list(probe(scratch))
+    assert any(scratch.store.list(scratch.prefix))
+    scratch.remove()
+    assert list(scratch.store.list("")) == []

@@ -1,0 +1,113 @@
+"""Folders of data jobs: they go once nobody has worked on a job for 14 days, or waited for it."""
+
+import os
+import shutil
+import signal
+
+import pytest
+
+import loader
+from penstock.compute.job import Start
+from penstock.upkeep.gc import plan
+from tests.compute.job_checks import done_by, folder_of, job_in, numbers, told_of
+from tests.compute.test_jobs import INLINE
+
+DAY = 24
+START = Start(attempt=2, element=0, node="n", at_us=0)
+SIGNS = {
+    "who waits": lambda folder: folder.attend(),
+    "outcomes are kept": lambda folder: folder.keep(1, 2, {}),
+}
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """A root with a job of four blocks that has ended."""
+    path = tmp_path_factory.mktemp("ended") / "root"
+    with loader.Root(path).write("d") as writer:
+        writer.add("a", {"cls": 1})
+    done_by(job_in(path), numbers(8), INLINE)
+    return path
+
+
+@pytest.fixture
+def job(ended, tmp_path):
+    """The job, in a root of the test's own."""
+    return job_in(shutil.copytree(ended, tmp_path / "root"))
+
+
+def root_of(job):
+    return loader.Root(job.store.url)
+
+
+def there(job):
+    return {info.key for info in job.store.list("jobs/")}
+
+
+def test_a_job_goes_after_14_days_and_the_grace(job, properties):
+    before = there(job)
+    for day in (0, 7, 14, 16.9):
+        properties.look(root_of(job), day * DAY)
+        assert there(job) == before
+    report = properties.look(root_of(job), 17 * DAY)
+    assert there(job) == set()
+    assert report.swept.why == {"job that nobody works on": len(before)}
+
+
+@pytest.mark.parametrize("sign", SIGNS)
+def test_a_job_that_somebody_touches_stays(job, properties, sign):
+    for day in (0, 14):
+        properties.look(root_of(job), day * DAY)
+    SIGNS[sign](folder_of(job))
+    before = there(job)
+    for day in (17, 30.9):
+        properties.look(root_of(job), day * DAY)
+    assert there(job) == before
+    for day in (31, 34):
+        properties.look(root_of(job), day * DAY)
+    assert there(job) == set()
+
+
+def test_a_job_that_goes_on_while_it_is_swept_stays(job, properties, monkeypatch):
+    """Four objects go at a time; a block begins when the first four are gone."""
+    for day in (0, 14):
+        properties.look(root_of(job), day * DAY)
+    before, left, true = there(job), [], plan.Plan.due
+
+    def due(self, grace_us):
+        for piece in true(self, grace_us):
+            if not left and len(there(job)) == len(before) - 4:
+                left.append(there(job))
+                folder_of(job).begin(3, START, 2)
+            yield piece
+
+    monkeypatch.setattr(plan, "ROWS", 4)
+    monkeypatch.setattr(plan.Plan, "due", due)
+    properties.look(root_of(job), 17 * DAY)
+    assert left[0] < there(job)
+
+
+@pytest.mark.parametrize("n", [3, 12])
+def test_a_sweep_that_is_killed_leaves_no_results_without_their_description(job, properties, monkeypatch, n):
+    """And whoever computes the job again does all of it."""
+    for day in (0, 14):
+        properties.look(root_of(job), day * DAY)
+    pid = os.fork()
+    if not pid:
+        true, gone = os.unlink, []
+
+        def unlink(path, *arguments, **more):
+            if "/jobs/" in os.fspath(path) or more.get("dir_fd") is not None:
+                gone.append(path)
+                if len(gone) > n:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            true(path, *arguments, **more)
+
+        os.unlink = unlink
+        properties.look(root_of(job), 17 * DAY)
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGKILL
+    left = there(job)
+    assert left
+    assert f"jobs/{job.id}/job.json" in left
+    assert told_of(done_by(job, numbers(8), INLINE)) == [i**2 for i in range(8)]

@@ -1,0 +1,18 @@
+"""What a process of tests/dataset/forks.py does to a root with a takedown: it runs it, and kills itself on the way."""
+
+import os
+
+from forks import Mortal
+
+import loader
+from loader.dataset.log.log import Log
+from penstock.upkeep.takedown.raw_objects import delete_object
+from penstock.upkeep.takedown.run import run_takedown
+
+
+def run(url, n, at=0):
+    root = loader.Root(url)
+    if at:
+        root.store = Mortal(root.store, at, "before")
+        root._log = Log(root.store)
+    return run_takedown(root, n, apply=True, delete_raw=delete_object, raw_below=[os.path.dirname(url)]).new

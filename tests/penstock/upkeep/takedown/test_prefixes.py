@@ -1,0 +1,111 @@
+"""The prefixes that docs/format.md lists: each is searched by a proof, or holds no byte and no name of a sample."""
+
+import io
+import json
+import re
+import tarfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import loader
+from loader.dataset.log.marker import FOLDERS, MARKER
+from penstock.upkeep.takedown import scan
+
+FORMAT = Path(__file__).parents[4] / "docs" / "format.md"
+SECRET = "ZQALICEZQ"
+
+
+def prefixes():
+    """The first folder of every path in the list of a root's objects, and in other such lists of the page."""
+    blocks = re.findall(r"^    (\S.*)$", FORMAT.read_text(), re.MULTILINE)
+    paths = [
+        path for line in blocks for path in line.split("  ") if re.match(r"[a-z]+/|penstock\.json", path)
+    ]
+    return sorted({re.match(r"[a-z]+/|penstock\.json", path)[0] for path in paths})
+
+
+def test_every_prefix_of_the_format_is_known_to_a_proof():
+    found = prefixes()
+    assert {
+        "data/",
+        "foreign/",
+        "log/",
+        "tables/",
+        "jobs/",
+        "checkpoints/",
+        "penstock.json",
+    } <= set(found)
+    known = [*scan.SCANNED, *scan.ELSEWHERE, *scan.WITHOUT]
+    assert len(known) == len(set(known))
+    assert set(found) <= set(known), sorted(set(found) - set(known))
+    assert sorted(known) == sorted([*FOLDERS, MARKER])
+
+
+def table(**columns):
+    sink = io.BytesIO()
+    pq.write_table(pa.table(columns), sink)
+    return sink.getvalue()
+
+
+def archive():
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo(f"{SECRET}/one.a.txt"))
+    return sink.getvalue()
+
+
+def names(**more):
+    return json.dumps({"key": f"{SECRET}/one", **more}).encode()
+
+
+PLANTED = {
+    "data/": lambda root, id: (f"data/{next(iter(root.state.txns))}/0/media-x.tar", archive()),
+    "tables/": lambda root, id: ("tables/photos/notes/1/x.parquet", table(reason=[f"near {SECRET}"])),
+    "stages/": lambda root, id: (
+        "stages/photos/units/1/000000000009.json",
+        names(exclude={f"{SECRET}/one": 1}),
+    ),
+    "exclusions/": lambda root, id: (
+        f"exclusions/photos/{'0' * 16}.json",
+        names(samples=[{"key": f"{SECRET}/one"}]),
+    ),
+    "plans/": lambda root, id: (f"plans/{'0' * 64}.json", names(version=id)),
+    "ledgers/": lambda root, id: ("ledgers/x/0.jsonl", names(version_id=id) + b"\n"),
+    "cards/": lambda root, id: (f"cards/photos/000001-{id}/card.json", b"{}"),
+    "gates/": lambda root, id: ("gates/photos/x.html", f"<p>{SECRET}/one</p>".encode()),
+    "reports/": lambda root, id: (f"reports/training/photos/runs/r/{'0' * 32}.json", names()),
+    "log/": lambda root, id: ("log/repair-000000000099.json", names()),
+    "jobs/": lambda root, id: (f"jobs/{'0' * 32}/given/1.json", names()),
+    "foreign/": lambda root, id: (f"foreign/{'0' * 32}/a.tar", archive()),
+    "checkpoints/": lambda root, id: ("checkpoints/r/steps/000000000001.json", names(versions=[{"id": id}])),
+}
+
+
+@pytest.fixture(scope="module")
+def taken(kit, tmp_path_factory):
+    root = loader.Root(tmp_path_factory.mktemp("root"))
+    kit.write(root, "photos", {f"{SECRET}/one": SECRET, "p2": "bob", "p3": "carol"}, part_samples=2)
+    had = root.state.newest("photos").id
+    n = kit.deny(root)
+    kit.take_down(root, n)
+    kit.sweep(root)
+    assert kit.prove(root, n)["result"] == "complete"
+    return root, n, had
+
+
+def test_proof_finds_names_planted_under_each_prefix(kit, taken):
+    root, n, had = taken
+    assert set(PLANTED) == {*scan.SCANNED, *scan.ELSEWHERE}
+    for prefix, plant in PLANTED.items():
+        path, data = plant(root, had)
+        root.store.put(path, data)
+        proof = kit.prove(root, n)
+        assert proof["result"] == "incomplete", prefix
+        assert any(
+            path == one.get("path") or path in str(one) for one in proof["places"] if not one["clean"]
+        ), prefix
+        root.store.delete_many([path])
+    assert kit.prove(root, n)["result"] == "complete"

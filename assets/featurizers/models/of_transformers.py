@@ -11,8 +11,8 @@ from torch import Tensor
 
 from loader.errors import InvalidWeights, MissingDependency
 
-from ..pictures import normalised
-from ..weights import said
+from .pictures import normalised
+from .weights import said
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from loader.errors import InvalidWeights, MissingDependency
 
-from ..pictures import normalised
-from ..weights import said
+from .pictures import normalised
+from .weights import said
 
 
 class Coder:

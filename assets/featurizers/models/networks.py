@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-_HERE = "assets.featurizers.models.networks"
+_HERE = "assets.featurizers.models"
 
 EMBEDDERS = {
     "transformers": f"{_HERE}.of_transformers:load_clip",

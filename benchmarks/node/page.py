@@ -150,8 +150,8 @@ def sections_of(text: str) -> list[str]:
 
 README_CORES = 2
 SPEED = """\
-Photos decoded and cropped at random, with default settings: {rate} samples/s on two cores, {limit} of bare loops and {peer}
-times the fastest peer (`python -m benchmarks.node`). A node of 16 cores, and rows where others are faster:
+Photos decoded and cropped at random, with default settings: {rate} samples/s on two cores, {limit} of bare loops and
+{peer} times the fastest peer (`python -m benchmarks.node`). A node of 16 cores, and rows where others are faster:
 [docs/benchmarks.md](docs/benchmarks.md).
 """
 

@@ -10,8 +10,8 @@ from loader.dataset.reading.read_fields import read_fields
 from loader.dataset.tables.references import references
 from loader.dataset.versions.version import open_record
 from loader.errors import Corrupt, Fenced, Forbidden, ObjectNotFound
-from penstock.gc import Moment, Options, collect
-from penstock.gc.deleted_record import read_swept
+from penstock.upkeep.gc import Moment, Options, collect
+from penstock.upkeep.gc.deleted_record import read_swept
 
 HOUR_US = 3_600_000_000
 _numbers = itertools.count()

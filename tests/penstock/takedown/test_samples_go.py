@@ -1,6 +1,6 @@
 """Samples that are taken down leave new versions at their commit, and the root with the takedown and a collection."""
 
-from penstock.verify.version import verify
+from penstock.upkeep.verify.version import verify
 
 SECRET = "ZQALICEZQ"
 

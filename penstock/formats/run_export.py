@@ -15,8 +15,8 @@ from .exporting.export_journal import ExportJournal
 from .exporting.exporter import Exporter, Loss, refuse
 from .exporting.outbox import Outbox
 from .exporting.selection import Selection, WorkUnit, select
-from .objects_as_registered import note_of, registered_objects
 from .unit_threads import in_threads
+from .verbatim_export import note_of, registered_objects
 
 WORKERS = 4
 """Units that are written at once, unless told otherwise."""

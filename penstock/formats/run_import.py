@@ -31,7 +31,7 @@ from loader.storage.refusals import Refusals
 
 from ..class_names import class_names_of
 from ..progress import progress
-from . import ISOLATED, PARTITIONED, importer_named
+from . import FORMATS, importer_named, registered_named
 from .importing.importer import NO_OPTIONS, Importer, Options, Readable, check_options
 from .importing.in_workers import in_workers
 from .importing.read_units import UnitReader, check_unique, read_units, settled
@@ -39,8 +39,7 @@ from .importing.span_blocks import blocks_of
 from .importing.spilled import SpilledUnit, spilled
 from .importing.unit_writer import FOLDER, RENAMED, Unit, UnitWriter, Written, delete_units, in_order
 from .importing.walk import UnitsAhead, Walk
-from .reading.sample import Found
-from .registration import format_named
+from .reading.sample import FoundObjects
 from .registration.earlier import Difference, imported_difference
 from .registration.groups import group_guessed
 from .registration.register import check_apart, transaction
@@ -155,10 +154,10 @@ def import_place(
     if since.fresh:
         chosen = _chosen(format, importer, options, shuffle, shard_bytes) | selection.to_json()
         work = _Import(root, dataset, store, parent, since, chosen, workers, report)
-        if isinstance(found, Found):
+        if isinstance(found, FoundObjects):
             version = work.of_spans(found)
-        elif importer is not None and format in ISOLATED:
-            with in_workers(found, importer.look, store, options, workers) as isolated:
+        elif importer is not None and FORMATS[format].is_isolated:
+            with in_workers(found, importer.find_objects, store, options, workers) as isolated:
                 version = work.of_samples(isolated, options)
         else:
             version = work.of_samples(found, options)
@@ -174,17 +173,17 @@ def _look(
     listed: Listed,
     options: Options,
     parent: Version | None,
-) -> Found | Readable:
+) -> FoundObjects | Readable:
     """Return the objects of the format, and their reader; of tables with the columns of their folders.
 
-    Raises: EmptyVersion; as `Format.look`.
+    Raises: EmptyVersion; as `RegisteredFormat.find_objects`.
     """
-    found: Found | Readable
+    found: FoundObjects | Readable
     if importer is None:
-        found = format_named(format).look(store, listed.infos)
+        found = registered_named(format).find_objects(store, listed.infos)
     else:
-        found = importer.look(store, listed.infos, options)
-        if format in PARTITIONED:
+        found = importer.find_objects(store, listed.infos, options)
+        if FORMATS[format].is_partitioned:
             texts = text_columns(parent.manifest["columns"]) if parent else ()
             keys = (info.key for info in found.infos)
             found = found.with_partitions(Partitions(keys, options.without, texts))
@@ -203,7 +202,7 @@ def _chosen(
 ) -> dict[str, Any]:
     """Return the choices that the version's id follows from, as plain JSON."""
     if shuffle is None:
-        shuffle = importer is None and format_named(format).OBJECTS_PER_SHARD > 1
+        shuffle = importer is None and registered_named(format).OBJECTS_PER_SHARD > 1
     chosen: dict[str, Any] = {
         "format": format,
         "without": sorted(options.without),
@@ -233,9 +232,9 @@ class _Import:
         """Groups that the dataset has."""
         return self.parent.manifest["groups"] if self.parent else {}
 
-    def of_spans(self, found: Found) -> Version | None:
+    def of_spans(self, found: FoundObjects) -> Version | None:
         """Copy bytes that are spans of objects. Return None where something failed."""
-        shards = shards_of(self.since.fresh, format_named(self.chosen["format"]).OBJECTS_PER_SHARD)
+        shards = shards_of(self.since.fresh, registered_named(self.chosen["format"]).OBJECTS_PER_SHARD)
         blocks = partial(blocks_of, self.store)
         columns = self.parent.manifest["columns"] if self.parent else {}
         found = found.reading(self.chosen["without"])

@@ -81,7 +81,7 @@ def run(arguments: Namespace) -> Answer:
 
 def _registered(arguments: Namespace) -> "Registered":
     """Register the place. Raises: InvalidRuntime; InvalidStore; as `register` and `register_lerobot`."""
-    from ..formats.registration import FORMATS, TABLES
+    from ..formats import REGISTERED, TABLES
     from ..formats.registration.register import register
 
     root, format, selection = loader.Root(arguments.root), arguments.format, selection_of(arguments)
@@ -90,7 +90,7 @@ def _registered(arguments: Namespace) -> "Registered":
 
         raise InvalidRuntime(EPISODES_OF)
     if format == LEROBOT:
-        from ..formats.lerobot.registered_videos import register_lerobot
+        from ..formats.lerobot.lerobot_registered import register_lerobot
 
         if arguments.key or arguments.field:
             raise InvalidRuntime(f"--key and --field are for tables; {format} has its own keys and fields")
@@ -102,8 +102,8 @@ def _registered(arguments: Namespace) -> "Registered":
             selection=selection,
             episodes=arguments.episodes,
         )
-    if format not in FORMATS and format not in TABLES:
-        accepted = ", ".join(sorted([LEROBOT, *FORMATS, *TABLES]))
+    if format not in REGISTERED | TABLES:
+        accepted = ", ".join(sorted([LEROBOT, *REGISTERED, *TABLES]))
         raise InvalidStore(f"format {format!r} cannot be registered; accepted: {accepted}")
     return register(
         root,

@@ -13,7 +13,7 @@ from ..importing.importer import ReadSample
 from .columns import Column, json_of, leaves, npy_of
 from .log_message import MAX_EPISODE_BYTES, MAX_FIELD_BYTES, MAX_LEAVES, LogMessage, damage_named
 from .message_decoders import decoder_of
-from .message_pictures import encoded_frame, kind_of, mp4_of_frames, raw_image
+from .message_images import encoded_frame, kind_of, mp4_of_frames, raw_image
 
 FACTS = "episode.json"
 _LOG_TIME = "log_time"

@@ -1,7 +1,9 @@
 """The samples, fields and columns of an export, and their bytes."""
 
-from collections.abc import Collection, Iterator, Sequence
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -174,3 +176,15 @@ def _batches(addresses: Sequence[SampleAddress]) -> Iterator[list[SampleAddress]
         held += nbytes
     if batch:
         yield batch
+
+
+def metadata_json(columns: Mapping[str, Any]) -> bytes:
+    """Return columns as JSON, names sorted: times as ISO 8601 text, NaN and infinities as Python writes them."""
+    text = json.dumps(columns, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=_text)
+    return text.encode()
+
+
+def _text(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    raise TypeError(f"a {type(value).__name__} is in no column of a samples table")

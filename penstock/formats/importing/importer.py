@@ -86,7 +86,7 @@ class Importer(Protocol):
     OPTIONS: frozenset[str]
     """Options that the format takes: of "key", "fields" and "episodes"."""
 
-    def look(self, store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+    def find_objects(self, store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
         """Return those of the listed objects that are of the format. Raises: InvalidStore; Corrupt; StoreError."""
 
 
@@ -103,8 +103,8 @@ class JoiningImporter(Importer, Protocol):
         Costs a read of the metadata that this process has not read yet. Raises: InvalidStore; StoreError.
         """
 
-    def look_at_complete(self, store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-        """Return as `look`, without the objects of which a file is not there. Raises: InvalidStore; StoreError."""
+    def find_complete_objects(self, store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+        """Return as `find_objects`, without the objects of which a file is not there. Raises: InvalidStore; StoreError."""
 
 
 EPISODES_OF = "--episodes is for lerobot, which numbers its episodes; choose objects with --include"

@@ -18,7 +18,7 @@ LIMIT_S = 600.0
 """Seconds that a worker has for the runs of an object, or for the samples of a run, and a second more for each MiB."""
 
 Look = Callable[[Store, list[ObjectInfo], Options], Readable]
-"""Function `look` of an importer's module."""
+"""Function `find_objects` of an importer's module."""
 _ERRORS: dict[str, type[PenstockError]] = {
     name: one
     for name, one in vars(errors).items()
@@ -37,14 +37,14 @@ class _Asked(NamedTuple):
 
 @contextmanager
 def in_workers(
-    readable: Readable, look: Look, store: Store, options: Options, workers: int
+    readable: Readable, find_objects: Look, store: Store, options: Options, workers: int
 ) -> Iterator[Readable]:
     """Give a reader whose runs and samples come from worker processes, which end with the block.
 
     workers: processes, at most, and no more than cores. The samples of a run are in memory, 4 GiB at most. A worker
     finds the store's credentials in the environment.
     """
-    function = partial(_read, store, look, options.to_json())
+    function = partial(_read, store, find_objects, options.to_json())
     variables = store_variables(store)
 
     def asked(info: ObjectInfo, run: Run | None) -> Any:
@@ -72,10 +72,10 @@ def in_workers(
         yield readable._replace(runs=runs, samples=samples)
 
 
-def _read(store: Store, look: Look, options: dict[str, Any], asked: _Asked) -> tuple[str, Any]:
+def _read(store: Store, find_objects: Look, options: dict[str, Any], asked: _Asked) -> tuple[str, Any]:
     """Return ("", runs or samples), or name and text of an error. It runs in a worker."""
     try:
-        readable = look(store, [asked.info], Options.from_json(options))
+        readable = find_objects(store, [asked.info], Options.from_json(options))
         if asked.run is None:
             return "", [one[1:] for one in readable.runs(asked.info)]
         return "", [tuple(one) for one in readable.samples(Run(asked.info, *asked.run))]

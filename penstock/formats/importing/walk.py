@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from loader.errors import FieldMismatch, PenstockError
 from loader.storage.shared.threads import DaemonPool
 
-from ..reading.sample import NO_METADATA, Found
+from ..reading.sample import NO_METADATA, FoundObjects
 from ..registration.earlier import Difference
 from ..registration.groups import group_guessed, groups_of
 from ..registration.shard_rows import Rows, Shard, agree, keys_of, rows_of
@@ -35,7 +35,7 @@ class Walk:
 
     def __init__(
         self,
-        found: Found,
+        found: FoundObjects,
         shards: Sequence[Shard],
         without: Sequence[str],
         since: Difference,

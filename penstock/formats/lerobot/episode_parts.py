@@ -20,6 +20,7 @@ from loader.dataset.tables.foreign_objects import foreign_table, is_adopted, pla
 from loader.dataset.writing.exclude import Superseded
 from loader.dataset.writing.part_writer import PartWriter, make_sample
 from loader.errors import Conflict, FieldMismatch
+from loader.modalities.video.packet_runs import Run, run_of
 from loader.modalities.video.packet_table import SUFFIX
 from loader.storage import ObjectInfo, Store
 
@@ -30,8 +31,7 @@ from ..registration.parts import IndexFiles, objects_of, path_of
 from ..registration.register import transaction
 from ..registration.shard_rows import Shard, shards_of
 from .dataset_layout import Episode
-from .importer import Dataset, field_of
-from .runs import Run, run_of
+from .lerobot_import import Dataset, field_of
 
 PACKETS, STREAMS = "media_index", "streams"
 """Groups of packet tables, and of all else that is copied."""

@@ -20,7 +20,7 @@ from loader.storage import Span
 
 from ..reading.indexed import check_apart, corrupt
 from ..reading.window import Window
-from .leaves import Values
+from .litdata_leaves import Values
 
 _MAGIC = b"LDARW01\0"
 _TAIL_BYTES = 4 + len(_MAGIC)

@@ -10,7 +10,7 @@ import numpy as np
 from loader.errors import Corrupt, InvalidSample, InvalidStore
 from loader.storage import ObjectInfo, Store
 
-from .sample import ForeignRun, ForeignSample, ForeignTable, Found
+from .sample import ForeignRun, ForeignSample, ForeignTable, FoundObjects
 from .window import Window
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
@@ -92,10 +92,12 @@ def split_reader(
     return samples
 
 
-def found_in(infos: Sequence[ObjectInfo], readers: Mapping[str, Reader], lacking: Sequence[str]) -> Found:
-    """Return the objects that indexes tell of. readers: key of each -> its reader. lacking: as `Found`."""
+def found_in(
+    infos: Sequence[ObjectInfo], readers: Mapping[str, Reader], lacking: Sequence[str]
+) -> FoundObjects:
+    """Return the objects that indexes tell of. readers: key of each -> its reader. lacking: as `FoundObjects`."""
     mine = [info for info in infos if info.key in readers]
-    return Found(mine, lambda info: readers[info.key](info), lacking=lacking)
+    return FoundObjects(mine, lambda info: readers[info.key](info), lacking=lacking)
 
 
 def lacking_of(name: str, listed: Mapping[str, int], there: Collection[str]) -> list[str]:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from loader.dataset.columnar.arrow_errors import arrow_errors
-from loader.storage import ObjectInfo, Store
+from loader.storage import Blob, ObjectInfo, Store
 
 from .window import Window
 
@@ -61,3 +61,14 @@ def opened(store: Store, info: ObjectInfo) -> Iterator[ObjectFile]:
     """Open an object. Raises: Corrupt; NotSupported; Changed; StoreError; as `arrow_errors` with its name."""
     with ObjectFile(store, info) as file, arrow_errors(file.path):
         yield file
+
+
+class Unpacked:
+    """Bytes of one object, whatever its key."""
+
+    def __init__(self, url: str, data: bytes) -> None:
+        self.url, self._data = url, data
+
+    def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
+        """Return bytes from an offset on, fewer at the end."""
+        return Blob(self._data[offset : offset + nbytes], "")

@@ -64,7 +64,7 @@ class ForeignRun(NamedTuple):
     """Provenance column -> the value of all of them."""
 
 
-class Found(NamedTuple):
+class FoundObjects(NamedTuple):
     """The objects of a place that are of a format, and their reader."""
 
     infos: list[ObjectInfo]
@@ -92,13 +92,13 @@ class Found(NamedTuple):
         without: Collection[str],
         reserved: Collection[str] = (),
         into: JsonMembers | None = None,
-    ) -> "Found":
+    ) -> "FoundObjects":
         """Return these objects, without some members of JSON documents. As `JsonMembers.leave_out`."""
         if self.members is not None:
             self.members.leave_out(without, reserved, into)
         return self
 
-    def with_partitions(self, partitions: Partitions) -> "Found":
+    def with_partitions(self, partitions: Partitions) -> "FoundObjects":
         """Return tables, whose samples have the columns of their folders too."""
         read = self.samples
 

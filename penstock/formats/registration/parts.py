@@ -107,7 +107,7 @@ def _id(txn: str, number: int) -> str:
 def objects_of(
     store: Store, place: str, shards: Sequence[Shard], chunks: Mapping[str, Chunks] = NO_METADATA
 ) -> list[ForeignObject]:
-    """Return the objects of these shards, as the table has them. chunks: as `Found.chunks`."""
+    """Return the objects of these shards, as the table has them. chunks: as `FoundObjects.chunks`."""
     return [
         ForeignObject(
             shard=path_of(place, shard),

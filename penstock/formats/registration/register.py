@@ -24,8 +24,8 @@ from loader.errors import Conflict, Corrupt, EmptyVersion, InvalidStore
 from loader.storage import Store, open_store
 from loader.storage.refusals import Refusals
 
-from ..reading.sample import NO_METADATA, Found
-from . import TABLES, look_at
+from .. import TABLES, find_registered
+from ..reading.sample import NO_METADATA, FoundObjects
 from .earlier import Difference, difference
 from .groups import groups_of
 from .numbered_keys import text_array
@@ -127,14 +127,14 @@ def register(
 
 def _found(
     store: Store, format: str, columns: Options, selection: Selection, parent: Version | None
-) -> tuple[Found, int, Listed]:
+) -> tuple[FoundObjects, int, Listed]:
     """Return what a place has of a format, how many objects share a shard, and the objects there are.
 
-    Raises: Corrupt where an index lists an object that is not there; EmptyVersion; as `look_at`.
+    Raises: Corrupt where an index lists an object that is not there; EmptyVersion; as `find_registered`.
     """
     listed = list_selected(store, format, selection)
     texts = text_columns(parent.manifest["columns"]) if parent else ()
-    found, each = look_at(format, store, listed.infos, columns, texts)
+    found, each = find_registered(format, store, listed.infos, columns, texts)
     if found.lacking:
         raise Corrupt(
             f"{found.lacking[0]} ({len(found.lacking)} such); fetch them, or take them out of the index"
@@ -147,7 +147,7 @@ def _found(
 def _publish(
     root: Root,
     dataset: str,
-    found: Found,
+    found: FoundObjects,
     each: int,
     store: Store,
     parent: Version | None,
@@ -205,14 +205,14 @@ def _publish(
     return version, sealed
 
 
-def _chunk_rows(found: Found, rows: Sequence[Rows]) -> int:
+def _chunk_rows(found: FoundObjects, rows: Sequence[Rows]) -> int:
     """Return the rows of a table's row group, on the average and at least 1; 0 of other formats."""
     groups = sum(chunks.row_groups for chunks in found.chunks.values())
     return max(1, sum(len(one.source_keys) for one in rows) // max(1, groups)) if found.chunks else 0
 
 
 def _walk(
-    found: Found, shards: Sequence[Shard], without: Sequence[str], place: str
+    found: FoundObjects, shards: Sequence[Shard], without: Sequence[str], place: str
 ) -> list[tuple[Shard, Rows]]:
     """Return the rows of the shards, in order, each with its shard. Raises: as the format.
 

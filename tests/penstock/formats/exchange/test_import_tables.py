@@ -15,7 +15,7 @@ from loader.dataset.root import root_over
 from loader.errors import Conflict, Corrupt, InvalidRuntime, InvalidStore
 from loader.storage import open_store
 from penstock.class_names import class_names_of
-from penstock.formats import IMPORTERS
+from penstock.formats import IMPORTED
 from penstock.formats.importing.importer import Options
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
@@ -324,7 +324,7 @@ def test_a_bad_row_is_named_and_the_other_objects_go_on(tmp_path, data, said):
 def test_bombs(tmp_path, monkeypatch):
     monkeypatch.setattr("penstock.formats.importing.read_units.BOMB_BYTES", 10_000)
     monkeypatch.setattr("penstock.formats.importing.read_units.BOMB_TIMES", 10)
-    monkeypatch.setattr("penstock.formats.tables.packed_lines.MAX_LINE_BYTES", 5_000_000)
+    monkeypatch.setattr("penstock.formats.tables.text_rows.MAX_LINE_BYTES", 5_000_000)
     put(tmp_path / "place/line.jsonl.gz", gzip.compress(b'{"id": 1, "text": "' + b"a" * 9_000_000))
     put(tmp_path / "place/many.jsonl.gz", gzip.compress(b'{"id": 1, "text": "a"}\n' * 9000))
     done, _ = imported(("jsonl", tmp_path / "place"), tmp_path / "root")
@@ -373,7 +373,7 @@ def test_mistakes_are_told(tmp_path, cli):
     )
     run = cli("import", "excel", tmp_path / "place", "d", root=root.url)
     assert (run.code, "accepted: arrow, " in run.err) == (2, True)
-    assert all(name in run.err for name in IMPORTERS)
+    assert all(name in run.err for name in IMPORTED)
 
 
 def test_other_classes_under_the_same_numbers_are_refused(tmp_path):

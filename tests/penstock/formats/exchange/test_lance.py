@@ -92,7 +92,7 @@ def test_a_file_that_was_replaced_or_damaged_is_named(dataset, tmp_path, monkeyp
 
 
 def test_a_dataset_that_changes_while_it_is_read_is_told(dataset, tmp_path):
-    from penstock.formats.tables.lance import look
+    from penstock.formats.tables.lance_import import look
 
     store = open_store(tmp_path / "in")
     readable = look(store, list(store.list()), Options())

@@ -25,11 +25,11 @@ from loader.errors import (
     InvalidStore,
 )
 from loader.modalities import decoder_for
+from loader.modalities.video.packet_runs import mp4_of_run
 from loader.modalities.video.packet_table import packets_bytes, read_packets
 from loader.storage import open_store
 from penstock.formats.content_digest import content_digest
-from penstock.formats.lerobot.registered_videos import register_lerobot
-from penstock.formats.lerobot.runs import mp4_of_run
+from penstock.formats.lerobot.lerobot_registered import register_lerobot
 from penstock.formats.registration.adoption import adopt
 from penstock.formats.registration.sealing import seal
 from penstock.formats.run_export import export

@@ -28,7 +28,7 @@ from penstock.formats.content_digest import content_digest
 from penstock.formats.importing.importer import Options
 from penstock.formats.registration.register import register
 from penstock.formats.run_import import import_place
-from penstock.formats.tables import parquet_rows
+from penstock.formats.tables import parquet_registered as parquet_rows
 from penstock.upkeep.verify.version import verify
 from tests.penstock.formats.exchange.test_import_tables import arrow, put, table
 

@@ -18,8 +18,8 @@ import loader
 from loader.dataset.reading.read_fields import read_fields
 from loader.errors import Corrupt, EmptyVersion, InvalidField, InvalidSample, InvalidStore
 from loader.storage import open_store
-from penstock.formats.litdata import chunks
-from penstock.formats.litdata import index as litdata_index
+from penstock.formats.litdata import litdata_index
+from penstock.formats.litdata import litdata_registered as chunks
 from penstock.formats.registration.register import register
 from penstock.formats.run_import import import_place
 
@@ -32,7 +32,7 @@ def files(shared):
 def walked(folder):
     """What the format yields: (key, field -> bytes, metadata)."""
     store = open_store(folder)
-    found = chunks.look(store, list(store.list()))
+    found = chunks.find_objects(store, list(store.list()))
     if found.lacking:
         raise Corrupt(found.lacking[0])
     out = []

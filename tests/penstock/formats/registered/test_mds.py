@@ -12,7 +12,7 @@ import loader
 from loader.dataset.reading.read_fields import read_fields
 from loader.errors import Conflict, Corrupt, EmptyVersion, InvalidField, InvalidSample, InvalidStore
 from loader.storage import open_store
-from penstock.formats.mds import shards as mds
+from penstock.formats.mds import mds_registered as mds
 from penstock.formats.registration.register import register
 
 
@@ -34,7 +34,7 @@ def read(version):
 def walked(folder):
     """What the format yields: (key, field -> bytes, metadata)."""
     store = open_store(folder)
-    found = mds.look(store, list(store.list()))
+    found = mds.find_objects(store, list(store.list()))
     out = []
     for info in found.infos:
         data = store.get(info.key).data

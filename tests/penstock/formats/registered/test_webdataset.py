@@ -13,7 +13,7 @@ import loader
 from loader.dataset.reading.read_fields import read_fields
 from loader.errors import Corrupt, EmptyVersion, InvalidField, InvalidSample, InvalidStore
 from loader.storage import Span, open_store
-from penstock.formats.archives import webdataset as format
+from penstock.formats.archives import webdataset_registered as format
 from penstock.formats.archives.tar_headers import Member
 from penstock.formats.reading.sample import ForeignSample
 from penstock.formats.registration.register import register
@@ -265,7 +265,7 @@ def test_small_members_of_a_bucket_cost_a_request_an_archive_behind_the_first(n,
         return get_range(self, key, offset, nbytes, etag)
 
     monkeypatch.setattr(type(store), "get_range", counted)
-    found = format.look(store, list(store.list()))
+    found = format.find_objects(store, list(store.list()))
     for info in found.infos:
         assert list(found.samples(info))
     requests = [len(one) for one in asked.values()]

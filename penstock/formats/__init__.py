@@ -4,7 +4,7 @@ A format is a line in `FORMATS`, and up to three modules, which are loaded on fi
 
 - `<format>_registered.py`, a `RegisteredFormat` or `RegisteredTables`: the samples are spans of the objects.
 - `<format>_import.py`, an `Importer`: the samples are decoded, and their fields copied.
-- `<format>_export.py`, an `Exporter`. Equal samples give equal bytes, so a killed export is continued by running it again.
+- `<format>_export.py`, an `Exporter`. Equal samples give equal bytes: run a killed export again.
 
 `tests/penstock/formats/exchange` holds every line to the same laws.
 """

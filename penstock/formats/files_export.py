@@ -1,4 +1,4 @@
-"""Files: an object `<key>.<field>` for each field, and one table `metadata.parquet` beside them."""
+"""Export files: an object `<key>.<field>` per field, and one table `metadata.parquet`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,33 +8,33 @@ from loader.errors import InvalidKey
 from .exporting.export_journal import FOLDER
 from .exporting.exporter import Loss
 from .exporting.outbox import Outbox
-from .exporting.selection import Selection, WorkUnit
+from .exporting.selection import ExportSelection, WorkUnit
 from .files_registered import TABLE
 
 AT_ONCE = 1000
-"""Samples of a unit."""
+"""Samples per unit."""
 
 
-def losses(selection: Selection) -> list[Loss]:
-    """Return nothing: names, bytes and columns stay as they are."""
+def losses(selection: ExportSelection) -> list[Loss]:
+    """Return nothing: names, bytes and columns stay."""
     return []
 
 
-def units(selection: Selection) -> list[WorkUnit]:
+def units(selection: ExportSelection) -> list[WorkUnit]:
     """Return runs of a thousand samples."""
     return selection.by_part(AT_ONCE)
 
 
-def write(selection: Selection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-    """Put an object for each field."""
+def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
+    """Put an object per field."""
     for sample in selection.samples(unit):
         for name, data in sample.fields.items():
             outbox.put(_key(sample.key, name), data)
     return {}
 
 
-def finish(selection: Selection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
-    """Put the table: `key`, and every column of metadata and provenance; nothing without columns."""
+def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
+    """Put the table with `key` and every column of metadata and provenance; nothing without columns."""
     if selection.frame is None:
         return
     import pyarrow as pa

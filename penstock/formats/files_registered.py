@@ -1,4 +1,4 @@
-"""Plain files, a sample each: the field is the extension, and nothing but a listing is read."""
+"""Register plain files: each is a sample, its extension the field. Only a listing is read."""
 
 import posixpath
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ TABLE = "metadata.parquet"
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    """Return the files that have an extension which can be a field, without hidden ones and tables of exports.
+    """Return the files whose extension can be a field, without hidden files and tables of exports.
 
-    Costs a request for each file of a table's name. Raises: StoreError.
+    Costs a request per file that is named like such a table. Raises: StoreError.
     """
-    mine = [info for info in infos if _field(info.key)]
-    return FoundObjects([info for info in mine if not _is_table(store, info.key)], partial(samples, store))
+    files = [info for info in infos if _field(info.key)]
+    return FoundObjects([info for info in files if not _is_table(store, info.key)], partial(samples, store))
 
 
 def _is_table(store: Store, key: str) -> bool:
@@ -30,14 +30,14 @@ def _is_table(store: Store, key: str) -> bool:
 
 
 def samples(store: Store, info: ObjectInfo) -> Iterator[ForeignSample]:
-    """Yield the one sample of a file: its key is the path without the extension."""
+    """Yield the one sample of a file; its key is the path without the extension."""
     key = posixpath.splitext(info.key)[0]
     metadata = {"path": info.key, "nbytes": info.nbytes, "modified_us": info.modified_us}
     yield ForeignSample(key, {_field(info.key): Span(0, info.nbytes)}, metadata)
 
 
 def _field(key: str) -> str:
-    """Return the field of a file, "" of one that is no sample. Pickles are fields, which are refused by name later."""
+    """Return the field of a file, "" if it is no sample. Pickles are fields too, and refused by name later."""
     stem, extension = posixpath.splitext(key)
     name = extension.removeprefix(".").lower()
     hidden = any(word.startswith(".") for word in stem.split("/"))

@@ -1,7 +1,7 @@
-"""Megatron's indexed datasets, `<prefix>.bin` and `<prefix>.idx`, read where they lie: of the index alone.
+"""Register Megatron's indexed datasets, `<prefix>.bin` and `<prefix>.idx`; only the index is read.
 
-A sample is a document: the sequences between two of the index's bounds. Its tokens are one flat field, named after
-their dtype. A document that is not one sequence has the lengths of its sequences as a metadata column.
+A sample is a document: the sequences between two bounds of the index. Its tokens are one flat field, named
+after their dtype. If a document is not one sequence, a metadata column has the lengths of its sequences.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ from .reading.sample import ForeignRun, FoundObjects
 OBJECTS_PER_SHARD = 1
 FIELD = "tokens"
 LENGTHS, MODES = "sequence_lengths", "sequence_modes"
-"""Metadata columns, lists of int64: values of each sequence of a document; their modes."""
+"""Metadata columns, lists of int64: number of values, and mode, of each sequence of a document."""
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
@@ -36,18 +36,20 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
 def samples(store: Store, indexes: Mapping[str, ObjectInfo], info: ObjectInfo) -> Iterator[ForeignRun]:
     """Yield the documents of a `.bin`, in order. Raises: as `documents_in`."""
     prefix = f"{_stem(info.key)}/" if len(indexes) > 1 else ""
-    for head, some in documents_in(store, indexes[info.key], info):
-        yield ForeignRun(prefix, some.first, f"{FIELD}.{head.word}", some.edges, _metadata(some))
+    for head, documents in documents_in(store, indexes[info.key], info):
+        yield ForeignRun(
+            prefix, documents.first, f"{FIELD}.{head.word}", documents.edges, _metadata(documents)
+        )
 
 
-def _metadata(some: Documents) -> dict[str, pa.Array]:
-    """Return the columns of documents: none where each is one sequence without a mode."""
-    bounds = pa.array(some.bounds, pa.int32())
+def _metadata(documents: Documents) -> dict[str, pa.Array]:
+    """Return the columns of documents; none if each is one sequence without a mode."""
+    bounds = pa.array(documents.bounds, pa.int32())
     out = {}
-    if (np.diff(some.bounds) != 1).any():
-        out[LENGTHS] = pa.ListArray.from_arrays(bounds, pa.array(some.lengths))
-    if some.modes is not None:
-        out[MODES] = pa.ListArray.from_arrays(bounds, pa.array(some.modes))
+    if (np.diff(documents.bounds) != 1).any():
+        out[LENGTHS] = pa.ListArray.from_arrays(bounds, pa.array(documents.lengths))
+    if documents.modes is not None:
+        out[MODES] = pa.ListArray.from_arrays(bounds, pa.array(documents.modes))
     return out
 
 

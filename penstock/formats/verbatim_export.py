@@ -1,7 +1,7 @@
-"""Registered objects that leave as they came: those whose samples are all exported are copied, byte for byte.
+"""Export registered objects unchanged: copied byte for byte if all their samples are exported.
 
-Objects are read as they were registered: one that was written since is `Changed`. An index beside them is copied too,
-and the copy is looked at as its format is: it has to tell of these objects.
+An object that changed since registration is `Changed`. An index beside the objects is copied too, and the copy
+is read to check that it lists these objects.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -23,43 +23,44 @@ from .archives.tar_members import remaining
 from .exporting.export_journal import FOLDER
 from .exporting.exporter import Loss
 from .exporting.outbox import Outbox
-from .exporting.selection import Int64s, Selection, WorkUnit
+from .exporting.selection import ExportSelection, Int64s, WorkUnit
 from .reading.exported import NOTE
 from .reading.sample import FoundObjects
 from .reading.window import Window
 
 READ_BYTES = 8 * 2**20
-"""Bytes of an object that are read at once."""
+"""Bytes of an object per read."""
 OWN = "megatron"
-"""Format whose exporter makes the same objects again, index and all."""
+"""Format whose exporter writes the same objects again, with their index."""
 
 
 class Leaving(NamedTuple):
-    """Objects that leave together, of one registered shard."""
+    """Objects of one registered shard to copy."""
 
     objects: Sequence[PlacedObject]
     """The objects."""
     ordinals: Int64s
-    """Live ordinals of their samples that are exported, int64."""
+    """Live ordinals of the exported samples, int64."""
     keys: frozenset[str] | None = None
-    """Keys of the samples that stay in an archive; None where all do, and the object is copied."""
+    """Keys of the samples to keep in an archive; None copies the objects whole."""
 
 
-def registered_objects(selection: Selection, format: str) -> "RegisteredObjects | None":
-    """Return the exporter of objects as they were registered; None where they are not what is exported.
+def registered_objects(selection: ExportSelection, format: str) -> "RegisteredObjects | None":
+    """Return the exporter of objects as they were registered; None if the export differs from them.
 
-    selection: without a field or column left out. Objects of which every sample is exported are copied, and those of
-    which none is are left out. Of others archives alone are written anew, without the samples that are not exported.
+    selection: without a field or column left out. Objects whose samples are all exported are copied, and
+    objects without exported samples are left out. Only archives are rewritten, without the samples that are not
+    exported.
     """
     version, manifest = selection.version, selection.version.manifest
     objects, facts = foreign_objects(version.store, manifest.get("foreign", ()))
-    told = parse_json_object(facts.get("registered", "{}"))
+    registered = parse_json_object(facts.get("registered", "{}"))
     tables = {file["group"] for file in manifest["samples"]}
     if (
-        told.get("format") != format
+        registered.get("format") != format
         or format == OWN
-        or told.get("without")
-        or not tables <= {"keys", "metadata"}  # somebody annotated it
+        or registered.get("without")
+        or not tables <= {"keys", "metadata"}  # the version was annotated
         or not pc.all(pc.starts_with(version.parts.shard_rows()["path"], FOREIGN)).as_py()
     ):
         return None
@@ -69,22 +70,22 @@ def registered_objects(selection: Selection, format: str) -> "RegisteredObjects 
         and FORMATS[format].companions
         and (not whole or _placed(version).is_adopted(_paths(version)[0]))
     ):
-        return None  # the index tells of all, and a sample's number would be another one's
+        return None  # the index lists all objects, and the numbers of samples would change
     if not whole and "source_key" in selection.columns:
-        return None  # names that repeat, and would not without the others
+        return None  # repeated names would no longer repeat
     leaving = _leaving(selection, format)
     if leaving is None:
         return None
     if selection.n_samples == manifest["n_live"]:
-        options = Options.of_registered(told) if format in TABLES else NO_OPTIONS
+        options = Options.of_registered(registered) if format in TABLES else NO_OPTIONS
         leaving += _without_samples(
             version, objects, lambda store, infos: find_registered(format, store, infos, options)[0]
         )
     return RegisteredObjects(format, leaving)
 
 
-def _leaving(selection: Selection, format: str) -> list[Leaving] | None:
-    """Return the objects that have samples to export; None where one has others too, and is no archive."""
+def _leaving(selection: ExportSelection, format: str) -> list[Leaving] | None:
+    """Return the objects with samples to export; None if one has other samples too, and is no archive."""
     version, members = selection.version, selection.members
     placed, first, n_rows = _placed(version), version.parts.first_ordinal, version.parts.n_rows
     positions, out = dict[str, list[int]](), list[Leaving]()
@@ -112,55 +113,57 @@ def _without_samples(
     objects: Sequence[ForeignObject],
     find_objects: Callable[[Store, list[ObjectInfo]], FoundObjects],
 ) -> list[Leaving]:
-    """Return the objects that hold no sample, and are as they were. Costs a listing of their place."""
+    """Return the unchanged objects without samples. Costs a listing of their place."""
     placed = _placed(version)
-    last = {one.key: one.shard for one in objects}  # of one that was registered again
+    last = {one.key: one.shard for one in objects}  # the newest, of an object registered again
     shards = sorted(set(last.values()) - set(_paths(version)))
-    some = [one for shard in shards for one in placed.objects(shard) if last[_name(one)] == shard]
-    rest = [one for one in some if one.modified_us is not None]  # none is left in a place that was adopted
+    placed_objects = [one for shard in shards for one in placed.objects(shard) if last[_name(one)] == shard]
+    rest = [one for one in placed_objects if one.modified_us is not None]  # adopted places keep none
     out = list[PlacedObject]()
     for store in {one.store for one in rest}:
         infos = list(store.list())
-        there, found = {info.key: info for info in infos}, find_objects(store, infos)
-        taken = {info.key for info in found.infos}
-        for one in rest:
-            info = there.get(one.key) if one.store is store and one.key in taken else None
-            if info is None or difference(info, one.nbytes, one.etag, one.modified_us):
+        there, objects_there = {info.key: info for info in infos}, find_objects(store, infos)
+        keys = {info.key for info in objects_there.infos}
+        for item in rest:
+            info = there.get(item.key) if item.store is store and item.key in keys else None
+            if info is None or difference(info, item.nbytes, item.etag, item.modified_us):
                 continue
-            if next(iter(found.samples(info)), None) is None:
-                out.append(one)
+            if next(iter(objects_there.samples(info)), None) is None:
+                out.append(item)
     return [Leaving(out, np.zeros(0, np.int64))] if out else []
 
 
 class RegisteredObjects:
-    """An exporter of objects as they were registered."""
+    """Exports objects as they were registered."""
 
     def __init__(self, format: str, leaving: Sequence[Leaving]) -> None:
         self._format, self._leaving = format, leaving
 
-    def losses(self, selection: Selection) -> list[Loss]:
+    def losses(self, selection: ExportSelection) -> list[Loss]:
         """Return nothing: the bytes stay."""
         return []
 
-    def units(self, selection: Selection) -> list[WorkUnit]:
-        """Return the samples of each registered shard, which is an object or a run of them."""
+    def units(self, selection: ExportSelection) -> list[WorkUnit]:
+        """Return the samples of each registered shard: an object, or a run of objects."""
         return [
             WorkUnit(number=number, fields=(), ordinals=one.ordinals)
             for number, one in enumerate(self._leaving)
         ]
 
-    def write(self, selection: Selection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
+    def write(self, selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
         """Put the objects of a shard. Raises: Changed; StoreError."""
         placed, (objects, _, keys) = _placed(selection.version), self._leaving[unit.number]
-        for one in objects:
-            with outbox.file(_name(one)) as file:
-                for start, nbytes in [Span(0, one.nbytes)] if keys is None else _remaining(placed, one, keys):
+        for item in objects:
+            with outbox.file(_name(item)) as file:
+                for start, nbytes in (
+                    [Span(0, item.nbytes)] if keys is None else _remaining(placed, item, keys)
+                ):
                     for at in range(start, start + nbytes, READ_BYTES):
-                        file.write(placed.stored(one, Span(at, min(READ_BYTES, start + nbytes - at))))
+                        file.write(placed.stored(item, Span(at, min(READ_BYTES, start + nbytes - at))))
         return {"objects": [[_name(one), one.nbytes] for one in objects]}
 
-    def finish(self, selection: Selection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
-        """Put the index of the objects, where the format has one. Raises: Changed where it tells of others."""
+    def finish(self, selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
+        """Copy the index, if the format has one. Raises: Changed for an index that lists other objects."""
         index_names = FORMATS[self._format].companions if self._format in REGISTERED else None
         if index_names is None:
             return
@@ -170,16 +173,16 @@ class RegisteredObjects:
             if index_names.search(info.key):
                 _copy(source, info, outbox)
         listed = [info for info in outbox.store.list() if not info.key.startswith(FOLDER)]
-        found, _ = find_registered(self._format, outbox.store, listed, NO_OPTIONS)
-        if found.lacking or {info.key: info.nbytes for info in found.infos} != objects:
+        objects_found, _ = find_registered(self._format, outbox.store, listed, NO_OPTIONS)
+        if objects_found.lacking or {info.key: info.nbytes for info in objects_found.infos} != objects:
             raise Changed(
-                f"the index of {source.url} tells of other objects than the {len(objects)} that were registered: "
+                f"the index of {source.url} lists other objects than the {len(objects)} that were registered: "
                 "register the place again"
             )
 
 
 def note_of(version: Version) -> dict[str, Any] | None:
-    """Return what an export's note says of fields and columns, where the objects are one; else None."""
+    """Return fields and columns as the registered place's `export.json` names them; None without one."""
     source = next(_objects(version)).store
     try:
         note = parse_json_object(source.get(NOTE).data)
@@ -196,25 +199,26 @@ def _copy(source: Store, info: ObjectInfo, outbox: Outbox) -> None:
 
 
 def _paths(version: Version) -> list[str]:
-    """Return the path of the shard that each part lies in."""
     rows = version.parts.shard_rows()
-    found = dict(zip(rows["part"].to_pylist(), rows["path"].to_pylist(), strict=True))
-    return [found[part] for part in version.parts.ids.to_pylist()]
+    path_of = dict(zip(rows["part"].to_pylist(), rows["path"].to_pylist(), strict=True))
+    return [path_of[part] for part in version.parts.ids.to_pylist()]
 
 
-def _remaining(placed: PlacedStore, one: PlacedObject, keys: Collection[str]) -> list[Span]:
-    """Return the runs of an archive that hold these samples. Raises: as `remaining`; Changed."""
-    placed.stored(one, Span(0, min(1, one.nbytes)))  # it is as it was registered
-    window = Window(one.store, one.store.head(one.key))
+def _remaining(placed: PlacedStore, item: PlacedObject, keys: Collection[str]) -> list[Span]:
+    """Return the byte ranges of an archive with these samples."""
+    placed.stored(item, Span(0, min(1, item.nbytes)))  # raises if the object changed
+    window = Window(item.store, item.store.head(item.key))
     try:
         return list(remaining(window, keys))
     finally:
         window.close()
 
 
-def _name(one: PlacedObject) -> str:
-    """Return the key that an object has in its place."""
-    return one.key if one.modified_us is not None else one.key.split("/", 2)[2]  # adopted: foreign/<place>/
+def _name(item: PlacedObject) -> str:
+    """Return an object's key in its place."""
+    return (
+        item.key if item.modified_us is not None else item.key.split("/", 2)[2]
+    )  # adopted: foreign/<place>/
 
 
 def _objects(version: Version) -> Iterator[PlacedObject]:

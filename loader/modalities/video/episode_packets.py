@@ -1,4 +1,4 @@
-"""Packets of one episode: cut from an mp4 file, put into another, never decoded and never encoded."""
+"""Cut the packets of one episode from an mp4 file, and write them to another, without decoding or encoding."""
 
 import contextlib
 import io
@@ -18,31 +18,31 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 TOLERANCE_S = 1e-4
-"""Seconds by which an episode's first frame may lie beside `from_timestamp`: a float64 sum, LeRobot's own tolerance."""
+"""Tolerance of an episode's first frame against `from_timestamp`, a float64 sum; LeRobot's own tolerance."""
 _BEFORE_S = 1.0
-"""Seconds before the episode at which reading begins: an mp4 file is searched by times of decoding."""
+"""Seconds before the episode at which reading begins: an mp4 file is searched by decode times."""
 _MOST_TICKS = 2**31 - 1
 """Ticks for which an mp4 file can show a frame."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class PacketSpan:
     """Packets of an episode, in decode order."""
 
     bodies: Sequence[bytes]
-    """Their bytes."""
+    """Bytes of each packet."""
     pts: Sequence[int]
-    """Ticks at which their frames are shown, the first at 0."""
+    """Tick at which each frame is shown, the first at 0."""
     key: Sequence[bool]
     """True for keyframes."""
     end: int
-    """Tick at which the last frame ends, as `end_of` has it."""
+    """Tick at which the last frame ends, as `end_of` returns it."""
     places: Sequence[int]
-    """First byte of each in its file; -1 where the container does not say."""
+    """First byte of each packet in its file; -1 if the container does not give it."""
     time_base: Fraction
     """Seconds per tick."""
     kind: tuple[Any, ...]
-    """Facts that all packets of a file share: codec, configuration, size, pixel format, time base."""
+    """Facts shared by all packets of a file: codec, configuration, size, pixel format, time base."""
 
     @property
     def shown(self) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -51,22 +51,22 @@ class Span:
 
     @property
     def decoded(self) -> list[int]:
-        """Ticks at which packets go to a decoder, at ever later times, none later than its frame is shown.
+        """Ticks at which packets are decoded: ascending, none later than its frame is shown.
 
-        They are the times of the frames in order, moved back as far as reordering needs.
+        They are the ticks of the frames in order, moved back as far as reordering needs.
         """
         shown = self.shown.tolist()
         back = max(at - pts for at, pts in zip(shown, self.pts, strict=True))
         return [at - back for at in shown]
 
 
-def end_of(pts: Sequence[int], told: int = 0) -> int:
-    """Return the tick at which the last frame ends: as it is told, and it lasts as long as the one before at least.
+def end_of(pts: Sequence[int], declared: int = 0) -> int:
+    """Return the tick at which the last frame ends: `declared`, but at least as long as the frame before.
 
-    A packet's own duration says nothing of it: in an mp4 file that is the time to the next packet's decoding.
+    A packet's own duration does not help: in an mp4 file it is the time to the next packet's decoding.
     """
     *_, before, last = 0, 0, *sorted(pts)[-2:]
-    return max(told, last + max(1, last - before))
+    return max(declared, last + max(1, last - before))
 
 
 @contextlib.contextmanager
@@ -100,24 +100,24 @@ def read_span(
     frames: int,
     from_s: float | None = None,
     to_s: float | None = None,
-) -> Span:
+) -> PacketSpan:
     """Return the packets of an episode with `frames` frames: of the whole file, or from a time on.
 
-    from_s, to_s: seconds in the file of the episode's first frame and of its end; None for a file of its own.
+    from_s, to_s: seconds in the file of the episode's first frame and its end; None for a file of its own.
 
-    Raises: Corrupt where the episode does not begin at a keyframe, or the file has more or fewer frames.
+    Raises: Corrupt if the episode does not begin at a keyframe, or the file has more or fewer frames.
     """
     container, stream = opened_file
     assert stream.time_base is not None
     base = stream.time_base
     if from_s:
         container.seek(max(0, int((from_s - _BEFORE_S) / base)), stream=stream, backward=True)
-    taken, after = _taken(container, stream, what, frames, from_s)
-    if len(taken) < frames:
+    packets, after = _packets_of(container, stream, what, frames, from_s)
+    if len(packets) < frames:
         raise Corrupt(
-            f"{what}: the episode has {frames} rows, and the video {len(taken)} frames from its beginning on"
+            f"{what}: the episode has {frames} rows, and the video {len(packets)} frames from its beginning on"
         )
-    pts = [packet.pts for packet in taken]
+    pts = [packet.pts for packet in packets]
     end = max(pts)
     if min(pts) != pts[0]:
         raise Corrupt(
@@ -131,18 +131,18 @@ def read_span(
         raise Corrupt(f"{what}: the episode has {frames} rows, and the video more frames")
     if len(set(pts)) < frames:
         raise Corrupt(f"{what}: two frames are shown at one moment")
-    told = (stream.duration or 0) if to_s is None else round(Fraction(to_s) / base) - pts[0]
-    last_end = end_of([at - pts[0] for at in pts], told)
+    declared = (stream.duration or 0) if to_s is None else round(Fraction(to_s) / base) - pts[0]
+    last_end = end_of([at - pts[0] for at in pts], declared)
     if last_end - (end - pts[0]) > _MOST_TICKS:
         raise Corrupt(
             f"{what}: row {frames - 1} would be shown for {last_end - (end - pts[0]):,} ticks of {base} s"
         )
-    return Span(
-        bodies=[bytes(packet) for packet in taken],
+    return PacketSpan(
+        bodies=[bytes(packet) for packet in packets],
         pts=[at - pts[0] for at in pts],
-        key=[packet.is_keyframe for packet in taken],
+        key=[packet.is_keyframe for packet in packets],
         end=last_end,
-        places=[-1 if packet.pos is None else packet.pos for packet in taken],
+        places=[-1 if packet.pos is None else packet.pos for packet in packets],
         time_base=base,
         kind=kind_of(stream),
     )
@@ -154,13 +154,13 @@ def kind_of(stream: "VideoStream") -> tuple[Any, ...]:
     return codec.name, codec.extradata or b"", codec.width, codec.height, codec.pix_fmt, stream.time_base
 
 
-def _taken(
+def _packets_of(
     container: "InputContainer", stream: "VideoStream", what: str, frames: int, from_s: float | None
 ) -> tuple[list[Any], int | None]:
-    """Return at most `frames` packets from the episode's first on, and the tick of the packet behind them."""
+    """Return at most `frames` packets from the episode's first on, and the tick of the next packet."""
     from .make_packet_table import HARMLESS
 
-    taken: list[Any] = []
+    packets: list[Any] = []
     assert stream.time_base is not None
     for packet in container.demux(stream):
         if not packet.size:
@@ -169,26 +169,26 @@ def _taken(
             raise Corrupt(f"{what}: a packet without a time, cut short, or hidden by an edit list")
         if only := {side.data_type for side in packet.iter_sidedata()} - HARMLESS:
             raise Corrupt(f"{what}: a packet comes with {', '.join(sorted(only))}, which only its file has")
-        if len(taken) == frames:
-            return taken, packet.pts
-        if not taken and from_s is not None:
-            beside = float(packet.pts * stream.time_base) - from_s
-            if abs(beside) > TOLERANCE_S:
-                continue  # the beginning may lie behind packets of the episode before
-        if not taken and not packet.is_keyframe:
+        if len(packets) == frames:
+            return packets, packet.pts
+        if not packets and from_s is not None:
+            late_s = float(packet.pts * stream.time_base) - from_s
+            if abs(late_s) > TOLERANCE_S:
+                continue  # packets of the episode before
+        if not packets and not packet.is_keyframe:
             raise Corrupt(
                 f"{what}: the frame at {float(packet.pts * stream.time_base):.6f} s is the episode's first and no "
                 "keyframe; packets are never encoded anew: encode the video with a keyframe there"
             )
-        taken.append(packet)
-    return taken, None
+        packets.append(packet)
+    return packets, None
 
 
 class Mp4Writer:
-    """An mp4 file of spans, one behind the other, in a scratch file; equal spans give equal bytes."""
+    """Writes spans one after the other to an mp4 file in scratch; equal spans give equal bytes."""
 
     def __init__(self, template: "VideoStream", time_base: Fraction | None = None) -> None:
-        """Begin. template: a stream of the same kind as the spans. time_base: of the spans, if not of the template."""
+        """template: a stream of the spans' kind. time_base: of the spans, if it differs from the template's."""
         import av
 
         self._folder = HeldFolder("lerobot")
@@ -198,7 +198,7 @@ class Mp4Writer:
         options = {
             "movflags": "+faststart+write_colr",
             "video_track_timescale": str(self._base.denominator),
-            "write_btrt": "0",  # the bit rate of the file that the packets came from
+            "write_btrt": "0",  # bit rate of the source file
         }
         self._output = av.open(str(self._path), "w", format="mp4", options=options)
         # opaque: PyAV would look for an encoder by the decoder's name, and there is no encoder libdav1d
@@ -206,13 +206,13 @@ class Mp4Writer:
         self._stream.time_base = self._base
         self.end = 0
         """Tick at which the last frame ends."""
-        self._decoded: int | None = None  # tick at which the last packet is
+        self._decoded: int | None = None  # decode tick of the last packet
 
-    def takes(self, span: Span) -> bool:
-        """Return whether an episode can come next: one that is reordered further goes to the decoder too early."""
+    def takes(self, span: PacketSpan) -> bool:
+        """Return whether an episode can come next: with more reordering, its first packet is decoded too early."""
         return self._decoded is None or self.end + span.decoded[0] > self._decoded
 
-    def add(self, span: Span) -> None:
+    def add(self, span: PacketSpan) -> None:
         """Append an episode."""
         import av
 
@@ -225,7 +225,7 @@ class Mp4Writer:
             packet.is_keyframe = span.key[number]
             packet.time_base = self._base
             packet.duration = ends[span.pts[number]] - span.pts[number]
-            if number + 1 == len(span.bodies):  # so that the whole lasts as long as its frames are shown
+            if number + 1 == len(span.bodies):  # so that the file lasts as long as its frames are shown
                 packet.duration = span.end - shown[number]
             packet.stream = self._stream
             self._output.mux(packet)
@@ -238,7 +238,7 @@ class Mp4Writer:
         return self._path.read_bytes()
 
     def close(self) -> None:
-        """Remove the scratch file, whatever happened."""
+        """Remove the scratch file."""
         with contextlib.suppress(Exception):
             self._output.close()
         self._folder.close()
@@ -246,13 +246,13 @@ class Mp4Writer:
 
 def mp4_of(
     opened_file: tuple["InputContainer", "VideoStream"],
-    span: Span,
+    span: PacketSpan,
     what: str,
     time_base: Fraction | None = None,
 ) -> bytes:
-    """Return an mp4 file of one episode's packets. Raises: StoreError where scratch is full.
+    """Return an mp4 file of one episode's packets. Raises: StoreError for full scratch.
 
-    time_base: of the span, if not that of the file.
+    time_base: of the span, if it differs from the file's.
     """
     with on_scratch(
         None, f"when {what} was cut", room_for="an episode's video", again="run the same command again"

@@ -1,6 +1,7 @@
-"""Packets of an episode that stay in their file: a run of its bytes, its packet table, and the way back to an mp4 file.
+"""Runs: an episode's packets that stay in their file, as a byte range and a packet table.
 
-A run has no container. Its packet table says what a decoder has to be told, so that an mp4 file can be made of both.
+A run has no container. Its packet table configures the decoder, and suffices to make an mp4 file of the run
+again.
 """
 
 import io
@@ -13,7 +14,7 @@ import numpy as np
 
 from ...errors import DecodeFailed, InvalidStore
 from ..fields import Buffer
-from .episode_packets import Span, end_of, kind_of, mp4_of, opened
+from .episode_packets import PacketSpan, end_of, kind_of, mp4_of, opened
 from .packet_table import PacketTable, packets_bytes, read_packets
 
 if TYPE_CHECKING:
@@ -21,31 +22,31 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 CONFIGURATION = {"h264": b"avcC", "hevc": b"hvcC", "libdav1d": b"av1C"}
-"""Decoder -> box of an mp4 file that has its configuration."""
+"""Decoder -> box of an mp4 file with its configuration."""
 _UPRIGHT = 0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000
 _NOT_TOLD = 0, 2, 2, 2
-"""FFmpeg's numbers of a range, primaries, transfer characteristics and matrix that nobody tells."""
+"""FFmpeg's numbers of an unspecified range, primaries, transfer characteristics and matrix."""
 
 
-class Run(NamedTuple):
-    """The packets of an episode as bytes of a file."""
+class PacketRun(NamedTuple):
+    """An episode's packets as a byte range of a file."""
 
     offset: int
     """First byte in the file."""
     nbytes: int
     """Number of bytes."""
     crc32c: int
-    """CRC-32C of them."""
+    """CRC-32C of the bytes."""
     packets: bytes
-    """Packet table, with places relative to the first byte."""
+    """Packet table, with offsets relative to the first byte."""
 
 
 def run_of(
-    video: tuple["InputContainer", "VideoStream"], span: Span, file: io.RawIOBase | BinaryIO, what: str
-) -> Run:
-    """Return an episode's packets as a run of their file, which is open. Decodes two pictures.
+    video: tuple["InputContainer", "VideoStream"], span: PacketSpan, file: io.RawIOBase | BinaryIO, what: str
+) -> PacketRun:
+    """Return an episode's packets as a run of their open file. Decodes two frames.
 
-    Raises: InvalidStore for packets that do not lie there one behind the other as a decoder takes them.
+    Raises: InvalidStore for packets that are not contiguous in decode order.
     """
     from .make_packet_table import RunPackets, table_of_run
 
@@ -55,7 +56,7 @@ def run_of(
     if len(apart) or places[0] < 0:
         number = int(apart[0]) + 1 if len(apart) else 0
         raise _refused(what, f"packet {number} of the episode does not lie behind the one before it")
-    file.seek(int(places[-1]))  # the last one was read just now, and lies right if all do
+    file.seek(int(places[-1]))  # the last packet was just read; it matches if all do
     if file.read(int(sizes[-1])) != span.bodies[-1]:
         raise _refused(what, "its packets do not lie in the file as a decoder takes them")
     packets = RunPackets(bodies=span.bodies, pts=span.pts, dts=span.decoded, key=span.key, end=span.end)
@@ -63,7 +64,7 @@ def run_of(
     facts = table.facts
     if because := facts.whole_because or ("" if facts.codec in CONFIGURATION else f"codec {facts.codec}"):
         raise _refused(what, because)
-    return Run(int(places[0]), facts.nbytes, facts.crc32c, packets_bytes(table))
+    return PacketRun(int(places[0]), facts.nbytes, facts.crc32c, packets_bytes(table))
 
 
 def _refused(what: str, why: str) -> InvalidStore:
@@ -76,8 +77,8 @@ def _refused(what: str, why: str) -> InvalidStore:
 @contextmanager
 def opened_run(
     data: Buffer, packets: Buffer, what: str
-) -> Iterator[tuple[tuple["InputContainer", "VideoStream"], Span]]:
-    """Yield the packets of a run, and an open file with a stream of their kind. Raises: DecodeFailed; Corrupt."""
+) -> Iterator[tuple[tuple["InputContainer", "VideoStream"], PacketSpan]]:
+    """Yield an open file with a stream of the run's kind, and the packets. Raises: DecodeFailed; Corrupt."""
     table, whole = read_packets(packets), memoryview(data)
     if len(whole) != table.facts.nbytes or table.facts.codec not in CONFIGURATION:
         raise DecodeFailed(
@@ -89,7 +90,7 @@ def opened_run(
     with opened(io.BytesIO(_first_packet(table, bodies[0])), what) as video:
         yield (
             video,
-            Span(
+            PacketSpan(
                 bodies=bodies,
                 pts=table.pts.tolist(),
                 key=table.key.tolist(),
@@ -102,13 +103,13 @@ def opened_run(
 
 
 def mp4_of_run(data: Buffer, packets: Buffer, what: str) -> bytes:
-    """Return an mp4 file of a run: that which an import writes. Raises: DecodeFailed; Corrupt; StoreError."""
+    """Return an mp4 file of a run, equal to an import's. Raises: DecodeFailed; Corrupt; StoreError."""
     with opened_run(data, packets, what) as (video, span):
         return mp4_of(video, span, what)
 
 
 def _first_packet(table: PacketTable, body: bytes) -> bytes:
-    """Return an mp4 file of one packet, from which FFmpeg learns what a decoder of the run is told."""
+    """Return an mp4 file of one packet, from which FFmpeg configures a decoder of the run."""
     ticks = table.facts.time_base.denominator
     kind = _box(b"ftyp", b"isom", 512, b"isomiso2")
 
@@ -137,7 +138,7 @@ def _first_packet(table: PacketTable, body: bytes) -> bytes:
 
 
 def _entry(table: PacketTable) -> bytes:
-    """Return the description of the stream: codec, size, colour, pixel shape."""
+    """Return the sample entry of the stream: codec, size, colour, pixel shape."""
     facts = table.facts
     picture = struct.pack(
         ">6xH16xHHIIIH32xHh", 1, facts.width_px, facts.height_px, 0x480000, 0x480000, 0, 1, 24, -1
@@ -158,6 +159,6 @@ def _full(kind: bytes, *content: bytes | int) -> bytes:
 
 
 def _box(kind: bytes, *content: bytes | int) -> bytes:
-    """Return a box; numbers have 32 bits."""
+    """Return a box; integers become 32 bits."""
     data = b"".join(struct.pack(">I", one) if isinstance(one, int) else one for one in content)
     return struct.pack(">I4s", 8 + len(data), kind) + data

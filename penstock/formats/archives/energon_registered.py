@@ -1,10 +1,10 @@
-"""Energon's archives as samples: from the index where it fits an archive, else from the archive's headers.
+"""Register Energon's archives: samples come from the index if it fits an archive, else from the archive's headers.
 
-An index fits whose samples fill the archive to its end, and whose last member has its header there: an index may be
-older than its archives. The member `json` is read in any case: its values become columns.
+An index fits if its samples fill the archive to its end, and the last member's header is in its place; an index
+may be older than its archives. The member `json` is always read, because its values become columns.
 
-Keys and fields are those that Energon sees: as WebDataset's, but names of fields keep their case. The split that an
-archive is of becomes the column `split`. Archives and samples that `split.yaml` excludes are left out.
+Keys and fields are as Energon reads them: like WebDataset's, but field names keep their case. An archive's
+split becomes the column `split`. Archives and samples that `split.yaml` excludes are left out.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 from loader.dataset.columnar.json_members import FIELD, JsonMembers
 from loader.storage import ObjectInfo, Span, Store
 
-from ..reading.exported import Exported, Told, exported_at, metadata_member
+from ..reading.exported import Exported, SampleColumns, exported_at, metadata_member
 from ..reading.sample import ForeignSample, FoundObjects
 from ..reading.window import Neighbours, Window
-from .energon_index import INDEX, IndexedTar, Member, index_of
+from .energon_index import INDEX, IndexedMember, IndexedTar, index_of
 from .energon_meta import FOLDER, NvMeta, meta_of
 from .tar_headers import BLOCK_BYTES, is_header
-from .webdataset_registered import ToldMembers, metadata_at, samples_in
+from .webdataset_registered import JsonDocuments, metadata_at, samples_in
 
 OBJECTS_PER_SHARD = 1
 
@@ -52,46 +52,48 @@ class _Dataset(NamedTuple):
     members: JsonMembers | None
 
     def samples(self, info: ObjectInfo) -> Iterator[ForeignSample]:
-        """Yield the samples of an archive, in their order. Raises: as `webdataset.samples`."""
+        """Yield the samples of an archive, in order."""
         split, excluded = self.meta.splits.get(info.key), self.meta.excluded
         window = Window(self.store, info, neighbours=self.neighbours)
         try:
             by_headers = partial(samples_in, window, self.exported, self.members, lower=False)
-            for one in self._by_index(window, info) or by_headers():
-                if not excluded.isdisjoint((f"{info.key}/{one.key}", f"{info.key}/./{one.key}")):
+            for sample in self._by_index(window, info) or by_headers():
+                if not excluded.isdisjoint((f"{info.key}/{sample.key}", f"{info.key}/./{sample.key}")):
                     continue
                 if split is not None and self.exported is None:
-                    one = one._replace(source={"split": split})
-                yield one
+                    sample = sample._replace(source={"split": split})
+                yield sample
         finally:
             window.close()
 
     def _by_index(self, window: Window, info: ObjectInfo) -> Iterator[ForeignSample] | None:
-        """Return the samples as the index has them; None where it does not fit."""
+        """Return the samples of the index; None if it does not fit."""
         if info.key not in self.indexed:
             return None
-        found = self.indexed[info.key].samples(info.nbytes, self.meta.counts[info.key])
-        if found is None or not _has_header(window, *found[-1]):
+        indexed_samples = self.indexed[info.key].samples(info.nbytes, self.meta.counts[info.key])
+        if indexed_samples is None or not _has_header(window, *indexed_samples[-1]):
             return None
-        return self._each(window, found)
+        return self._each(window, indexed_samples)
 
-    def _each(self, window: Window, found: list[tuple[str, list[Member]]]) -> Iterator[ForeignSample]:
+    def _each(
+        self, window: Window, indexed_samples: list[tuple[str, list[IndexedMember]]]
+    ) -> Iterator[ForeignSample]:
         member = metadata_member(self.exported.fields) if self.exported else None
-        documents = ToldMembers(window, self.members, lower=False)
-        for one in (one for _, members in found for one in members if one.name == FIELD):
-            documents.add(Span(one.offset, one.nbytes), window.read)
+        documents = JsonDocuments(window, self.members, lower=False)
+        for document in (one for _, members in indexed_samples for one in members if one.name == FIELD):
+            documents.add(Span(document.offset, document.nbytes), window.read)
         rows = documents.rows()
-        for key, members in found:
+        for key, members in indexed_samples:
             fields = {one.name: Span(one.offset, one.nbytes) for one in members}
-            told: Told | tuple[()] | tuple[dict[str, Any]] = ()
+            columns: SampleColumns | tuple[()] | tuple[dict[str, Any]] = ()
             if rows and FIELD in fields:
-                told = (rows[fields[FIELD].offset],)
+                columns = (rows[fields[FIELD].offset],)
             if self.exported and member in fields:
-                told = metadata_at(window, self.exported, fields.pop(member), key)
-            yield ForeignSample(key.removeprefix("./"), fields, *told)
+                columns = metadata_at(window, self.exported, fields.pop(member), key)
+            yield ForeignSample(key.removeprefix("./"), fields, *columns)
 
 
-def _has_header(window: Window, key: str, members: list[Member]) -> bool:
+def _has_header(window: Window, key: str, members: list[IndexedMember]) -> bool:
     last = members[-1]
     block = window.read(last.offset - BLOCK_BYTES, BLOCK_BYTES)
     return is_header(block, f"{key}.{last.name}", last.nbytes)

@@ -1,6 +1,6 @@
-"""Compressed WebDataset archives, read from their beginning to their end: members of a sample lie side by side.
+"""Import compressed WebDataset archives, read from beginning to end; members of a sample must be neighbours.
 
-Keys and fields are those of `webdataset`, whose archives lie uncompressed and can be registered.
+Keys and fields are as in `webdataset_registered`, whose archives are uncompressed.
 """
 
 import re
@@ -12,7 +12,7 @@ from loader.errors import Corrupt, InvalidSample
 from loader.storage import ObjectInfo, Store
 
 from ..importing.byte_stream import ByteStream
-from ..importing.importer import Options, Readable, ReadSample, Run
+from ..importing.importer import ImportRun, Options, Readable, ReadSample
 from ..reading.object_file import opened
 from ..reading.sample import NO_METADATA
 from .tar_headers import BLOCK_BYTES, members
@@ -20,24 +20,23 @@ from .webdataset_registered import named
 
 OPTIONS = frozenset[str]()
 SAMPLE_BYTES = 2**30
-"""Bytes of a sample, at most: it is held in memory."""
+"""Limit on the bytes of a sample in memory."""
 _ENDING = re.compile(r"\.(?:tar\.(gz|bz2|xz|zst)|(tgz|tbz2|txz))$")
 _CODECS = {"gz": "gzip", "tgz": "gzip", "tbz2": "bz2", "txz": "xz", "zst": "zstd"}
-"""Ending of a name -> Arrow's name of its compression, where it is another."""
+"""Ending of a name -> Arrow's name of its compression, if different."""
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the objects whose names end so. An object is one run: it is read from its beginning to its end."""
-    mine, members = [info for info in infos if _ENDING.search(info.key.lower())], JsonMembers()
+    """Return the objects with such endings. An object is one run, read from beginning to end."""
+    archives, members = [info for info in infos if _ENDING.search(info.key.lower())], JsonMembers()
     members.leave_out(options.without)
     read = partial(_samples, store, members)
-    return Readable(mine, lambda info: [Run(info, nbytes=info.nbytes)], read, members=members)
+    return Readable(archives, lambda info: [ImportRun(info, nbytes=info.nbytes)], read, members=members)
 
 
-def _samples(store: Store, members: JsonMembers, run: Run) -> Iterator[ReadSample]:
-    """Yield the samples. Raises: Corrupt and InvalidSample with the byte of the archive; Changed; StoreError."""
-    found = _ENDING.search(run.info.key.lower())
-    ending = found[found.lastindex or 0] if found else ""
+def _samples(store: Store, members: JsonMembers, run: ImportRun) -> Iterator[ReadSample]:
+    match = _ENDING.search(run.info.key.lower())
+    ending = match[match.lastindex or 0] if match else ""
     with opened(store, run.info) as file:
         yield from samples_in(
             ByteStream(file, _CODECS.get(ending, ending), run.info.nbytes), members.columns()
@@ -47,25 +46,25 @@ def _samples(store: Store, members: JsonMembers, run: Run) -> Iterator[ReadSampl
 def samples_in(stream: ByteStream, columns: JsonColumns | None = None) -> Iterator[ReadSample]:
     """Yield the samples of an archive that is read forward. Raises: Corrupt and InvalidSample with the byte.
 
-    columns: those of its JSON documents; None reads none.
+    columns: of its JSON documents; None reads none.
     """
     key, fields, held, seen = "", dict[str, bytes](), 0, set[str]()
     metadata = NO_METADATA
     blocks = _Blocks(stream)
     for member in members(blocks.read, stream.most, stream.name):
-        if (found := named(member.name)) is None:
+        if (key_and_field := named(member.name)) is None:
             continue
         where = f"{stream.name}, byte {member.header} of the archive"
-        if found[0] != key or not fields:
+        if key_and_field[0] != key or not fields:
             if fields:
                 yield ReadSample(key, fields, metadata)
-            key, fields, held, metadata = found[0], {}, 0, NO_METADATA
+            key, fields, held, metadata = key_and_field[0], {}, 0, NO_METADATA
             if key in seen:
                 raise InvalidSample(
                     f"{where}: members of sample {key!r} lie apart; unpack the archive, and import it as webdataset"
                 )
             seen.add(key)
-        field = found[1].lower()
+        field = key_and_field[1].lower()
         held += member.nbytes
         if held > SAMPLE_BYTES:
             raise InvalidSample(
@@ -86,13 +85,13 @@ def samples_in(stream: ByteStream, columns: JsonColumns | None = None) -> Iterat
 
 
 class _Blocks:
-    """Reads an archive at growing offsets. The last header is kept: the end of an archive is read from there again."""
+    """Reads an archive at growing offsets. Keeps the last header: the end of an archive is read from there again."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream, self._at, self._header = stream, 0, b""
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Return bytes of the archive. Raises: Corrupt where they are not there, but for its end; as the stream."""
+        """Return bytes of the archive."""
         if self._header and offset == self._at:
             return self._header + self._stream.read(nbytes - BLOCK_BYTES)
         self._stream.skip(offset - self._stream.at)

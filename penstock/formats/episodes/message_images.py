@@ -1,4 +1,4 @@
-"""Pictures and videos in messages: raw images as arrays, encoded ones as packets of an mp4 file, never decoded."""
+"""Images and videos in messages: raw images as arrays, encoded frames as packets of an mp4 file, never decoded."""
 
 import base64
 import binascii
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from loader.errors import Corrupt, InvalidSample
-from loader.modalities.video.episode_packets import Span, end_of, mp4_of, opened
+from loader.modalities.video.episode_packets import PacketSpan, end_of, mp4_of, opened
 
 _PACKAGES = ("sensor_msgs", "foxglove", "foxglove_msgs")
 _KINDS = {"Image": "raw", "RawImage": "raw", "CompressedImage": "encoded", "CompressedVideo": "encoded"}
@@ -24,34 +24,34 @@ _DEPTHS = {"8U": "u1", "8S": "i1", "16U": "u2", "16S": "i2", "32S": "i4", "32F":
 _DEMUXERS = {"jpeg": "jpeg_pipe", "png": "png_pipe", "h264": "h264", "h265": "hevc", "av1": "obu"}
 _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 _MOST_DEPTH_BYTES = 2**30
-"""Bytes of the decoded pictures of one field."""
+"""Limit on the bytes of one field's decoded images."""
 _MOST_TICKS = 2**31 - 1
 """Longest time between two packets of an mp4 file."""
 
 
 def kind_of(type_name: str) -> str:
-    """Return "raw" or "encoded" for a type of pictures; "" for any other."""
+    """Return "raw" or "encoded" for a type of images, else ""."""
     words = re.split(r"[./]", type_name)
     return _KINDS.get(words[-1], "") if words[0] in _PACKAGES else ""
 
 
 def raw_image(message: Mapping[str, Any]) -> Any:
-    """Return the picture of a message, [height, width, channels]. Raises: InvalidSample; Corrupt; KeyError."""
-    told = str(message["encoding"])
-    named = re.fullmatch(r"([a-z_]+)(8|16)", told)
-    counted = re.fullmatch(r"(8U|8S|16U|16S|32S|32F|64F)C([1-4])", told)
+    """Return the image of a message, [height, width, channels]. Raises: InvalidSample; Corrupt; KeyError."""
+    encoding = str(message["encoding"])
+    named = re.fullmatch(r"([a-z_]+)(8|16)", encoding)
+    counted = re.fullmatch(r"(8U|8S|16U|16S|32S|32F|64F)C([1-4])", encoding)
     if named and named[1] in _CHANNELS:
         dtype, channels = np.dtype(f"u{int(named[2]) // 8}"), _CHANNELS[named[1]]
     elif counted:
         dtype, channels = np.dtype(_DEPTHS[counted[1]]), int(counted[2])
     else:
-        raise InvalidSample(f"its pictures have the encoding {told!r}, which is not read")
+        raise InvalidSample(f"its images have the encoding {encoding!r}, which is not read")
     height, width, step = (int(message[name]) for name in ("height", "width", "step"))
     data = _bytes_of(message["data"])
     row = width * channels * dtype.itemsize
     if not 0 < row <= step or len(data) != height * step:
         raise Corrupt(
-            f"its picture of {width} x {height} x {channels} has {len(data):,} bytes, {step:,} in a line"
+            f"its image of {width} x {height} x {channels} has {len(data):,} bytes, {step:,} in a line"
         )
     lines = np.frombuffer(data, np.uint8).reshape(height, step)[:, :row]
     values = np.frombuffer(lines.tobytes(), dtype.newbyteorder(">" if message.get("is_bigendian") else "<"))
@@ -59,18 +59,18 @@ def raw_image(message: Mapping[str, Any]) -> Any:
 
 
 def encoded_frame(message: Mapping[str, Any]) -> tuple[str, bytes]:
-    """Return the codec, with the size of a single picture, and the bytes.
+    """Return the codec, with the size of a single image, and the bytes.
 
     Raises: InvalidSample; errors of simplejpeg.
     """
-    data, told = _bytes_of(message["data"]), str(message["format"])
-    if told in ("h264", "h265", "av1"):
-        return told, data
+    data, format = _bytes_of(message["data"]), str(message["format"])
+    if format in ("h264", "h265", "av1"):
+        return format, data
     if data.startswith(_PNG):
         width, height, bits, colours = struct.unpack_from(">IIBB", data, 16)
         if bits != 8 or colours not in (0, 2):
             raise InvalidSample(
-                "its pictures are PNG with alpha, a palette, or other than 8 bits, which a decoder of videos changes: "
+                "its images are PNG with alpha, a palette, or other than 8 bits, which a decoder of videos changes: "
                 "record raw images"
             )
         return f"png {width} x {height}", data
@@ -79,43 +79,43 @@ def encoded_frame(message: Mapping[str, Any]) -> tuple[str, bytes]:
 
         height, width = decode_jpeg_header(data)[:2]
         return f"jpeg {width} x {height}", data
-    raise InvalidSample(f"its pictures are of the format {told!r}; read are jpeg, png, h264, h265 and av1")
+    raise InvalidSample(f"its images are of the format {format!r}; read are jpeg, png, h264, h265 and av1")
 
 
 def _bytes_of(data: Any) -> bytes:
-    if isinstance(data, str):  # of JSON
+    if isinstance(data, str):  # from JSON
         try:
             return base64.b64decode(data, validate=True)
         except binascii.Error as error:
-            raise Corrupt(f"its picture is no base64: {error}") from error
+            raise Corrupt(f"its image is no base64: {error}") from error
     if isinstance(data, np.ndarray) and data.dtype == np.uint8:
         return data.tobytes()
-    raise InvalidSample("its pictures are no bytes")
+    raise InvalidSample("its images are no bytes")
 
 
-def depth_pictures(pictures: Sequence[bytes], what: str) -> Any:
-    """Return PNG of one channel of 16 bits as uint16 [pictures, height, width, 1]. pictures: one at least.
+def depth_images(images: Sequence[bytes], what: str) -> Any:
+    """Return 16-bit PNG of one channel as uint16 [images, height, width, 1]. images: at least one.
 
-    Raises: InvalidSample for other pictures, or several sizes; Corrupt; MissingDependency.
+    Raises: InvalidSample for other images, or several sizes; Corrupt; MissingDependency.
     """
-    head, *others = {one[:8] + one[16:26] for one in pictures}  # magic, width, height, bits, colours
+    head, *others = {one[:8] + one[16:26] for one in images}  # magic, width, height, bits, colours
     width, height = struct.unpack_from(">II", head.ljust(16), 8)
     is_read = head.startswith(_PNG) and head[16:] == b"\x10\0" and not others
-    if not is_read or 2 * width * height * len(pictures) > _MOST_DEPTH_BYTES:
+    if not is_read or 2 * width * height * len(images) > _MOST_DEPTH_BYTES:
         raise InvalidSample(
-            f"{what}: its pictures are no PNG of one size, grey, of 16 bits, and {_MOST_DEPTH_BYTES:,} bytes together"
+            f"{what}: its images are no PNG of one size, grey, of 16 bits, and {_MOST_DEPTH_BYTES:,} bytes together"
         )
-    made = list[Any]()
-    for one in pictures:
-        with opened(io.BytesIO(one), what, _DEMUXERS["png"]) as (container, stream):
-            made += [frame.to_ndarray() for frame in container.decode(stream)]
-    if len(made) != len(pictures):
-        raise Corrupt(f"{what}: {len(pictures)} pictures hold {len(made)} frames")
-    return np.stack(made).astype(np.uint16)[..., None]
+    decoded = list[Any]()
+    for image in images:
+        with opened(io.BytesIO(image), what, _DEMUXERS["png"]) as (container, stream):
+            decoded += [frame.to_ndarray() for frame in container.decode(stream)]
+    if len(decoded) != len(images):
+        raise Corrupt(f"{what}: {len(images)} images hold {len(decoded)} frames")
+    return np.stack(decoded).astype(np.uint16)[..., None]
 
 
 def mp4_of_frames(codec: str, frames: Sequence[bytes], ns: Any, what: str) -> bytes:
-    """Return an mp4 file of the frames of `encoded_frame`, each a packet, shown at its time behind the first one.
+    """Return an mp4 file with the frames of `encoded_frame` as packets, shown at their times after the first.
 
     ns: int64 [frames], strictly ascending.
 
@@ -132,7 +132,7 @@ def mp4_of_frames(codec: str, frames: Sequence[bytes], ns: Any, what: str) -> by
         if not key[0]:
             raise Corrupt(f"{what}: its first frame is no keyframe; packets are never encoded anew")
         base, pts = _ticks(ns, what)
-        span = Span(
+        span = PacketSpan(
             bodies=frames,
             pts=pts.tolist(),
             key=key,
@@ -145,7 +145,7 @@ def mp4_of_frames(codec: str, frames: Sequence[bytes], ns: Any, what: str) -> by
 
 
 def _ticks(ns: Any, what: str) -> tuple[Fraction, Any]:
-    """Return seconds per tick, and each frame's tick: nanoseconds; microseconds where a gap is too long for mp4."""
+    """Return seconds per tick, and each frame's tick: nanoseconds, or microseconds if a gap is too long for mp4."""
     pts = ns - ns[0]
     for step in (1, 1000):
         ticks = pts // step

@@ -1,8 +1,8 @@
-"""robomimic: HDF5 files of demonstrations, each of which is a sample with its arrays as fields.
+"""Import robomimic: HDF5 files of demonstrations; each demonstration is a sample with its arrays as fields.
 
 data/<demo>/actions, obs/<name> ...   arrays [steps, ...]: the fields actions.npy, obs.<name>.npy.
-attributes of data/<demo> and data    The field episode.json.
-mask/<name>                           Names of demonstrations: the column `masks`, and the split.
+attributes of data/<demo> and data    the field episode.json.
+mask/<name>                           names of demonstrations: the column `masks`, and the split.
 """
 
 import json
@@ -21,16 +21,16 @@ from loader.limits import MAX_MASK_BYTES, beyond
 from loader.modalities.error_origin import is_of_the_machine
 from loader.storage import ObjectInfo, Store
 
-from ..importing.importer import Options, Readable, ReadSample, Run
+from ..importing.importer import ImportRun, Options, Readable, ReadSample
 from ..reading.object_file import ObjectFile
 
 OPTIONS = frozenset[str]()
 RUN_BYTES = 64 * 2**20
-"""Bytes of the demonstrations that are read behind one opening of a file, about."""
+"""Bytes of demonstrations read per opening of a file, roughly."""
 MAX_DEMO_BYTES = 2**32 - 2 * RUN_BYTES
-"""Largest demonstration that is read: a few bytes of HDF5 can declare any shape, and a worker's answer has 4 GiB."""
+"""Limit on a demonstration: a few bytes of HDF5 can declare any shape, and a worker's answer has 4 GiB."""
 MAX_DEPTH = 8
-"""Groups within groups below a demonstration."""
+"""Limit on nested groups below a demonstration."""
 _SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 _ENDINGS = (".hdf5", ".h5")
 
@@ -38,12 +38,11 @@ _ENDINGS = (".hdf5", ".h5")
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
     """Return the HDF5 files. Raises: MissingDependency without h5py."""
     _h5py()
-    mine = [info for info in infos if info.key.lower().endswith(_ENDINGS)]
-    return Readable(mine, partial(_runs, store, options), partial(_samples, store, options))
+    files = [info for info in infos if info.key.lower().endswith(_ENDINGS)]
+    return Readable(files, partial(_runs, store, options), partial(_samples, store, options))
 
 
-def _runs(store: Store, options: Options, info: ObjectInfo) -> Iterator[Run]:
-    """Yield runs of demonstrations. Raises: Corrupt; InvalidSample; Changed; StoreError."""
+def _runs(store: Store, options: Options, info: ObjectInfo) -> Iterator[ImportRun]:
     with _opened(store, info) as (file, where):
         data = _group(file, "data", where)
         first, stop, nbytes = 0, 0, 0
@@ -57,14 +56,14 @@ def _runs(store: Store, options: Options, info: ObjectInfo) -> Iterator[Run]:
                 )
             nbytes += size
             if nbytes >= RUN_BYTES:
-                yield Run(info, first, stop, nbytes)
+                yield ImportRun(info, first, stop, nbytes)
                 first, nbytes = stop, 0
         if first < stop:
-            yield Run(info, first, stop, nbytes)
+            yield ImportRun(info, first, stop, nbytes)
 
 
-def _samples(store: Store, options: Options, run: Run) -> Iterator[ReadSample]:
-    """Yield the samples of a run. Raises: Corrupt; InvalidSample; Changed; StoreError."""
+def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSample]:
+    """Yield the samples of a run."""
     with _opened(store, run.info) as (file, where):
         data = _group(file, "data", where)
         masks = _masks(file, where)
@@ -84,8 +83,10 @@ def _samples(store: Store, options: Options, run: Run) -> Iterator[ReadSample]:
                     "steps; repair the demonstration, or leave arrays out (--without FIELD)"
                 )
             if "episode.json" not in options.without:
-                told = {"demo": attributes, "data": shared}
-                fields["episode.json"] = json.dumps(told, sort_keys=True, separators=(",", ":")).encode()
+                attributes_of = {"demo": attributes, "data": shared}
+                fields["episode.json"] = json.dumps(
+                    attributes_of, sort_keys=True, separators=(",", ":")
+                ).encode()
             named = sorted(mask for mask, members in masks.items() if name in members)
             metadata = {"episode_id": name, "n_steps": max(steps, default=0), "masks": named or None}
             splits = [_SPLITS[mask] for mask in named if mask in _SPLITS]
@@ -109,7 +110,7 @@ def _h5py() -> Any:
 
 @contextmanager
 def _opened(store: Store, info: ObjectInfo) -> Iterator[tuple[Any, str]]:
-    """Open an HDF5 file; what the library says against it becomes Corrupt. Raises: Corrupt; Changed; StoreError."""
+    """Open an HDF5 file; errors of the library become Corrupt."""
     with ObjectFile(store, info, scattered=True) as stream:
         where = stream.path
         try:
@@ -125,12 +126,12 @@ def _opened(store: Store, info: ObjectInfo) -> Iterator[tuple[Any, str]]:
             if is_of_the_machine(error):
                 raise
             raise Corrupt(
-                f"{where} is no sound HDF5 file: {error}; repair it, or move it elsewhere"
+                f"{where} is no valid HDF5 file: {error}; repair it, or move it elsewhere"
             ) from error
 
 
 def _member(group: Any, name: str, where: str) -> Any:
-    """Return a member that lies in this file. Raises: InvalidSample for a link, which may lead to any file."""
+    """Return a member that is in this file."""
     if not isinstance(group.get(name, getlink=True), _h5py().HardLink):
         raise InvalidSample(
             f"{where}: {name!r} is a link, which may lead out of the file; write its data instead"
@@ -139,18 +140,18 @@ def _member(group: Any, name: str, where: str) -> Any:
 
 
 def _group(group: Any, name: str, where: str) -> Any:
-    found = _member(group, name, where) if name in group else None
-    if not isinstance(found, _h5py().Group):
+    member = _member(group, name, where) if name in group else None
+    if not isinstance(member, _h5py().Group):
         raise InvalidSample(f"{where} has no group {name!r}, in which robomimic keeps demonstrations")
-    return found
+    return member
 
 
 def _demos(data: Any) -> list[str]:
-    """Return the names of the demonstrations, by number where they have one."""
+    """Return the names of the demonstrations, in the order of their numbers."""
 
     def number(name: str) -> tuple[int, str]:
-        found = re.search(r"(\d{1,18})$", name)
-        return int(found[1]) if found else -1, name
+        match = re.search(r"(\d{1,18})$", name)
+        return int(match[1]) if match else -1, name
 
     return sorted(data, key=number)
 
@@ -158,28 +159,28 @@ def _demos(data: Any) -> list[str]:
 def _arrays(
     group: Any, options: Options, where: str, front: str = "", depth: int = 0
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the field and the array of each dataset below a group, by name. Raises: InvalidSample."""
+    """Yield field and array of each dataset below a group, by name."""
     h5py = _h5py()
     if depth > MAX_DEPTH:
         raise InvalidSample(f"{where} has groups within groups, more than {MAX_DEPTH}")
     for name in sorted(group):
-        found = _member(group, name, where)
-        if isinstance(found, h5py.Group):
-            yield from _arrays(found, options, where, f"{front}{name}.", depth + 1)
+        member = _member(group, name, where)
+        if isinstance(member, h5py.Group):
+            yield from _arrays(member, options, where, f"{front}{name}.", depth + 1)
             continue
         field = f"{front}{name}.npy"
         if field in options.without:
             continue
-        if not isinstance(found, h5py.Dataset) or found.dtype.kind not in "biuf":
+        if not isinstance(member, h5py.Dataset) or member.dtype.kind not in "biuf":
             raise InvalidSample(
-                f"{where}: {found.name} is no array of numbers; leave it out (--without {field})"
+                f"{where}: {member.name} is no array of numbers; leave it out (--without {field})"
             )
-        _check_inside(found, where)
-        yield field, found
+        _check_inside(member, where)
+        yield field, member
 
 
 def _check_inside(array: Any, where: str) -> None:
-    """Raise InvalidSample for a dataset whose bytes are those of another file, which the importing machine may have."""
+    """Raise InvalidSample for a dataset with its bytes in another file, which may exist on the importing machine."""
     if array.is_virtual or array.external:
         raise InvalidSample(f"{where}: {array.name} has its bytes in another file; write them into this one")
 
@@ -193,7 +194,7 @@ def _npy(array: Any) -> bytes:
 
 
 def _masks(file: Any, where: str) -> dict[str, frozenset[str]]:
-    """Return the filters and the names of their demonstrations. Raises: InvalidSample."""
+    """Return the filters and the names of their demonstrations."""
     if "mask" not in file:
         return {}
     masks = _group(file, "mask", where)
@@ -201,7 +202,7 @@ def _masks(file: Any, where: str) -> dict[str, frozenset[str]]:
 
 
 def _members(mask: Any, where: str) -> frozenset[str]:
-    """Return the demonstrations that a filter names. Raises: InvalidSample."""
+    """Return the demonstrations of a filter."""
     if not isinstance(mask, _h5py().Dataset) or mask.dtype.kind not in "SO":
         raise InvalidSample(f"{where}: {mask.name} is no list of names of demonstrations")
     _check_inside(mask, where)
@@ -215,7 +216,7 @@ def _attributes(group: Any) -> Mapping[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return an attribute as JSON holds it."""
+    """Return an attribute as a JSON value."""
     if isinstance(value, bytes):
         return _text(value)
     if isinstance(value, np.ndarray | np.generic):

@@ -1,4 +1,4 @@
-"""Bags of ROS: a sample for each file of ROS 1, and for each folder of ROS 2, which has `metadata.yaml`."""
+"""Import ROS bags: each ROS 1 file, and each ROS 2 folder with `metadata.yaml`, is a sample."""
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,10 +11,10 @@ from loader.errors import Corrupt, InvalidSample, MissingDependency
 from loader.storage import ObjectInfo, Store
 from loader.storage.disk.scratch import held_folder, on_scratch
 
-from ..importing.importer import Options, Readable, ReadSample, Run, files_of, joined
+from ..importing.importer import ImportRun, Options, Readable, ReadSample, files_of, joined
 from ..reading.object_file import ObjectFile
 from .bag_messages import ros1_messages, ros2_database_messages
-from .episode import Episode
+from .episode import EpisodeBuilder
 from .log_message import LogMessage, damage_named
 from .mcap_messages import mcap_messages
 
@@ -22,27 +22,27 @@ OPTIONS = frozenset[str]()
 _ENDING, _METADATA = ".bag", "metadata.yaml"
 _MOST_METADATA_BYTES = 2**22
 _AT_ONCE = 16
-"""Metadata that are read together."""
+"""Metadata files that are read at the same time."""
 _MOST_NAMES = 2**18
 _NAMES: dict[tuple[str, str, str], tuple[str, ...]] = {}
-"""Place, key and change token of metadata -> the names of the bag's files: each tick of a source asks again."""
+"""Place, key and change token of metadata -> names of the bag's files; each tick of a source asks again."""
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the bags of ROS 1, and the metadata of those of ROS 2, each with the files that it names.
+    """Return ROS 1 bags, and the metadata of ROS 2 bags, each with the files that it names.
 
-    A bag that lacks a file, or whose metadata make no sense, is the metadata alone. Costs and raises as `names_in`.
+    A bag that lacks a file, or has invalid metadata, is its metadata only. Costs and raises as `names_in`.
     """
-    return _found(store, infos, options, whole=True)
+    return _bags_in(store, infos, options, whole=True)
 
 
 def find_complete_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return as `find_objects`, without the bags of which a file is not there. Raises: MissingDependency; StoreError."""
-    return _found(store, infos, options, whole=False)
+    """Return as `find_objects`, without the bags that lack a file. Raises: MissingDependency; StoreError."""
+    return _bags_in(store, infos, options, whole=False)
 
 
 def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> dict[str, list[str]]:
-    """Return metadata of a bag of ROS 2 -> itself and the files that it names; itself alone where it makes no sense.
+    """Return metadata of a ROS 2 bag -> itself and the files that it names; only itself if it is invalid.
 
     Costs a read of each metadata that this process has not read yet. Raises: MissingDependency without rosbags;
     StoreError.
@@ -58,8 +58,8 @@ def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> dic
     }
 
 
-def _found(store: Store, infos: list[ObjectInfo], options: Options, *, whole: bool) -> Readable:
-    """Return the bags. whole: those of which a file is not there as well, which their reader refuses."""
+def _bags_in(store: Store, infos: list[ObjectInfo], options: Options, *, whole: bool) -> Readable:
+    """Return the bags. whole: True includes bags that lack a file, which their reader refuses."""
     there = {one.key: one for one in infos}
     files, waiting = files_of(names_in(store, infos, options), there)
     bags, left_out = _Bags(store, there, options), {} if whole else waiting
@@ -72,7 +72,7 @@ def _found(store: Store, infos: list[ObjectInfo], options: Options, *, whole: bo
 
 
 def _known_names(store: Store, info: ObjectInfo) -> tuple[str, ...]:
-    """Return the names of a bag's files; none where its metadata make no sense. Raises: StoreError."""
+    """Return the names of a bag's files; () for invalid metadata."""
     known = (store.url, info.key, info.etag)
     if known not in _NAMES:
         try:
@@ -86,7 +86,7 @@ def _known_names(store: Store, info: ObjectInfo) -> tuple[str, ...]:
 
 
 def names_of(store: Store, info: ObjectInfo) -> list[str]:
-    """Return the names of the files of a bag of ROS 2. Raises: Corrupt; InvalidSample; Changed; StoreError."""
+    """Return the names of a ROS 2 bag's files. Raises: Corrupt; InvalidSample; Changed; StoreError."""
     if info.nbytes > _MOST_METADATA_BYTES:
         raise Corrupt(f"{info.key} has {info.nbytes:,} bytes; no {_METADATA} has so many")
     with ObjectFile(store, info) as file:
@@ -100,9 +100,9 @@ def names_of(store: Store, info: ObjectInfo) -> list[str]:
             raise Corrupt(
                 f"{where} has aliases of YAML, which rosbag2 never writes: they may stand for any size"
             )
-        told: Any = YAML(typ="safe", pure=True).load(data)["rosbag2_bagfile_information"]
-        packed = str(told.get("compression_mode") or "none").lower()
-        names = [str(name).rpartition("/")[2] for name in told["relative_file_paths"]]
+        body: Any = YAML(typ="safe", pure=True).load(data)["rosbag2_bagfile_information"]
+        packed = str(body.get("compression_mode") or "none").lower()
+        names = [str(name).rpartition("/")[2] for name in body["relative_file_paths"]]
     if packed != "none":
         raise InvalidSample(
             f"{where}: the bag is packed (compression_mode {packed}), which is not read; unpack it with "
@@ -118,22 +118,22 @@ def _is_metadata(info: ObjectInfo) -> bool:
 
 
 class _Bags:
-    """The bags of a place; used by many threads."""
+    """The bags of a place; thread-safe."""
 
     def __init__(self, store: Store, infos: Mapping[str, ObjectInfo], options: Options) -> None:
         self._store, self._infos, self._options = store, infos, options
 
-    def runs(self, info: ObjectInfo) -> list[Run]:
-        """Return the one run of a bag. Raises: Corrupt; InvalidSample; Changed; StoreError."""
+    def runs(self, info: ObjectInfo) -> list[ImportRun]:
+        """Return the one run of a bag."""
         own = self._infos[info.key]
         parts = self._parts(own) if _is_metadata(own) else [own]
-        return [Run(info, 0, 1, sum(one.nbytes for one in parts))]
+        return [ImportRun(info, 0, 1, sum(one.nbytes for one in parts))]
 
-    def samples(self, run: Run) -> Iterator[ReadSample]:
-        """Yield the one sample of a bag. Raises: Corrupt; InvalidSample; Changed; StoreError."""
+    def samples(self, run: ImportRun) -> Iterator[ReadSample]:
+        """Yield the one sample of a bag."""
         info = self._infos[run.info.key]
         with ObjectFile(self._store, info) as file:
-            episode = Episode(file.path, self._options.without)
+            episode = EpisodeBuilder(file.path, self._options.without)
             if not _is_metadata(info):
                 for message in ros1_messages(file, file.path):
                     episode.add(message)
@@ -146,7 +146,7 @@ class _Bags:
         yield episode.sample(info.key.rpartition("/")[0] or "bag")
 
     def _parts(self, info: ObjectInfo) -> list[ObjectInfo]:
-        """Return the files of a bag of ROS 2, in order. Raises: Corrupt; InvalidSample; Changed; StoreError."""
+        """Return a ROS 2 bag's files, in order."""
         names = names_of(self._store, info)
         folder = info.key.removesuffix(_METADATA)
         lacking = [name for name in names if folder + name not in self._infos]

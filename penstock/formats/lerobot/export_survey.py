@@ -1,4 +1,4 @@
-"""The episodes of a version as one LeRobot dataset: their order, rows, tasks and rate; and the losses."""
+"""Survey the episodes of a version for a LeRobot export: their order, rows, tasks and rate; and the losses."""
 
 import io
 from collections.abc import Iterator
@@ -15,40 +15,40 @@ from loader.json_text import parse_json
 from loader.modalities.video.packet_table import SUFFIX
 
 from ..exporting.exporter import Loss
-from ..exporting.selection import Selection
+from ..exporting.selection import ExportSelection
 from .rows import clock
 
 EPISODE = "episode.json"
 CLOCK = ".ns.npy"
-_TOLD = frozenset({"robot", "task", "n_frames", "duration_ns", "episode_index", "split"})
-"""Columns that the format has in places of its own."""
+_STORED = frozenset({"robot", "task", "n_frames", "duration_ns", "episode_index", "split"})
+"""Columns that the format stores elsewhere."""
 _AT_ONCE = 256
 
 
-class Planned(NamedTuple):
-    """An episode on its way out."""
+class PlannedEpisode(NamedTuple):
+    """An episode to export."""
 
     number: int
     """Number in the dataset, from 0 on."""
     ordinal: int
-    """Live ordinal."""
+    """Live ordinal of the sample."""
     key: str
-    """Key."""
+    """The sample's key."""
     first: int
     """Number of its first row in the dataset."""
     length: int
     """Number of its rows."""
     tasks: list[dict[str, Any]]
-    """Tasks: first row, row behind the last, text."""
+    """Tasks: first row, end row, text."""
     stats: dict[str, Any]
-    """Statistics that the version has: feature -> name -> value."""
+    """Statistics of the version: feature -> name -> value."""
     ns: Any
-    """int64 [length]: its clock."""
+    """Clock, int64 [length] nanoseconds."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Survey:
-    """All episodes."""
+    """All episodes, and the dataset that they become."""
 
     streams: list[str]
     """Features with numbers."""
@@ -59,70 +59,69 @@ class Survey:
     fps: Fraction = Fraction(0)
     """Rows per second."""
     features: dict[str, Any] = field(default_factory=dict)
-    """Feature -> what the version tells of it."""
-    episodes: list[Planned] = field(default_factory=list)
+    """Feature -> its description in the version."""
+    episodes: list[PlannedEpisode] = field(default_factory=list)
     """Episodes in the order of their keys."""
     tasks: list[str] = field(default_factory=list)
-    """Texts in the order of their numbers."""
+    """Texts of the tasks, by number."""
     losses: list[Loss] = field(default_factory=list)
     """Losses of the format."""
 
 
-def survey_of(selection: Selection) -> Survey:
-    """Return the episodes of a selection: clocks and `episode.json` of all are read.
+def survey_of(selection: ExportSelection) -> Survey:
+    """Return the survey of a selection: reads all clocks, and every `episode.json`.
 
-    Raises: InvalidSample for an episode without rows, or with a clock that does not ascend; Corrupt; StoreError.
+    Raises: InvalidSample for an episode without rows, or with a clock that does not ascend; Corrupt;
+    StoreError.
     """
-    found, order = _fields(selection), _in_order(selection)
-    clocks = [f"{name}{CLOCK}" for name in found.streams]
+    survey, order = _fields(selection), _in_order(selection)
+    clocks = [f"{name}{CLOCK}" for name in survey.streams]
     if not clocks:
         raise InvalidSample(
             f"{selection.version.name} has no field <stream>.npy with its clock <stream>{CLOCK}: LeRobot needs rows"
         )
-    main = "action" if "action" in found.streams else found.streams[0]
+    main = "action" if "action" in survey.streams else survey.streams[0]
     others, irregular, differs = set[str](), list[str](), False
     for (ordinal, key), fields in zip(order, _read(selection, order, clocks), strict=True):
         ns = _clock(fields[f"{main}{CLOCK}"], key)
-        others |= {name for name in found.streams if fields[f"{name}{CLOCK}"] != fields[f"{main}{CLOCK}"]}
-        told = _told(fields.get(EPISODE), key)
-        if not found.episodes:
-            found.fps, found.features = _rate(told, ns), told["features"]
-        differs |= told["features"] != found.features
-        if not np.array_equal(ns, clock(len(ns), found.fps)):
+        others |= {name for name in survey.streams if fields[f"{name}{CLOCK}"] != fields[f"{main}{CLOCK}"]}
+        facts = _facts_of(fields.get(EPISODE), key)
+        if not survey.episodes:
+            survey.fps, survey.features = _rate(facts, ns), facts["features"]
+        differs |= facts["features"] != survey.features
+        if not np.array_equal(ns, clock(len(ns), survey.fps)):
             irregular.append(key)
         row = selection.rows(np.array([ordinal]))[0]
-        tasks = told["tasks"] or [{"start": 0, "stop": len(ns), "task": str(row.get("task", ""))}]
+        tasks = facts["tasks"] or [{"start": 0, "stop": len(ns), "task": str(row.get("task", ""))}]
         if [task["start"] for task in tasks] + [len(ns)] != [0] + [task["stop"] for task in tasks]:
             raise InvalidSample(
                 f"sample {key!r}: the tasks of {EPISODE} are not of its {len(ns)} rows in turn"
             )
-        first = found.episodes[-1].first + found.episodes[-1].length if found.episodes else 0
-        found.episodes.append(
-            Planned(len(found.episodes), ordinal, key, first, len(ns), tasks, told["stats"], ns)
+        first = survey.episodes[-1].first + survey.episodes[-1].length if survey.episodes else 0
+        survey.episodes.append(
+            PlannedEpisode(len(survey.episodes), ordinal, key, first, len(ns), tasks, facts["stats"], ns)
         )
-        found.tasks += [
-            text for text in dict.fromkeys(one["task"] for one in tasks) if text not in found.tasks
+        survey.tasks += [
+            text for text in dict.fromkeys(one["task"] for one in tasks) if text not in survey.tasks
         ]
-    found.streams = [name for name in found.streams if name not in others]
-    found.losses += [
-        Loss(f"field '{name}.npy'", f"its clock differs from that of {main}.npy: a dataset has one rate")
+    survey.streams = [name for name in survey.streams if name not in others]
+    survey.losses += [
+        Loss(f"field '{name}.npy'", f"its clock differs from the clock of {main}.npy: a dataset has one rate")
         for name in sorted(others)
     ]
     if irregular:
-        why = (
-            f"of {len(irregular)} episodes, the first is {irregular[0]}, it is no multiple of 1/{found.fps} s"
-        )
-        found.losses.append(Loss("clock", f"{why}: it becomes float32 seconds, which lerobot may refuse"))
+        why = f"of {len(irregular)} episodes, the first is {irregular[0]}, it is no multiple of 1/{survey.fps} s"
+        survey.losses.append(Loss("clock", f"{why}: it becomes float32 seconds, which lerobot may refuse"))
     if differs:
-        found.losses.append(
-            Loss(f"field {EPISODE!r}", "features differ between episodes: those of the first count")
+        survey.losses.append(
+            Loss(f"field {EPISODE!r}", "features differ between episodes: the first episode's count")
         )
-    found.losses += _of_columns(selection, found)
-    return found
+    survey.losses += _of_columns(selection, survey)
+    return survey
 
 
-def _fields(selection: Selection) -> Survey:
-    """Return the features that fields are of, and fields that are of none."""
+def _fields(selection: ExportSelection) -> Survey:
+    """Return the features of the fields, and the fields that become none."""
     names, partial = set(selection.fields), selection.partial
     streams = {
         n.removesuffix(CLOCK) for n in names if n.endswith(CLOCK) and n.removesuffix(CLOCK) + ".npy" in names
@@ -150,22 +149,20 @@ def _fields(selection: Selection) -> Survey:
     return Survey(streams=of[0], cameras=cameras, texts=of[2], losses=losses)
 
 
-def _of_columns(selection: Selection, found: Survey) -> list[Loss]:
-    """Return losses of keys and of columns."""
+def _of_columns(selection: ExportSelection, survey: Survey) -> list[Loss]:
+    """Return losses of keys and columns."""
     losses = []
-    wrong = next((i for i, one in enumerate(found.episodes) if one.key != f"episode_{i:06d}"), None)
+    wrong = next((i for i, one in enumerate(survey.episodes) if one.key != f"episode_{i:06d}"), None)
     if wrong is not None:
         losses.append(
             Loss(
                 "keys",
-                f"episodes are numbered from 0 on: {found.episodes[wrong].key} becomes episode {wrong}",
+                f"episodes are numbered from 0 on: {survey.episodes[wrong].key} becomes episode {wrong}",
             )
         )
-    rows = selection.rows(np.array([one.ordinal for one in found.episodes]))
+    rows = selection.rows(np.array([one.ordinal for one in survey.episodes]))
     if len({row.get("robot") for row in rows}) > 1:
-        losses.append(
-            Loss("column 'robot'", "a dataset has one kind of robot: that of the first episode counts")
-        )
+        losses.append(Loss("column 'robot'", "a dataset has one kind of robot: the first episode's counts"))
     splits = [row.get("split") for row in rows]
     if len(runs_of(splits)) > len(set(splits)):
         losses.append(Loss("column 'split'", "a split is one run of episodes: it is left out"))
@@ -173,7 +170,7 @@ def _of_columns(selection: Selection, found: Survey) -> list[Loss]:
 
 
 def runs_of(values: list[Any]) -> list[tuple[Any, int, int]]:
-    """Return runs of equal values: value, first, end."""
+    """Return runs of equal values as (value, first, end)."""
     out: list[tuple[Any, int, int]] = []
     for number, value in enumerate(values):
         if out and out[-1][0] == value:
@@ -183,30 +180,30 @@ def runs_of(values: list[Any]) -> list[tuple[Any, int, int]]:
     return out
 
 
-def extra_columns(selection: Selection) -> list[str]:
-    """Return columns that go beside those of the format."""
+def extra_columns(selection: ExportSelection) -> list[str]:
+    """Return the columns that the format lacks, which are written too."""
     return [
         name
         for name in selection.columns
-        if name not in _TOLD and (name in SOURCE_COLUMNS or "/" not in name)
+        if name not in _STORED and (name in SOURCE_COLUMNS or "/" not in name)
     ]
 
 
-def _in_order(selection: Selection) -> list[tuple[int, str]]:
+def _in_order(selection: ExportSelection) -> list[tuple[int, str]]:
     """Return (live ordinal, key) of the episodes in the order of their keys."""
     ordinals = np.flatnonzero(selection.members)
     return sorted(
-        zip(ordinals.tolist(), selection.version.keys(ordinals), strict=True), key=lambda one: one[1]
+        zip(ordinals.tolist(), selection.version.keys(ordinals), strict=True), key=lambda pair: pair[1]
     )
 
 
 def _read(
-    selection: Selection, order: list[tuple[int, str]], clocks: list[str]
+    selection: ExportSelection, order: list[tuple[int, str]], clocks: list[str]
 ) -> Iterator[dict[str, bytes]]:
     names = clocks + [EPISODE] * (EPISODE in selection.fields and EPISODE not in selection.partial)
     for start in range(0, len(order), _AT_ONCE):
-        some = np.array([ordinal for ordinal, _ in order[start : start + _AT_ONCE]])
-        yield from read_fields(selection.version.shard_store, selection.version.address(some, names))
+        ordinals = np.array([ordinal for ordinal, _ in order[start : start + _AT_ONCE]])
+        yield from read_fields(selection.version.shard_store, selection.version.address(ordinals, names))
 
 
 def _clock(data: bytes, key: str) -> Any:
@@ -226,15 +223,15 @@ def array_of(data: bytes, what: str) -> Any:
         raise InvalidSample(f"{what}: {error}") from error
 
 
-def _told(data: bytes | None, key: str) -> dict[str, Any]:
+def _facts_of(data: bytes | None, key: str) -> dict[str, Any]:
     try:
-        told = parse_json(data or b"{}", lenient=True)
+        document = parse_json(data or b"{}", lenient=True)
     except ValueError as error:
         raise InvalidSample(f"sample {key!r}: {EPISODE}: {error}") from None
-    found: dict[str, Any] = {"features": {}, "tasks": [], "stats": {}} | (
-        told if isinstance(told, dict) else {}
+    facts: dict[str, Any] = {"features": {}, "tasks": [], "stats": {}} | (
+        document if isinstance(document, dict) else {}
     )
-    features, stats, tasks = found["features"], found["stats"], found["tasks"]
+    features, stats, tasks = facts["features"], facts["stats"], facts["tasks"]
     named = isinstance(features, dict) and isinstance(stats, dict)
     whole = named and all(isinstance(one, dict) for one in (*features.values(), *stats.values()))
     if not whole or not isinstance(tasks, list) or not all(map(_is_task, tasks)):
@@ -242,18 +239,18 @@ def _told(data: bytes | None, key: str) -> dict[str, Any]:
             f"sample {key!r}: {EPISODE}: features and stats are objects of objects, "
             'tasks a list of {"start": row, "stop": row behind the last, "task": text}'
         )
-    return found
+    return facts
 
 
-def _is_task(told: Any) -> bool:
+def _is_task(value: Any) -> bool:
     types = {"start": int, "stop": int, "task": str}
-    return isinstance(told, dict) and all(type(told.get(name)) is kind for name, kind in types.items())
+    return isinstance(value, dict) and all(type(value.get(name)) is kind for name, kind in types.items())
 
 
-def _rate(told: dict[str, Any], ns: Any) -> Fraction:
-    """Return rows per second: as the version tells, or as the first episode's clock has it."""
+def _rate(facts: dict[str, Any], ns: Any) -> Fraction:
+    """Return rows per second, from the version or the first episode's clock."""
     try:
-        if (rate := Fraction(told["fps"])) > 0:
+        if (rate := Fraction(facts["fps"])) > 0:
             return rate
     except (KeyError, TypeError, ValueError, ZeroDivisionError):
         pass

@@ -1,4 +1,4 @@
-"""Metadata of a dataset in the layout v3.0: episodes, tasks and statistics as tables, `info.json`."""
+"""Write the metadata of a dataset in layout v3.0: tables of episodes, tasks and statistics, `info.json`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..exporting.outbox import Outbox
-from ..exporting.selection import Selection
+from ..exporting.selection import ExportSelection
 from .dataset_layout import BOOKKEEPING, INFO
 from .export_survey import Survey, extra_columns, runs_of
 from .statistics import aggregated
@@ -19,32 +19,34 @@ _FILE = "chunk-{chunk_index:03d}/file-{file_index:03d}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meta:
-    """All that is told of an export."""
+    """Everything that describes an export."""
 
-    selection: Selection
-    """Samples."""
+    selection: ExportSelection
+    """The exported samples."""
     survey: Survey
-    """Episodes."""
+    """Their episodes."""
     units: Sequence[Mapping[str, Any]]
     """Facts of each unit: features, and episodes with length, videos and stats."""
 
 
 def put_metadata(meta: Meta, chunk_files: int, outbox: Outbox) -> None:
-    """Put the objects in `meta/`. chunk_files: files of a folder. Raises: StoreError."""
+    """Put the objects in `meta/`. chunk_files: files per folder. Raises: StoreError."""
     rows = meta.selection.rows(np.array([one.ordinal for one in meta.survey.episodes]))
-    told = [(number, one) for number, unit in enumerate(meta.units) for one in unit["episodes"]]
-    episodes = [_episode(meta, i, *divmod(unit, chunk_files), one) for i, (unit, one) in enumerate(told)]
+    episodes_of_units = [(number, one) for number, unit in enumerate(meta.units) for one in unit["episodes"]]
+    episodes = [
+        _episode(meta, i, *divmod(unit, chunk_files), one) for i, (unit, one) in enumerate(episodes_of_units)
+    ]
     for name in extra_columns(meta.selection):
         for episode, row in zip(episodes, rows, strict=True):
             episode[name] = row.get(name)
     outbox.put("meta/episodes/chunk-000/file-000.parquet", _parquet(_table(episodes)))
     outbox.put("meta/tasks.parquet", _parquet(_tasks(meta.survey.tasks)))
-    stats = aggregated([one["stats"] for _, one in told])
+    stats = aggregated([one["stats"] for _, one in episodes_of_units])
     outbox.put("meta/stats.json", json.dumps(stats, sort_keys=True, indent=1).encode())
     outbox.put(INFO, json.dumps(_info(meta, rows, chunk_files), indent=4, ensure_ascii=False).encode())
 
 
-def _episode(meta: Meta, number: int, chunk: int, file: int, told: Mapping[str, Any]) -> dict[str, Any]:
+def _episode(meta: Meta, number: int, chunk: int, file: int, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row of meta/episodes."""
     planned = meta.survey.episodes[number]
     row: dict[str, Any] = {
@@ -56,18 +58,18 @@ def _episode(meta: Meta, number: int, chunk: int, file: int, told: Mapping[str, 
         "dataset_from_index": planned.first,
         "dataset_to_index": planned.first + planned.length,
     }
-    for camera, shown in sorted(told["videos"].items()):
+    for camera, shown in sorted(facts["videos"].items()):
         row[f"videos/{camera}/chunk_index"] = shown["chunk"]
         row[f"videos/{camera}/file_index"] = shown["file"]
         row[f"videos/{camera}/from_timestamp"] = float(Fraction(shown["from"]))
         row[f"videos/{camera}/to_timestamp"] = float(Fraction(shown["to"]))
-    for feature, stats in sorted(told["stats"].items()):
+    for feature, stats in sorted(facts["stats"].items()):
         row |= {f"stats/{feature}/{name}": value for name, value in sorted(stats.items())}
     return row | {"meta/episodes/chunk_index": 0, "meta/episodes/file_index": 0}
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Return a table of all names that rows have."""
+    """Return a table with the columns of all rows."""
     import pyarrow as pa
 
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -75,7 +77,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def _tasks(texts: Sequence[str]) -> Any:
-    """Return the table of tasks: texts are its index, as pandas writes and reads it."""
+    """Return the table of tasks: texts are its index, in the layout of pandas."""
     import pyarrow as pa
 
     index = "__index_level_0__"
@@ -95,11 +97,11 @@ def _tasks(texts: Sequence[str]) -> Any:
             "metadata": None,
         },
     ]
-    told = {"index_columns": [index], "column_indexes": [], "columns": columns}
+    pandas = {"index_columns": [index], "column_indexes": [], "columns": columns}
     table = pa.table(
         {"task_index": pa.array(range(len(texts)), pa.int64()), index: pa.array(texts, pa.string())}
     )
-    return table.replace_schema_metadata({"pandas": json.dumps(told)})
+    return table.replace_schema_metadata({"pandas": json.dumps(pandas)})
 
 
 def _parquet(table: Any) -> bytes:
@@ -136,11 +138,11 @@ def _info(meta: Meta, rows: Sequence[Mapping[str, Any]], chunk_files: int) -> di
 
 
 def _features(meta: Meta) -> dict[str, Any]:
-    """Return each feature as the objects have it, with names and other facts that the version tells."""
+    """Return each feature as stored, with names and other facts of the version."""
     held: Mapping[str, Any] = meta.units[0]["features"]
     out = {}
     for name, own in held.items():
-        told = {} if name in BOOKKEEPING else meta.survey.features.get(name, {})
+        facts = {} if name in BOOKKEEPING else meta.survey.features.get(name, {})
         default = {"names": ["height", "width", "channels"] if own["dtype"] == "video" else None}
-        out[name] = {**default, **told, **own}
+        out[name] = {**default, **facts, **own}
     return out

@@ -1,4 +1,4 @@
-"""LeRobot v3.0: packets in shared videos, rows and metadata as Parquet, episodes in the order of their keys."""
+"""Export LeRobot v3.0: packets in shared videos, rows and metadata as Parquet, episodes in the order of their keys."""
 
 import io
 import json
@@ -12,40 +12,40 @@ import numpy as np
 
 from loader.errors import Corrupt
 from loader.json_text import parse_json
-from loader.modalities.video.episode_packets import Mp4Writer, Span, opened, read_span
+from loader.modalities.video.episode_packets import Mp4Writer, PacketSpan, opened, read_span
 from loader.modalities.video.packet_runs import opened_run
 from loader.modalities.video.packet_table import SUFFIX
 
 from ..exporting.exporter import Loss
 from ..exporting.outbox import Outbox
-from ..exporting.selection import Sample, Selection, WorkUnit
-from .export_survey import Planned, Survey, array_of, survey_of
+from ..exporting.selection import ExportSample, ExportSelection, WorkUnit
+from .export_survey import PlannedEpisode, Survey, array_of, survey_of
 from .exported_metadata import Meta, put_metadata
 from .statistics import statistics
 
 FILE_BYTES = 100 * 2**20
-"""Bytes of the episodes whose rows share a file, unless one episode has more."""
+"""Bytes of the episodes that share a file of rows, unless one episode has more."""
 CHUNK_FILES = 1000
-"""Files of a folder."""
+"""Files per folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeUnit(WorkUnit):
-    """Episodes whose rows share a file, and all that is known of the dataset."""
+    """Episodes that share a file of rows."""
 
-    episodes: Sequence[Planned]
-    """The unit's."""
+    episodes: Sequence[PlannedEpisode]
+    """The unit's episodes."""
     survey: Survey
-    """Everything."""
+    """Survey of all episodes."""
 
 
-def losses(selection: Selection) -> list[Loss]:
-    """Return streams at another rate, clocks that are no multiples of 1/fps, fields of other kinds, and numbers."""
+def losses(selection: ExportSelection) -> list[Loss]:
+    """Return streams at another rate, clocks that are no multiples of 1/fps, fields of other kinds, and keys."""
     return survey_of(selection).losses
 
 
-def units(selection: Selection) -> list[WorkUnit]:
-    """Return runs of episodes in the order of their keys, of about 100 MiB."""
+def units(selection: ExportSelection) -> list[WorkUnit]:
+    """Return runs of episodes, of about 100 MiB, in the order of their keys."""
     survey = survey_of(selection)
     names = (
         *(f"{one}.npy" for one in survey.streams),
@@ -54,29 +54,29 @@ def units(selection: Selection) -> list[WorkUnit]:
         *(f"{one}.json" for one in survey.texts),
     )
     out: list[WorkUnit] = []
-    some, held = list[Planned](), 0
+    episodes, held = list[PlannedEpisode](), 0
     for episode in survey.episodes:
         (address,) = selection.version.address(np.array([episode.ordinal]), names)
         nbytes = sum(place.nbytes for place in address.fields.values())
-        if some and held + nbytes > FILE_BYTES:
-            out.append(_unit(len(out), names, some, survey))
-            some, held = [], 0
-        some.append(episode)
+        if episodes and held + nbytes > FILE_BYTES:
+            out.append(_unit(len(out), names, episodes, survey))
+            episodes, held = [], 0
+        episodes.append(episode)
         held += nbytes
-    return [*out, _unit(len(out), names, some, survey)]
+    return [*out, _unit(len(out), names, episodes, survey)]
 
 
-def _unit(number: int, names: tuple[str, ...], some: list[Planned], survey: Survey) -> EpisodeUnit:
-    ordinals = np.array([one.ordinal for one in some])
+def _unit(number: int, names: tuple[str, ...], episodes: list[PlannedEpisode], survey: Survey) -> EpisodeUnit:
+    ordinals = np.array([one.ordinal for one in episodes])
     return EpisodeUnit(
-        number=number, fields=tuple(sorted(names)), ordinals=ordinals, episodes=some, survey=survey
+        number=number, fields=tuple(sorted(names)), ordinals=ordinals, episodes=episodes, survey=survey
     )
 
 
-def write(selection: Selection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
+def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
     """Put a file of rows, and each camera's videos. Raises: InvalidSample; Corrupt; StoreError."""
     assert isinstance(unit, EpisodeUnit)
-    survey, tables, told = unit.survey, list[Any](), list[dict[str, Any]]()
+    survey, tables, written = unit.survey, list[Any](), list[dict[str, Any]]()
     videos = {camera: _Videos(camera, field, unit.number, outbox) for camera, field in survey.cameras.items()}
     features: dict[str, Any] = {}
     try:
@@ -92,23 +92,23 @@ def write(selection: Selection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any
             features = own
             tables.append(_table(rows))
             stats = {**statistics(rows), **{n: one for n, one in episode.stats.items() if n in features}}
-            told.append({"length": episode.length, "videos": shown, "stats": stats})
-        for one in videos.values():
-            one.finish()
+            written.append({"length": episode.length, "videos": shown, "stats": stats})
+        for camera_videos in videos.values():
+            camera_videos.finish()
     finally:
-        for one in videos.values():
-            one.close()
+        for camera_videos in videos.values():
+            camera_videos.close()
     _put_rows(
         tables,
         f"data/chunk-{unit.number // CHUNK_FILES:03d}/file-{unit.number % CHUNK_FILES:03d}.parquet",
         outbox,
     )
     return {
-        "told": json.dumps({"episodes": told, "features": features}, sort_keys=True)
-    }  # floats are in a text alone
+        "told": json.dumps({"episodes": written, "features": features}, sort_keys=True)
+    }  # JSON text keeps floats exact
 
 
-def finish(selection: Selection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
+def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
     """Put the metadata: episodes, tasks, statistics, and `info.json` last."""
     survey = survey_of(selection)
     meta = Meta(
@@ -118,7 +118,7 @@ def finish(selection: Selection, facts: Sequence[dict[str, Any]], outbox: Outbox
 
 
 class _Videos:
-    """The videos of a camera in a unit: episodes one behind the other, a file for each kind of packets."""
+    """The videos of a camera in a unit: episodes are appended, a new file begins with each kind of packets."""
 
     def __init__(self, camera: str, field: str, chunk: int, outbox: Outbox) -> None:
         self._camera, self._field, self._chunk, self._outbox = camera, field, chunk, outbox
@@ -127,8 +127,8 @@ class _Videos:
         self._n = 0
         self.feature: dict[str, Any] = {}
 
-    def add(self, sample: Sample, episode: Planned) -> dict[str, Any]:
-        """Append an episode's packets, and return where it is shown. Raises: Corrupt."""
+    def add(self, sample: ExportSample, episode: PlannedEpisode) -> dict[str, Any]:
+        """Append an episode's packets, and return file and times."""
         with self._packets(sample, episode) as (video, span):
             if self._writer is None or span.kind != self._kind or not self._writer.takes(span):
                 self.finish()
@@ -141,8 +141,8 @@ class _Videos:
         return {"chunk": self._chunk, "file": self._n, **times}
 
     @contextmanager
-    def _packets(self, sample: Sample, episode: Planned) -> Iterator[tuple[Any, Span]]:
-        """Yield an open file with a stream of the packets' kind, and the packets. Raises: Corrupt; DecodeFailed."""
+    def _packets(self, sample: ExportSample, episode: PlannedEpisode) -> Iterator[tuple[Any, PacketSpan]]:
+        """Yield an open file with a stream of the packets' kind, and the packets."""
         what, data = f"sample {sample.key!r}, {self._field}", sample.fields[self._field]
         if not self._field.endswith(".run"):
             with opened(io.BytesIO(data), what) as video:
@@ -154,7 +154,6 @@ class _Videos:
             yield video, span
 
     def finish(self) -> None:
-        """Put the file that is being written."""
         if self._writer is not None:
             self._outbox.put(
                 f"videos/{self._camera}/chunk-{self._chunk:03d}/file-{self._n:03d}.mp4", self._writer.finish()
@@ -163,7 +162,6 @@ class _Videos:
             self._writer, self._n = None, self._n + 1
 
     def close(self) -> None:
-        """Remove a file that was begun."""
         if self._writer is not None:
             self._writer.close()
 
@@ -172,8 +170,8 @@ def _text(time: Fraction) -> str:
     return f"{time.numerator}/{time.denominator}"
 
 
-def _rows(episode: Planned, sample: Sample, survey: Survey) -> dict[str, Any]:
-    """Return feature -> array [rows, ...] or list of texts, bookkeeping's too. Raises: Corrupt; InvalidSample."""
+def _rows(episode: PlannedEpisode, sample: ExportSample, survey: Survey) -> dict[str, Any]:
+    """Return feature -> array [rows, ...] or list of texts, with bookkeeping."""
     n, out = episode.length, dict[str, Any]()
     for name in survey.streams:
         values = array_of(sample.fields[f"{name}.npy"], f"sample {sample.key!r}: {name}.npy")
@@ -203,14 +201,14 @@ def _rows(episode: Planned, sample: Sample, survey: Survey) -> dict[str, Any]:
 
 
 def _feature(values: Any) -> dict[str, Any]:
-    """Return what LeRobot tells of a feature: its dtype and the shape of a row."""
+    """Return LeRobot's description of a feature: its dtype and the shape of a row."""
     if isinstance(values, list):
         return {"dtype": "string", "shape": [1]}
     return {"dtype": values.dtype.name, "shape": list(values.shape[1:])}
 
 
 def _table(rows: dict[str, Any]) -> Any:
-    """Return an episode's rows as an Arrow table, with columns as the `datasets` library has them."""
+    """Return an episode's rows as an Arrow table, with the column types of the `datasets` library."""
     import pyarrow as pa
 
     return pa.table({name: _column(values) for name, values in rows.items()})

@@ -1,7 +1,6 @@
-"""LeRobot datasets v2.0, v2.1 and v3.0: a sample for each episode, its videos' packets as they are."""
+"""Import LeRobot datasets v2.0, v2.1 and v3.0: each episode is a sample, with its videos' packets unchanged."""
 
 import hashlib
-import io
 import json
 import threading
 import zlib
@@ -14,14 +13,15 @@ import numpy as np
 
 from loader.dataset.columnar.arrow_errors import arrow_errors
 from loader.errors import Corrupt, InvalidStore
-from loader.modalities.video.episode_packets import Span, mp4_of, opened, read_span
+from loader.modalities.video.episode_packets import PacketSpan, mp4_of, opened, read_span
 from loader.modalities.video.packet_table import SUFFIX, index_packets
 from loader.storage import ObjectInfo, Store
 
-from ..importing.importer import KnownNames, Options, Readable, ReadSample, Run, files_of, joined
+from ..episodes.columns import npy_of
+from ..importing.importer import ImportRun, KnownNames, Options, Readable, ReadSample, files_of, joined
 from ..reading.object_file import ObjectFile
 from ..reading.object_file import opened as opened_object
-from .dataset_layout import Episode, Layout, read_layout
+from .dataset_layout import DatasetLayout, LeRobotEpisode, read_layout
 from .rows import Rows, check_times, read_rows
 from .statistics import statistics
 
@@ -29,7 +29,7 @@ OPTIONS = frozenset({"episodes"})
 EPISODE = "episode.json"
 _NAMES = KnownNames[Mapping[str, Sequence[str]]]()
 _LEAST_TICK_S = 1e-6
-"""Seconds by which timestamps may differ where no video has a clock."""
+"""Tolerance of timestamps in seconds, if no video has a clock."""
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
@@ -38,14 +38,14 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Rea
 
 
 def find_complete_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return as `find_objects`, but without the objects of which a file is not there. Raises: InvalidStore; StoreError."""
+    """Return as `find_objects`, without the objects that lack a file. Raises: InvalidStore; StoreError."""
     return _readable(dataset_in(store, infos, options, whole=False))
 
 
 def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> Mapping[str, Sequence[str]]:
     """Return object of rows -> itself and the videos of its episodes.
 
-    Costs a read of `meta`, unless it is as this process read it last. Raises: InvalidStore; StoreError.
+    Costs a read of `meta` when it changed. Raises: InvalidStore; StoreError.
     """
     meta = [one for one in infos if one.key.startswith("meta/")]
     return _NAMES.of(
@@ -65,81 +65,88 @@ def _readable(dataset: "Dataset") -> Readable:
         [dataset.object_of(joined(files[key])) for key in dataset.infos if key in files],
         dataset.runs,
         dataset.samples,
-        facts={field_of(name, told): dataset.facts_of(name) for name, told in dataset.features.items()},
+        facts={field_of(name, feature): dataset.facts_of(name) for name, feature in dataset.features.items()},
         left_out=dataset.layout.left_out,
     )
 
 
 def dataset_in(store: Store, infos: list[ObjectInfo], options: Options, *, whole: bool = True) -> "Dataset":
-    """Return the dataset of a place, less the features that are left out. Raises: InvalidStore; StoreError."""
+    """Return the dataset at a place, without the features to leave out. Raises: InvalidStore; StoreError."""
     layout = read_layout(store, infos, whole=whole, episodes=options.episodes)
-    features = {name: told for name, told in layout.features.items() if not _left_out(name, told, options)}
-    for name, told in features.items():
-        if told["dtype"] == "image":
+    features = {
+        name: feature for name, feature in layout.features.items() if not _left_out(name, feature, options)
+    }
+    for name, feature in features.items():
+        if feature["dtype"] == "image":
             raise InvalidStore(
-                f"{store.url}: {name} is a feature of single pictures in the rows, which is not imported: leave it out "
+                f"{store.url}: {name} is a feature of single images in the rows, which is not imported: leave it out "
                 f"with --without {name}"
             )
     return Dataset(store, {one.key: one for one in infos}, layout, features, options.episodes)
 
 
 def _texts_in(names: Any) -> Iterator[str]:
-    """Yield the names, which stand in a list, in lists of lists, or by the part that they are of."""
+    """Yield the names in a list, in nested lists, or grouped in a mapping."""
     if isinstance(names, dict):
         names = list(names.values())
-    for one in names if isinstance(names, list) else ():
-        if isinstance(one, str):
-            yield one
+    for item in names if isinstance(names, list) else ():
+        if isinstance(item, str):
+            yield item
         else:
-            yield from _texts_in(one)
+            yield from _texts_in(item)
 
 
-def _left_out(name: str, told: Mapping[str, Any], options: Options) -> bool:
-    return bool({name, field_of(name, told)} & options.without)
+def _left_out(name: str, feature: Mapping[str, Any], options: Options) -> bool:
+    return bool({name, field_of(name, feature)} & options.without)
 
 
-def field_of(name: str, told: Mapping[str, Any]) -> str:
+def field_of(name: str, feature: Mapping[str, Any]) -> str:
     """Return the field of a feature."""
-    return f"{name}.{ {'video': 'mp4', 'string': 'json'}.get(told['dtype'], 'npy') }"
+    return f"{name}.{ {'video': 'mp4', 'string': 'json'}.get(feature['dtype'], 'npy') }"
 
 
-class Shown(NamedTuple):
-    """The packets of an episode, while their file is open."""
+def key_of(number: int) -> str:
+    """Return the key of an episode."""
+    return f"episode_{number:06d}"
+
+
+class OpenVideo(NamedTuple):
+    """An episode's packets, while their file is open."""
 
     what: str
-    """Name of the file and the episode, for errors."""
+    """Names of file and episode, for errors."""
     file: ObjectFile
-    """The file."""
+    """The open file."""
     video: tuple[Any, Any]
     """The container, and its video stream."""
-    span: Span
+    span: PacketSpan
     """The packets."""
 
 
 class Dataset:
-    """The samples of a dataset; used by many threads."""
+    """The samples of a dataset; thread-safe."""
 
     def __init__(
         self,
         store: Store,
         infos: Mapping[str, ObjectInfo],
-        layout: Layout,
+        layout: DatasetLayout,
         features: Mapping[str, Mapping[str, Any]],
         chosen: Sequence[tuple[int, int]] = (),
     ) -> None:
         self._store, self._chosen = store, chosen
         self.infos, self.layout, self.features = infos, layout, features
         self._lock = threading.Lock()
-        self._held: tuple[str, Any] | None = None  # rows of the object that was read last
+        self._held: tuple[str, Any] | None = None  # rows of the last object read
         self._sharing = Counter(
             place.key for one in layout.episodes.values() for place in one.videos.values()
         )
-        self.of: dict[str, list[Episode]] = {}
+        self.of: dict[str, list[LeRobotEpisode]] = {}
         for episode in layout.episodes.values():
             self.of.setdefault(episode.data, []).append(episode)
 
     def object_of(self, info: ObjectInfo) -> ObjectInfo:
-        """Return an object of rows, which is another one where other episodes of it are chosen."""
+        """Return an object of rows, with a token that depends on the chosen episodes."""
         if not self._chosen:
             return info
         numbers = json.dumps([one.number for one in self.of[info.key]]).encode()
@@ -148,13 +155,13 @@ class Dataset:
         return replace(info, etag=etag, modified_us=(info.modified_us or 0) + zlib.crc32(numbers) % 10**6)
 
     def facts_of(self, feature: str) -> dict[str, Any]:
-        """Return the rate of a feature, and the names of its dimensions where it has numbers."""
-        told = self.features[feature]
-        names = list(_texts_in(told.get("names"))) if told["dtype"] not in ("video", "string") else []
+        """Return the rate of a feature, and the names of its dimensions if it has numbers."""
+        facts = self.features[feature]
+        names = list(_texts_in(facts.get("names"))) if facts["dtype"] not in ("video", "string") else []
         return {"fps": str(self.layout.fps), **({"dims": names} if names else {})}
 
     def videos_of(self, data: str) -> list[str]:
-        """Return the keys of the videos that the episodes of an object of rows span, sorted."""
+        """Return the keys of the videos that the episodes of an object of rows use, sorted."""
         return sorted(
             {
                 place.key
@@ -164,15 +171,15 @@ class Dataset:
             }
         )
 
-    def runs(self, info: ObjectInfo) -> Iterator[Run]:
-        """Yield a run for each episode."""
+    def runs(self, info: ObjectInfo) -> Iterator[ImportRun]:
+        """Yield a run per episode."""
         for episode in self.of[info.key]:
             nbytes = self.infos[info.key].nbytes // len(self.of[info.key])
             for place in episode.videos.values():
                 nbytes += self.infos[place.key].nbytes // self._sharing[place.key]
-            yield Run(info, episode.number, episode.number + 1, nbytes)
+            yield ImportRun(info, episode.number, episode.number + 1, nbytes)
 
-    def samples(self, run: Run) -> Iterator[ReadSample]:
+    def samples(self, run: ImportRun) -> Iterator[ReadSample]:
         """Yield the one sample of a run. Raises: Corrupt; Changed; StoreError."""
         episode = self.layout.episodes[run.first]
         fields: dict[str, bytes] = {}
@@ -184,11 +191,11 @@ class Dataset:
         rest = self.rows(episode, max(ticks))
         yield rest._replace(fields={**fields, **rest.fields})
 
-    def rows(self, episode: Episode, tick_s: float = _LEAST_TICK_S) -> ReadSample:
-        """Return an episode without its videos. tick_s: of their clocks. Raises: Corrupt; Changed; StoreError."""
+    def rows(self, episode: LeRobotEpisode, tick_s: float = _LEAST_TICK_S) -> ReadSample:
+        """Return an episode without its videos. tick_s: tick of their clocks. Raises: Corrupt; Changed; StoreError."""
         layout, info = self.layout, self.infos[episode.data]
         what = f"{info.key}, episode {episode.number}"
-        streams = {name: told for name, told in self.features.items() if told["dtype"] != "video"}
+        streams = {name: feature for name, feature in self.features.items() if feature["dtype"] != "video"}
         table = self._table(info, episode.number, what)
         rows = read_rows(table, what, episode.length, layout.fps, streams, layout.tasks, tick_s)
         fields = _stream_fields(rows)
@@ -203,10 +210,10 @@ class Dataset:
         if layout.robot is not None:
             metadata["robot"] = layout.robot
         source = {"split": episode.split} if episode.split else {}
-        return ReadSample(f"episode_{episode.number:06d}", fields, metadata, source)
+        return ReadSample(key_of(episode.number), fields, metadata, source)
 
-    def videos(self, episode: Episode) -> Iterator[tuple[str, Shown]]:
-        """Yield each camera and its packets of an episode. Raises: Corrupt; Changed; StoreError."""
+    def videos(self, episode: LeRobotEpisode) -> Iterator[tuple[str, OpenVideo]]:
+        """Yield each camera with an episode's packets. Raises: Corrupt; Changed; StoreError."""
         for camera, (key, from_s, to_s) in episode.videos.items():
             if camera not in self.features:
                 continue
@@ -218,10 +225,10 @@ class Dataset:
                 span = read_span(video, what, episode.length, from_s, to_s)
                 times = span.shown * float(span.time_base)
                 check_times(times, np.arange(episode.length), self.layout.fps, float(span.time_base), what)
-                yield camera, Shown(what, file, video, span)
+                yield camera, OpenVideo(what, file, video, span)
 
     def _table(self, info: ObjectInfo, index: int, what: str) -> Any:
-        """Return an episode's rows of an object. Raises: Corrupt; Changed; StoreError."""
+        """Return an episode's rows of an object."""
         import pyarrow as pa
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
@@ -239,14 +246,14 @@ class Dataset:
                 raise Corrupt(f"{what}: {info.key} has no column 'episode_index'")
             return table.filter(pc.equal(table["episode_index"], index))
 
-    def _facts(self, episode: Episode, rows: Rows) -> bytes:
-        """Return `episode.json`: what the dataset tells of the episode that is in no other field."""
-        told = {
+    def _facts(self, episode: LeRobotEpisode, rows: Rows) -> bytes:
+        """Return `episode.json`: facts of the episode that no other field has."""
+        given_stats = {
             name: stats
             for name, stats in (episode.stats or {}).items()
             if name in self.features and isinstance(stats, dict)
         }
-        stats = {**statistics(rows.streams), **told}
+        stats = {**statistics(rows.streams), **given_stats}
         try:
             return json_of(
                 {
@@ -271,13 +278,6 @@ def _stream_fields(rows: Rows) -> dict[str, bytes]:
             fields[f"{name}.npy"] = npy_of(values)
             fields[f"{name}.ns.npy"] = npy_of(rows.ns)
     return fields
-
-
-def npy_of(values: Any) -> bytes:
-    """Return an array as the bytes of an .npy file."""
-    out = io.BytesIO()
-    np.save(out, np.ascontiguousarray(values), allow_pickle=False)
-    return out.getvalue()
 
 
 def json_of(value: Any) -> bytes:

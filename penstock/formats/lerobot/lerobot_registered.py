@@ -1,7 +1,7 @@
-"""A version over LeRobot's videos where they lie: numbers and texts are copied, packets are runs of the owner's files.
+"""Register LeRobot's videos where they lie: numbers and texts are copied, packets are runs of the owner's files.
 
-An episode's `unit_id` is a hash of its objects and of all that the metadata tell of it. Registered again, the next
-version has the episodes that are new or others by now, in the place of the earlier ones.
+An episode's `unit_id` is a hash of its objects and of its metadata. If the place is registered again, new and
+changed episodes replace the earlier ones in the next version.
 """
 
 import hashlib
@@ -20,14 +20,14 @@ from loader.storage import ObjectInfo, Store
 
 from ..importing.importer import Options
 from ..registration.earlier import live_samples, token_of
-from ..registration.register import Registered, check_apart
+from ..registration.register import RegistrationReport, check_apart
 from ..registration.selection import EVERYTHING, Selection, list_selected
-from .dataset_layout import Episode
+from .dataset_layout import LeRobotEpisode
 from .episode_parts import EpisodeParts
-from .lerobot_import import Dataset, dataset_in
+from .lerobot_import import Dataset, dataset_in, key_of
 
 AT_ONCE = 8
-"""Episodes that are read together."""
+"""Episodes that are read at the same time."""
 
 
 def register_lerobot(
@@ -39,18 +39,18 @@ def register_lerobot(
     workers: int = AT_ONCE,
     selection: Selection = EVERYTHING,
     episodes: Sequence[tuple[int, int]] = (),
-) -> Registered:
-    """Publish a version of the episodes of a place, or the next one with those that are new or others by now.
+) -> RegistrationReport:
+    """Publish a version of the episodes at a place, or the next version with new and changed episodes.
 
-    Nothing is written in the place. Every video is read once. Counts of the result are of episodes. Memory: streams of
-    64 episodes.
+    Nothing is written at the place. Every video is read once. The counts of the result are episodes. Memory:
+    streams of 64 episodes.
 
-    without: Features that are left out, by their name or their field's. workers: Threads.
-    selection: Objects that are looked at. episodes: First and last numbers of those that are registered; empty for all.
+    without: features to leave out, by feature or field name. workers: threads.
+    selection: objects to register. episodes: (first, last) numbers to register; empty for all.
 
-    Raises: InvalidStore for a place that is no dataset, or whose packets cannot be read where they lie; Corrupt with
-    episode and row; Conflict where the dataset is not of this place, or somebody published meanwhile; EmptyVersion;
-    Changed; StoreError.
+    Raises: InvalidStore for a place that is no dataset, or whose packets are not contiguous; Corrupt with
+    episode and row; Conflict if the dataset is of another place, or changed meanwhile; EmptyVersion; Changed;
+    StoreError.
     """
     check_dataset_name(dataset)
     check_apart(root.url, store.url)
@@ -58,49 +58,44 @@ def register_lerobot(
     parent = root.open(newest.id) if (newest := root.state.newest(dataset)) else None
     listed = list_selected(store, "lerobot", selection)
     options = Options(without=frozenset(without), episodes=tuple(episodes))
-    found = dataset_in(store, listed.infos, options)
-    cameras = _cameras(found)
-    used = _used(found, cameras)
+    source = dataset_in(store, listed.infos, options)
+    cameras = _cameras(source)
+    used = _used(source, cameras)
     if not cameras:
         raise InvalidStore(
             f"{store.url} has no video that could stay where it is: penstock import lerobot copies it"
         )
     chosen = {"format": "lerobot", "without": sorted(set(without)), **selection.to_json()}
     chosen |= options.episodes_json()
-    units = {number: _unit_id(found, store, cameras, one) for number, one in found.layout.episodes.items()}
+    units = {number: _unit_id(source, store, cameras, one) for number, one in source.layout.episodes.items()}
     since = _difference(parent, store, chosen, units, used)
     version = parent
     if since.fresh:
-        work = EpisodeParts(root, store, dataset, found, cameras, units, workers)
+        work = EpisodeParts(root, store, dataset, source, cameras, units, workers)
         version = work.publish(parent, since.fresh, since.left_out, chosen, used)
-    elif since.gone and parent is not None:
-        version = publish_exclusions(root, parent.name, sorted(since.gone), _reason("gone"), None)
+    elif since.missing and parent is not None:
+        version = publish_exclusions(root, parent.name, sorted(since.missing), _reason("gone"), None)
     if version is None:
         raise EmptyVersion(f"{store.url} has no episode; nothing was registered")
     for known in sorted(since.places):
         put_place(root.store, known, store.url)
-    return Registered(
+    return RegistrationReport(
         version=version,
         new=len(since.fresh) - len(since.replaced),
         replaced=len(since.replaced),
-        gone=len(since.gone),
+        missing=len(since.missing),
         same=len(units) - len(since.fresh),
         others=listed.n - len(used),
         refusals=listed.refusals,
-        left_out=found.layout.left_out,
+        left_out=source.layout.left_out,
     )
 
 
-def key_of(number: int) -> str:
-    """Return the key of an episode."""
-    return f"episode_{number:06d}"
-
-
-def _cameras(found: Dataset) -> list[str]:
-    """Return the cameras that are registered. Raises: InvalidStore for two in one file."""
-    cameras = sorted(name for name, told in found.features.items() if told["dtype"] == "video")
+def _cameras(source: Dataset) -> list[str]:
+    """Return the cameras to register."""
+    cameras = sorted(name for name, feature in source.features.items() if feature["dtype"] == "video")
     of: dict[str, str] = {}
-    for episode in found.layout.episodes.values():
+    for episode in source.layout.episodes.values():
         for camera in cameras:
             key = episode.videos[camera].key
             if of.setdefault(key, camera) != camera:
@@ -110,38 +105,38 @@ def _cameras(found: Dataset) -> list[str]:
     return cameras
 
 
-def _used(found: Dataset, cameras: Sequence[str]) -> list[ObjectInfo]:
-    """Return the objects that the version is made of."""
-    keys = {one.data for one in found.layout.episodes.values()}
-    keys |= {one.videos[camera].key for one in found.layout.episodes.values() for camera in cameras}
-    return [info for key, info in found.infos.items() if key in keys or key.startswith("meta/")]
+def _used(source: Dataset, cameras: Sequence[str]) -> list[ObjectInfo]:
+    """Return the objects that the version depends on."""
+    keys = {one.data for one in source.layout.episodes.values()}
+    keys |= {one.videos[camera].key for one in source.layout.episodes.values() for camera in cameras}
+    return [info for key, info in source.infos.items() if key in keys or key.startswith("meta/")]
 
 
-def _unit_id(found: Dataset, store: Store, cameras: Sequence[str], episode: Episode) -> str:
-    """Return a hash of all that an episode's sample is made of."""
+def _unit_id(source: Dataset, store: Store, cameras: Sequence[str], episode: LeRobotEpisode) -> str:
+    """Return a hash of everything that an episode's sample depends on."""
     keys = [episode.data, *(episode.videos[camera].key for camera in cameras)]
-    layout = found.layout
-    told = [
-        [[key, token_of(store, found.infos[key])] for key in keys],
+    layout = source.layout
+    facts = [
+        [[key, token_of(store, source.infos[key])] for key in keys],
         [*episode[:3], {camera: episode.videos[camera] for camera in cameras}, *episode[4:]],
-        [str(layout.fps), layout.robot, found.features, sorted(layout.tasks.items())],
+        [str(layout.fps), layout.robot, source.features, sorted(layout.tasks.items())],
     ]
-    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
 
 class _Difference(NamedTuple):
-    """Episodes of a place, beside those that the newest version has of it."""
+    """Episodes of a place, compared with the newest version."""
 
     fresh: list[int]
-    """Numbers of episodes to read."""
+    """Numbers of the episodes to read."""
     replaced: frozenset[str] = frozenset()
-    """Keys of samples whose episode is another by now."""
-    gone: frozenset[str] = frozenset()
-    """Keys of samples whose episode is not there any more."""
+    """Keys of samples whose episode changed."""
+    missing: frozenset[str] = frozenset()
+    """Keys of samples whose episode no longer exists."""
     places: frozenset[str] = frozenset()
-    """Places that the version has elsewhere."""
+    """The version's places outside the root."""
     left_out: Superseded = Superseded()
-    """Rows of the samples that are replaced or gone."""
+    """Rows of the samples that are replaced or missing."""
 
 
 def _difference(
@@ -151,7 +146,7 @@ def _difference(
     units: Mapping[int, str],
     used: Sequence[ObjectInfo],
 ) -> _Difference:
-    """Return how the episodes differ from those of the newest version. Raises: Conflict for one of another place."""
+    """Return how the episodes differ from the newest version's."""
     if version is None:
         return _Difference(list(units))
     objects, facts = foreign_objects(version.store, version.manifest.get("foreign", ()))
@@ -163,19 +158,19 @@ def _difference(
     if not {one.key for one in objects} & {info.key for info in used}:
         raise Conflict(f"{store.url} has none of the videos of {version.name}; choose another name")
     present, same = {key_of(number): unit for number, unit in units.items()}, set[str]()
-    replaced, gone, rows = set[str](), set[str](), dict[tuple[str, str], list[int]]()
-    for one in live_samples(version, "unit_id"):
-        if one.told == present.get(one.key, ""):
-            same.add(one.key)
-        elif one.told:  # others were written by somebody
-            (replaced if one.key in present else gone).add(one.key)
-            why = _reason("another" if one.key in present else "gone")
-            rows.setdefault((one.part, why), []).append(one.row)
+    replaced, missing, rows = set[str](), set[str](), dict[tuple[str, str], list[int]]()
+    for sample in live_samples(version, "unit_id"):
+        if sample.value == present.get(sample.key, ""):
+            same.add(sample.key)
+        elif sample.value:  # other samples were written, not registered
+            (replaced if sample.key in present else missing).add(sample.key)
+            why = _reason("another" if sample.key in present else "gone")
+            rows.setdefault((sample.part, why), []).append(sample.row)
     n_rows = {part: int(version.parts.n_rows[version.parts.position(part)]) for part, _ in rows}
     return _Difference(
         fresh=[number for number in units if key_of(number) not in same],
         replaced=frozenset(replaced),
-        gone=frozenset(gone),
+        missing=frozenset(missing),
         places=frozenset(one.place for one in objects if not is_adopted(version.store, one.place)),
         left_out=Superseded(rows=rows, n_rows=n_rows),
     )

@@ -1,7 +1,6 @@
-"""LitData: chunks that its StreamingDataset reads, a mapping of fields each sample, with `key` and `metadata`.
+"""Export LitData: chunks for its StreamingDataset; each sample is a mapping of fields, with `key` and `metadata`.
 
-All samples have the same leaves there. A field that a sample does not have is an empty value, and its name stands in
-the leaf `absent`.
+All samples have the same leaves. A field that a sample lacks is an empty value, and named in the leaf `absent`.
 """
 
 import json
@@ -16,7 +15,7 @@ from loader.json_text import canonical_json
 
 from ..exporting.exporter import Loss
 from ..exporting.outbox import Outbox
-from ..exporting.selection import Sample, Selection, WorkUnit, metadata_json
+from ..exporting.selection import ExportSample, ExportSelection, WorkUnit, metadata_json
 from ..reading.exported import KEY, METADATA
 from .litdata_index import ABSENT, DTYPES
 from .litdata_leaves import NULL
@@ -25,12 +24,12 @@ CHUNK_BYTES = 64 * 2**20
 """Bytes of a chunk, unless one sample has more."""
 _TEXTS = {"txt": "str", "json": "json"}
 _FLAT = DTYPES["numpy"][:11]
-"""Last words of flat fields; a word's place is LitData's number of the dtype."""
+"""Last words of flat fields; a word's index is LitData's number of the dtype."""
 _MOST_BYTES = 2**31
 _LEAF = {"type": None, "context": None, "children_spec": list[Any]()}
 
 
-def losses(selection: Selection) -> list[Loss]:
+def losses(selection: ExportSelection) -> list[Loss]:
     """Return keys, metadata and absent fields whose leaves would have the name of a field."""
     own = [
         ("keys", KEY, True),
@@ -44,13 +43,16 @@ def losses(selection: Selection) -> list[Loss]:
     ]
 
 
-def units(selection: Selection) -> list[WorkUnit]:
+def units(selection: ExportSelection) -> list[WorkUnit]:
     """Return the samples of each part."""
     return selection.by_part()
 
 
-def write(selection: Selection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-    """Put chunks of at most 64 MiB, or of one larger sample. Raises: InvalidSample for one that LitData cannot hold."""
+def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
+    """Put chunks of at most 64 MiB, or of one larger sample.
+
+    Raises: InvalidSample for a sample that LitData cannot hold.
+    """
     leaves = _leaves(selection)
     chunks, held, nbytes = list[dict[str, Any]](), list[bytes](), 0
     for sample in selection.samples(unit):
@@ -64,7 +66,7 @@ def write(selection: Selection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any
     return {"chunks": chunks}
 
 
-def finish(selection: Selection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
+def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
     """Put the index."""
     leaves = _leaves(selection)
     names = json.dumps(list(leaves))
@@ -82,8 +84,8 @@ def finish(selection: Selection, facts: Sequence[dict[str, Any]], outbox: Outbox
     outbox.put("index.json", canonical_json({"chunks": chunks, "config": config}))
 
 
-def _leaves(selection: Selection) -> dict[str, str]:
-    """Return leaf -> encoding: of all fields, whichever of them a part has."""
+def _leaves(selection: ExportSelection) -> dict[str, str]:
+    """Return leaf -> encoding, for the fields of all parts."""
     leaves = {} if KEY in selection.fields else {KEY: "str"}
     if selection.columns and METADATA not in selection.fields:
         leaves[METADATA] = "json"
@@ -97,8 +99,8 @@ def _leaves(selection: Selection) -> dict[str, str]:
     return leaves
 
 
-def _encoded(sample: Sample, leaves: dict[str, str], fields: Sequence[str]) -> bytes:
-    """Return a sample as its chunk has it: sizes of its leaves, and the leaves. Raises: InvalidSample."""
+def _encoded(sample: ExportSample, leaves: dict[str, str], fields: Sequence[str]) -> bytes:
+    """Return a sample as stored: sizes of its leaves, then the leaves."""
     values = list[bytes]()
     for name, encoding in leaves.items():
         if name in sample.fields:
@@ -119,8 +121,8 @@ def _encoded(sample: Sample, leaves: dict[str, str], fields: Sequence[str]) -> b
     return b"".join([np.array(sizes, "<u4").tobytes(), *values])
 
 
-def _value(sample: Sample, name: str, encoding: str) -> bytes:
-    """Return a field's bytes in their encoding. Raises: InvalidSample."""
+def _value(sample: ExportSample, name: str, encoding: str) -> bytes:
+    """Return a field's bytes in their encoding."""
     data = sample.fields[name]
     if encoding in _TEXTS.values():
         try:
@@ -137,12 +139,12 @@ def _value(sample: Sample, name: str, encoding: str) -> bytes:
 
 
 def _document(data: bytes) -> bytes:
-    """Return JSON text as a leaf: behind its kind and its length."""
+    """Return JSON text as a leaf, after its kind and length."""
     return struct.pack("<BI", 0, len(data)) + data
 
 
 def _put(key: str, samples: list[bytes], outbox: Outbox) -> dict[str, Any]:
-    """Put a chunk, and return its line of the index."""
+    """Put a chunk, and return its entry of the index."""
     offsets = np.cumsum([4 * (len(samples) + 2), *map(len, samples)])
     with outbox.file(key) as file:
         file.write(np.array([len(samples), *offsets], "<u4").tobytes())

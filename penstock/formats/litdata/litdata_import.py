@@ -1,7 +1,7 @@
-"""Compressed LitData chunks: each is decompressed whole, then read as `litdata`, which can be registered.
+"""Import compressed LitData chunks: each is decompressed whole, then read as `litdata_registered` reads it.
 
-Keys, fields and columns are those of `litdata`, and so are places and their splits. LitData compresses whole chunks,
-frames of some samples, each sample by itself, or the buffers of a table.
+Keys, fields, columns and splits are as in `litdata_registered`. LitData compresses whole chunks, frames of
+several samples, each sample by itself, or the buffers of a table.
 """
 
 import itertools
@@ -20,23 +20,23 @@ from loader.errors import Corrupt, InvalidSample, InvalidStore
 from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import ObjectInfo, Store
 
-from ..importing.importer import Options, Readable, ReadSample, Run
+from ..importing.importer import ImportRun, Options, Readable, ReadSample
 from ..reading.indexed import check_indexed, check_size, folders_in, lacking_of, split_reader
 from ..reading.object_file import Unpacked, opened
 from ..reading.sample import ForeignRun
-from .litdata_index import Chunk, LitDataIndex, index_of
+from .litdata_index import LitDataChunk, LitDataIndex, index_of
 from .litdata_registered import CHUNKS, MAKE_INDEX, samples
 
 OPTIONS = frozenset[str]()
 CHUNK_BYTES = 2**30
-"""Bytes of a chunk that is decompressed, at most: it is held in memory. `optimize` makes 64 MB by default."""
+"""Limit on a decompressed chunk in memory. `optimize` writes 64 MB by default."""
 _FRAMED, _FRAMES, _TABLE = b"LDFZ01\0\0", struct.Struct("<IIQII"), b"LDARW01\0"
 _HEAD = struct.Struct("<8sHHIII")
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
     """Return the compressed chunks of an index, or of splits. Raises: InvalidStore; as `index_of`; StoreError."""
-    chunks, readers = dict[str, Chunk](), dict[str, Callable[[Run], Iterator[ReadSample]]]()
+    chunks, readers = dict[str, LitDataChunk](), dict[str, Callable[[ImportRun], Iterator[ReadSample]]]()
     lacking = list[str]()
     check_indexed(store, infos, CHUNKS, MAKE_INDEX)
     for folder in folders_in(infos):
@@ -49,25 +49,27 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Rea
         readers |= dict.fromkeys(index.chunks, split_reader(folder, read, named=False))
     return Readable(
         [info for info in infos if info.key in chunks],
-        lambda info: [Run(info, 0, chunks[info.key].n_samples, chunks[info.key].nbytes)],
+        lambda info: [ImportRun(info, 0, chunks[info.key].n_samples, chunks[info.key].nbytes)],
         lambda run: readers[run.info.key](run),
         lacking=lacking,
     )
 
 
 def _index_of(packed: bytes, name: str) -> tuple[LitDataIndex, str]:
-    """Return an index, and the unit that is compressed. name: of it, for errors. Raises: as `find_objects`."""
+    """Return an index, and its unit of compression. name: of it, for errors."""
     try:
-        told = parse_json_object(packed)
-        level = _level(told["config"], name)
-        data = json.dumps(told | {"config": told["config"] | {"compression": None, "ipc_compression": None}})
+        document = parse_json_object(packed)
+        level = _level(document["config"], name)
+        data = json.dumps(
+            document | {"config": document["config"] | {"compression": None, "ipc_compression": None}}
+        )
     except (DamagedJson, KeyError, TypeError) as error:
         raise Corrupt(f"{name}, byte 0: it is no index of LitData: {error!r}") from error
     return index_of(data.encode(), name, None), level
 
 
 def _level(config: dict[str, Any], name: str) -> str:
-    """Return the unit that is compressed: "chunk", "batch", "sample" or "table". Raises: InvalidStore."""
+    """Return the unit of compression: "chunk", "batch", "sample" or "table"."""
     if config.get("ipc_compression"):
         return "table"
     codec, level = str(config.get("compression")), config.get("compression_level") or "chunk"
@@ -79,10 +81,9 @@ def _level(config: dict[str, Any], name: str) -> str:
     return str(level)
 
 
-def _samples(store: Store, index: LitDataIndex, level: str, run: Run) -> Iterator[ReadSample]:
-    """Yield the samples. Raises: Corrupt with the byte, decompressed; InvalidSample; Changed; StoreError."""
+def _samples(store: Store, index: LitDataIndex, level: str, run: ImportRun) -> Iterator[ReadSample]:
     info, name, chunk = run.info, f"{store.url}/{run.info.key}", index.chunks[run.info.key]
-    if level != "chunk":  # else the index has sizes of chunks before they were compressed
+    if level != "chunk":  # else the index has sizes before compression
         check_size(store, info, chunk.nbytes)
     with opened(store, info) as file:
         packed = file.read()
@@ -98,13 +99,13 @@ def _samples(store: Store, index: LitDataIndex, level: str, run: Run) -> Iterato
         )
     plain = ObjectInfo(key=info.key, nbytes=len(data), etag="")
     own = index._replace(chunks={info.key: chunk._replace(nbytes=len(data))})
-    for one in samples(cast(Store, Unpacked(store.url, data)), own, None, plain):
-        if isinstance(one, ForeignRun):
-            for number, (at, end) in enumerate(pairwise(one.edges.tolist()), one.first):
-                yield ReadSample(str(number), {one.field: data[at:end]}, {}, {})
+    for sample in samples(cast(Store, Unpacked(store.url, data)), own, None, plain):
+        if isinstance(sample, ForeignRun):
+            for number, (at, end) in enumerate(pairwise(sample.edges.tolist()), sample.first):
+                yield ReadSample(str(number), {sample.field: data[at:end]}, {}, {})
             continue
-        fields = {field: data[at.offset : at.offset + at.nbytes] for field, at in one.fields.items()}
-        yield ReadSample(one.key, fields, one.metadata, one.source)
+        fields = {field: data[at.offset : at.offset + at.nbytes] for field, at in sample.fields.items()}
+        yield ReadSample(sample.key, fields, sample.metadata, sample.source)
 
 
 def _whole(packed: bytes, nbytes: int) -> bytes | None:
@@ -112,7 +113,7 @@ def _whole(packed: bytes, nbytes: int) -> bytes | None:
 
 
 def _framed(packed: bytes, nbytes: int) -> bytes | None:
-    """Return a chunk of frames, each of some samples."""
+    """Return the plain form of a chunk of frames, each of several samples."""
     magic, version, _, n, _, n_frames = _HEAD.unpack_from(packed)
     if (magic, version) != (_FRAMED, 1):
         raise ValueError(f"it begins with {packed[:8]!r}, version {version}")
@@ -125,22 +126,22 @@ def _framed(packed: bytes, nbytes: int) -> bytes | None:
 
 
 def _by_sample(packed: bytes, nbytes: int) -> bytes | None:
-    """Return a chunk whose samples are each compressed."""
+    """Return the plain form of a chunk with compressed samples."""
     (n,) = struct.unpack_from("<I", packed)
     cuts = np.frombuffer(packed, "<u4", n + 1, 4).tolist()
     parts = [packed[at:end] for at, end in itertools.pairwise(cuts)]
-    made, left = list[bytes](), CHUNK_BYTES
+    plain, n_left = list[bytes](), CHUNK_BYTES
     for part in parts:
         with pa.CompressedInputStream(pa.BufferReader(part), "zstd") as stream:
-            made.append(bytes(stream.read(left + 1)))
-        left -= len(made[-1])
-        if left < 0:
+            plain.append(bytes(stream.read(n_left + 1)))
+        n_left -= len(plain[-1])
+        if n_left < 0:
             return None
-    return _joined(np.cumsum([0, *map(len, made)]), b"".join(made))
+    return _joined(np.cumsum([0, *map(len, plain)]), b"".join(plain))
 
 
 def _table(packed: bytes, nbytes: int) -> bytes | None:
-    """Return a chunk whose table is not compressed."""
+    """Return the plain form of a chunk with a compressed table."""
     (n,) = struct.unpack_from("<I", packed)
     end = int(np.frombuffer(packed, "<u4", n + 1, 4)[-1])
     if end == len(packed):
@@ -160,20 +161,20 @@ _UNPACK = {"chunk": _whole, "batch": _framed, "sample": _by_sample, "table": _ta
 
 
 def _inflated(parts: list[bytes], sizes: list[int]) -> bytes | None:
-    """Return parts decompressed, one behind the other; None where they are too large. Raises: ValueError."""
+    """Return parts decompressed and joined; None if they are too large."""
     if sum(sizes) > CHUNK_BYTES:
         return None
-    made = []
+    plain = []
     for part, size in zip(parts, sizes, strict=True):
         with pa.CompressedInputStream(pa.BufferReader(part), "zstd") as stream:
-            made.append(bytes(stream.read(size + 1)))
-        if len(made[-1]) != size:
-            raise ValueError(f"{len(made[-1]):,} bytes or more come of it; said are {size:,}")
-    return b"".join(made)
+            plain.append(bytes(stream.read(size + 1)))
+        if len(plain[-1]) != size:
+            raise ValueError(f"{len(plain[-1]):,} bytes or more come of it; said are {size:,}")
+    return b"".join(plain)
 
 
 def _joined(offsets: Any, body: bytes | None) -> bytes | None:
-    """Return a chunk without compression. offsets: of its samples in the body, and the end of the last."""
+    """Return a plain chunk. offsets: of its samples in the body, and the end of the last."""
     if body is None:
         return None
     n = len(offsets) - 1

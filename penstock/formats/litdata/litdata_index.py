@@ -1,6 +1,6 @@
-"""The index of a LitData dataset, `index.json`: its chunks in order, and the leaves of its samples.
+"""Read the index of a LitData dataset, `index.json`: its chunks in order, and the leaves of its samples.
 
-The leaves' names come from a tree of torch, which the index holds as JSON. It names classes; none is imported.
+Names of leaves come from a torch tree, stored as JSON. It names classes; none is imported.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from ..reading.exported import KEY, METADATA, Exported
 from ..reading.indexed import check_apart
 
 ABSENT = "absent"
-"""Leaf of an export of ours: the fields that a sample does not have, a JSON list."""
+"""Leaf of penstock's exports: the fields that a sample lacks, a JSON list."""
 JSON = "json"
 NUMBERS = {"int": "i8", "float": "f8", "bool": "bool"}
 """Encoding of one number -> word of its dtype."""
@@ -34,14 +34,14 @@ WORDS = {
 }
 """Encoding -> last word of the field. Graphs have pickles in them."""
 EXTENSIONS = {"file": "", "image": "jpg", "video": "mp4", "audio": "wav", "mesh": "glb", "nifti": "nii"}
-"""Encoding that has an extension behind it -> the word without one."""
+"""Encoding that is followed by an extension -> its word without one."""
 _TORCH = (
     "f4", "f4", "f8", "f8", "c8", "c8", "c16", "c16", "f2", "f2", "bf16", "u1",
     "i1", "i2", "i2", "i4", "i4", "i8", "i8", "bool", "u2",
 )  # fmt: skip
 _NUMPY = ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16", "bool")
 DTYPES = {"tensor": _TORCH, "numpy": _NUMPY}
-"""Encoding of an array -> word of the dtype with each number."""
+"""Encoding of an array -> word of each numbered dtype."""
 _FLAT = {f"no_header_{name}": words for name, words in DTYPES.items()}
 _TOKENS, _PLAIN = "TokensLoader", "PyTreeLoader"
 
@@ -50,19 +50,19 @@ class Leaf(NamedTuple):
     """A value of each sample."""
 
     name: str
-    """Its place in the sample: keys and numbers, joined by dots."""
+    """Its path in the sample: keys and numbers, joined by dots."""
     encoding: str
-    """Its encoding, without what stands behind a colon."""
+    """Encoding, without the part behind a colon."""
     field: str
-    """Its field, without the dtype where each value says it; "" of a number or JSON."""
+    """Field, without the dtype if each value has its own; "" for a number or JSON."""
     column: str
-    """Its metadata column: of a number or JSON, or of an array's shape; "" without one."""
+    """Metadata column of a number, of JSON, or of an array's shape; "" without one."""
     word: str
-    """Word of the dtype of a number or a flat array; "" otherwise."""
+    """Word of the dtype of a number or a flat array; else ""."""
 
 
-class Chunk(NamedTuple):
-    """A chunk, as the index has it."""
+class LitDataChunk(NamedTuple):
+    """A chunk, from the index."""
 
     nbytes: int
     """Size in bytes."""
@@ -71,43 +71,43 @@ class Chunk(NamedTuple):
     first: int
     """Number of its first sample in the dataset."""
     n_tokens: int | None
-    """Number of tokens; None where samples are no tokens alone."""
+    """Number of tokens; None if samples are not token streams."""
 
 
 class LitDataIndex(NamedTuple):
-    """A dataset."""
+    """Features, tasks and episodes of a dataset."""
 
-    chunks: Mapping[str, Chunk]
+    chunks: Mapping[str, LitDataChunk]
     """Key of an object -> its chunk."""
     leaves: tuple[Leaf, ...]
     """Leaves, in the order of their values."""
     is_tokens: bool
-    """True where a sample is its tokens, without the length in front."""
+    """True if a sample is its tokens, without a length in front."""
 
     def below(self, prefix: str) -> "LitDataIndex":
-        """Return the same index, of chunks with a text in front of their keys."""
+        """Return the index with a prefix in front of all keys."""
         return self._replace(chunks={f"{prefix}{key}": chunk for key, chunk in self.chunks.items()})
 
 
 def index_of(data: bytes, name: str, exported: Exported | None) -> LitDataIndex:
-    """Return what an index says. name: of it, for errors.
+    """Return a parsed index. name: of it, for errors.
 
-    Raises: Corrupt for an index that is damaged; InvalidStore for chunks that are compressed, encrypted or of another
+    Raises: Corrupt for a damaged index; InvalidStore for chunks that are compressed, encrypted or of another
     layout; InvalidSample for two leaves that would be one column.
     """
     try:
-        told = parse_json_object(data)
-        if "shards" in told and "chunks" not in told:
+        document = parse_json_object(data)
+        if "shards" in document and "chunks" not in document:
             raise InvalidStore(f"{name} lists shards of MDS, and no chunks: penstock register mds")
-        listed, config = told["chunks"], told["config"]
+        listed, config = document["chunks"], document["config"]
         if type(listed) is not list:
             raise TypeError(f"chunks is a {type(listed).__name__}, no list")
         _check_layout(name, config)
         is_tokens = config.get("item_loader") == _TOKENS
         leaves = _leaves(config, name, is_tokens, exported)
-        chunks, first = dict[str, Chunk](), 0
-        for number, one in enumerate(listed):
-            key, chunk = _chunk(one, first, is_tokens)
+        chunks, first = dict[str, LitDataChunk](), 0
+        for number, entry in enumerate(listed):
+            key, chunk = _chunk(entry, first, is_tokens)
             if key in chunks:
                 raise Corrupt(f"{name}: chunks[{number}] is {key}, and it comes twice")
             chunks[key] = chunk
@@ -121,7 +121,7 @@ def index_of(data: bytes, name: str, exported: Exported | None) -> LitDataIndex:
 
 
 def _check_layout(name: str, config: dict[str, Any]) -> None:
-    """Raise InvalidStore for chunks whose values have no place of their own."""
+    """Raise InvalidStore for chunks whose values are not contiguous."""
     if config.get("encryption"):
         raise InvalidStore(
             f"{name}: its chunks are encrypted. Write the dataset again with optimize(..., encryption=None)"
@@ -137,19 +137,18 @@ def _check_layout(name: str, config: dict[str, Any]) -> None:
         raise InvalidStore(f"{name}: its chunks are for {loader!r}; accepted: {_PLAIN} and {_TOKENS}{hint}")
 
 
-def _chunk(one: dict[str, Any], first: int, is_tokens: bool) -> tuple[str, Chunk]:
-    """Return key and chunk of an entry. Raises: KeyError; ValueError."""
-    key, nbytes, n, dim = one["filename"], one["chunk_bytes"], one["chunk_size"], one.get("dim")
+def _chunk(entry: dict[str, Any], first: int, is_tokens: bool) -> tuple[str, LitDataChunk]:
+    """Return key and chunk of an entry."""
+    key, nbytes, n, dim = entry["filename"], entry["chunk_bytes"], entry["chunk_size"], entry.get("dim")
     numbers = (nbytes, n, dim) if is_tokens else (nbytes, n)
     if type(key) is not str or not all(type(value) is int and 0 <= value < 2**33 for value in numbers):
-        raise ValueError(f"a chunk is {one!r}")
-    return key, Chunk(nbytes, n, first, dim if is_tokens else None)
+        raise ValueError(f"a chunk is {entry!r}")
+    return key, LitDataChunk(nbytes, n, first, dim if is_tokens else None)
 
 
 def _leaves(
     config: dict[str, Any], where: str, is_tokens: bool, exported: Exported | None
 ) -> tuple[Leaf, ...]:
-    """Return the leaves. Raises: KeyError; TypeError; ValueError; DamagedJson."""
     encodings, spec = config["data_format"], config["data_spec"]
     if type(encodings) is not list or not all(type(one) is str for one in encodings) or not encodings:
         raise ValueError(f"data_format {encodings!r}")
@@ -170,7 +169,7 @@ def _leaves(
 
 
 def _paths(tree: dict[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yield the place of each leaf. Raises: KeyError; TypeError; ValueError; DamagedJson."""
+    """Yield the path of each leaf."""
     kind, context, children = tree["type"], tree["context"], tree["children_spec"]
     if kind is None:
         if children:
@@ -178,7 +177,7 @@ def _paths(tree: dict[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, .
         yield path
         return
     context = parse_json(context) if type(context) is str else context
-    if type(context) is dict and "dict_context" in context:  # of a defaultdict
+    if type(context) is dict and "dict_context" in context:  # a defaultdict's context
         context = context["dict_context"]
     names = context if type(context) is list and len(context) == len(children) else range(len(children))
     for name, child in zip(names, children, strict=True):
@@ -186,18 +185,17 @@ def _paths(tree: dict[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, .
 
 
 def _leaf(name: str, encoding: str, where: str, exported: Exported | None) -> Leaf:
-    """Return a leaf. Raises: InvalidStore for an unknown encoding; ValueError, IndexError for an unknown dtype."""
     kind, _, detail = encoding.partition(":")
-    mine = exported is not None and (name in exported.fields or name in (KEY, METADATA, ABSENT))
+    is_own = exported is not None and (name in exported.fields or name in (KEY, METADATA, ABSENT))
     field, column, word = "", "", ""
     if kind in _FLAT:
         word = _FLAT[kind][int(detail)]
-        field = name if mine else field_name(name, word)
+        field = name if is_own else field_name(name, word)
     elif kind in DTYPES:
         field, column = name, metadata_name(f"{name}_shape", "litdata")
-    elif kind in NUMBERS or (kind == JSON and not mine):
+    elif kind in NUMBERS or (kind == JSON and not is_own):
         word, column = NUMBERS.get(kind, ""), metadata_name(name, "litdata")
-    elif mine:
+    elif is_own:
         field = name
     elif kind in EXTENSIONS:
         field = field_name(name, detail or EXTENSIONS[kind])
@@ -206,7 +204,7 @@ def _leaf(name: str, encoding: str, where: str, exported: Exported | None) -> Le
     else:
         known = sorted({*NUMBERS, *_FLAT, *DTYPES, *WORDS, *EXTENSIONS, JSON})
         raise InvalidStore(
-            f"{where}: the leaf {name!r} has the encoding {encoding!r}, of a serializer that somebody added; accepted: "
+            f"{where}: the leaf {name!r} has the encoding {encoding!r}, of a custom serializer; accepted: "
             f"{', '.join(known)}"
         )
     return Leaf(name, kind, field, column, word)

@@ -1,4 +1,4 @@
-"""The values of a sample, leaf by leaf: places of fields, and metadata."""
+"""Read the values of a sample, leaf by leaf: spans of fields, and metadata."""
 
 import json
 import math
@@ -12,24 +12,24 @@ from loader.dataset.columnar.column_names import field_name
 from loader.json_text import MAX_DEPTH, DamagedJson, parse_json
 from loader.storage import Span
 
-from ..reading.exported import TOLD_BYTES
+from ..reading.exported import COLUMN_BYTES
 from ..reading.indexed import corrupt
 from ..reading.window import Window
 from .litdata_index import DTYPES, JSON, NUMBERS, Leaf
 
 NESTED_HEAD = 5
-"""Bytes in front of what a leaf of JSON holds: its kind, and a number."""
+"""Header of a JSON leaf: its kind, and a number."""
 NULL = b"\x0b"
-"""A leaf of JSON that holds no value: a field that the sample lacks."""
+"""JSON leaf without a value, for a field that the sample lacks."""
 _DOCUMENT, _TEXTS, _MAPPING, _RECORDS, _TEXT = 0, 1, 5, 6, 7
 _FLAT = {2: "i8", 3: "f8"}
 _LISTS = {2: "q", 3: "d", 4: "?"}
 _SCALARS = {_TEXT: "", 8: "<q", 9: "<d", 10: "<?", 11: "<"}
 _OF_RECORDS = {0x10: 11, 0x11: _TEXT, 0x12: 8, 0x13: 9, 0x14: 10}
-"""Kinds of values, as LitData writes JSON that is no document."""
+"""Kinds of values in LitData's own JSON encoding."""
 
 
-class Values(NamedTuple):
+class LeafValues(NamedTuple):
     """The contents of a sample's leaves."""
 
     fields: dict[str, Span]
@@ -44,7 +44,7 @@ def size_of(word: str) -> int:
 
 
 def values_at(leaves: tuple[Leaf, ...], window: Window, begin: int, end: int) -> Iterator[tuple[Leaf, Span]]:
-    """Yield the place of each leaf of a sample, whose sizes stand in front. Raises: Corrupt."""
+    """Yield the span of each leaf of a sample; sizes are in front. Raises: Corrupt."""
     at = begin + 4 * len(leaves)
     if at > end:
         raise corrupt(window, begin, f"the sample has {end - begin} bytes, fewer than its leaves need")
@@ -58,8 +58,8 @@ def values_at(leaves: tuple[Leaf, ...], window: Window, begin: int, end: int) ->
         at += nbytes
 
 
-def put(leaf: Leaf, window: Window, at: Span, out: Values) -> None:
-    """Put a leaf's value among fields or metadata. Raises: Corrupt."""
+def put(leaf: Leaf, window: Window, at: Span, out: LeafValues) -> None:
+    """Add a leaf's value to fields or metadata. Raises: Corrupt."""
     if leaf.encoding in DTYPES:
         word, shape, start = _array(leaf, window, at)
         out.fields[field_name(leaf.name, word)] = Span(start, at.offset + at.nbytes - start)
@@ -81,7 +81,7 @@ def put(leaf: Leaf, window: Window, at: Span, out: Values) -> None:
 
 
 def document(leaf: Leaf, window: Window, at: Span) -> Span:
-    """Return the place of the JSON text of a leaf that is one. Raises: Corrupt."""
+    """Return the span of a leaf's JSON text. Raises: Corrupt."""
     head = window.read(at.offset, NESTED_HEAD) if at.nbytes >= NESTED_HEAD else b""
     if head != struct.pack("<BI", _DOCUMENT, max(0, at.nbytes - NESTED_HEAD)):
         raise corrupt(window, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, which are no JSON text")
@@ -89,7 +89,7 @@ def document(leaf: Leaf, window: Window, at: Span) -> Span:
 
 
 def _array(leaf: Leaf, window: Window, at: Span) -> tuple[str, list[int], int]:
-    """Return word, shape and first byte of an array's values. Raises: Corrupt."""
+    """Return word, shape and first byte of an array's values."""
     order = ">" if leaf.encoding == "tensor" else "<"
     end, words = at.offset + at.nbytes, DTYPES[leaf.encoding]
     if at.nbytes >= 8:
@@ -103,17 +103,16 @@ def _array(leaf: Leaf, window: Window, at: Span) -> tuple[str, list[int], int]:
 
 
 def _number(leaf: Leaf, window: Window, at: Span) -> int | float | bool:
-    """Return a number. Raises: Corrupt."""
     if at.nbytes != size_of(leaf.word):
         raise corrupt(window, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, no {leaf.encoding}")
-    found: int | float | bool = np.frombuffer(
+    number: int | float | bool = np.frombuffer(
         window.read(*at), "?" if leaf.word == "bool" else f"<{leaf.word}"
     )[0].item()
-    return found
+    return number
 
 
-def _put_json(leaf: Leaf, window: Window, at: Span, out: Values) -> None:
-    """Put a list of numbers among the fields, every other value as JSON text among metadata. Raises: Corrupt."""
+def _put_json(leaf: Leaf, window: Window, at: Span, out: LeafValues) -> None:
+    """Add a list of numbers to the fields, any other value to metadata as JSON text."""
     try:
         kind = window.read(at.offset, 1)[0] if at.nbytes else _DOCUMENT
         if kind in _FLAT:
@@ -122,8 +121,8 @@ def _put_json(leaf: Leaf, window: Window, at: Span, out: Values) -> None:
             name = field_name(leaf.name, _FLAT[kind])
             out.fields[name] = Span(at.offset + NESTED_HEAD, at.nbytes - NESTED_HEAD)
             return
-        if at.nbytes > TOLD_BYTES:
-            raise ValueError(f"it has {at.nbytes:,} bytes; at most {TOLD_BYTES:,} are read")
+        if at.nbytes > COLUMN_BYTES:
+            raise ValueError(f"it has {at.nbytes:,} bytes; at most {COLUMN_BYTES:,} are read")
         data = window.read(*at)
         value, end = (parse_json(data), len(data)) if kind > 32 else _nested(data, 0, 0)
         if end != len(data):
@@ -135,7 +134,7 @@ def _put_json(leaf: Leaf, window: Window, at: Span, out: Values) -> None:
 
 
 def _nested(data: bytes, at: int, depth: int) -> tuple[Any, int]:
-    """Return the value that begins at a byte, and its end. Raises: LookupError; struct.error; ValueError."""
+    """Return the value at an offset, and its end."""
     kind = data[at]
     if kind in _SCALARS:
         return _scalar(data, at + 1, kind)
@@ -165,7 +164,7 @@ def _nested(data: bytes, at: int, depth: int) -> tuple[Any, int]:
 
 
 def _records(data: bytes, at: int, n: int) -> tuple[list[dict[str, Any]], int]:
-    """Return mappings with the same keys, and their end. Raises: as `_nested`."""
+    """Return mappings with the same keys, and their end."""
     n_keys, at = struct.unpack_from("<I", data, at)[0], at + 4
     keys, rows = list[str](), list[dict[str, Any]]()
     for _ in range(n_keys):
@@ -180,7 +179,7 @@ def _records(data: bytes, at: int, n: int) -> tuple[list[dict[str, Any]], int]:
 
 
 def _scalar(data: bytes, at: int, kind: int) -> tuple[Any, int]:
-    """Return the value behind its kind, and its end. Raises: as `_nested`."""
+    """Return the value behind its kind, and its end."""
     if kind == _TEXT:
         start = at + 4
         end = start + struct.unpack_from("<I", data, at)[0]

@@ -1,7 +1,7 @@
-"""LitData's optimized datasets, read where they lie: the index, and of each chunk its offsets, sizes and numbers.
+"""Register LitData's optimized datasets: read the index, and offsets, sizes and numbers of each chunk.
 
-A sample's key is its number in the dataset, in decimal, of a split behind its folder. Numbers become metadata,
-everything else fields, but for JSON.
+A sample's key is its decimal number in the dataset, with the split's folder in front. Numbers become metadata,
+everything else except JSON fields.
 """
 
 import itertools
@@ -15,7 +15,7 @@ from loader.errors import Corrupt, InvalidSample
 from loader.json_text import DamagedJson, parse_json
 from loader.storage import ObjectInfo, Span, Store
 
-from ..reading.exported import KEY, METADATA, TOLD_BYTES, Exported, exported_at
+from ..reading.exported import COLUMN_BYTES, KEY, METADATA, Exported, exported_at
 from ..reading.indexed import (
     Int64s,
     Reader,
@@ -23,27 +23,27 @@ from ..reading.indexed import (
     check_size,
     corrupt,
     folders_in,
-    found_in,
     lacking_of,
+    listed_objects,
     offsets_in,
     split_reader,
 )
 from ..reading.sample import RUN_SAMPLES, ForeignRun, ForeignSample, FoundObjects
 from ..reading.window import Window
 from .arrow_rows import table_rows
-from .litdata_index import ABSENT, Chunk, LitDataIndex, index_of
-from .litdata_leaves import Values, put, size_of, values_at
+from .litdata_index import ABSENT, LitDataChunk, LitDataIndex, index_of
+from .litdata_leaves import LeafValues, put, size_of, values_at
 
 OBJECTS_PER_SHARD = 1
 CHUNKS = re.compile(r"(^|/)chunk-\d+-\d+(\.\w+)?\.bin$")
 """Names of chunks, plain and compressed."""
 MAKE_INDEX = (
-    "litdata.optimize writes it when it ends, and litdata.merge_datasets joins those of several folders"
+    "litdata.optimize writes it when it ends, and litdata.merge_datasets joins the indexes of several folders"
 )
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    """Return the chunks that the index of a place lists, or of its splits. Raises: as `index_of`; StoreError."""
+    """Return the chunks that a place's index, or its splits' indexes, list. Raises: as `index_of`; StoreError."""
     check_indexed(store, infos, CHUNKS, MAKE_INDEX)
     readers, lacking = dict[str, Reader](), list[str]()
     for folder in folders_in(infos):
@@ -54,7 +54,7 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
         index = listed.below(folder.prefix)
         read = partial(samples, store, index, exported)
         readers |= dict.fromkeys(index.chunks, split_reader(folder, read, named=exported is not None))
-    return found_in(infos, readers, lacking)
+    return listed_objects(infos, readers, lacking)
 
 
 def samples(
@@ -72,50 +72,54 @@ def samples(
             for number, row in enumerate(rows, chunk.first):
                 if not row.fields:
                     raise InvalidSample(
-                        f"{window.name}: sample {number} has numbers and JSON alone, and nothing that could be a field"
+                        f"{window.name}: sample {number} has only numbers and JSON, and nothing that could be a field"
                     )
-                one = ForeignSample(str(number), *row)
-                yield _restored(one, window, exported) if exported else one
+                sample = ForeignSample(str(number), *row)
+                yield _restored(sample, window, exported) if exported else sample
     finally:
         window.close()
 
 
-def _rows(index: LitDataIndex, chunk: Chunk, window: Window, offsets: Int64s) -> Iterator[Values]:
-    """Yield the samples of a chunk of leaves, or of the table behind its offsets. Raises: Corrupt; as `table_rows`."""
-    if offsets[-1] != window.nbytes:  # a table is all of the samples, also where leaves stand in front of it
+def _rows(index: LitDataIndex, chunk: LitDataChunk, window: Window, offsets: Int64s) -> Iterator[LeafValues]:
+    """Yield the samples of a chunk of leaves, or of the table behind its offsets."""
+    if offsets[-1] != window.nbytes:  # a table has all samples, even behind leaves
         yield from table_rows(window, int(offsets[-1]), chunk.n_samples)
         return
     for begin, end in itertools.pairwise(offsets.tolist()):
-        out = Values({}, {})
+        out = LeafValues({}, {})
         for leaf, place in values_at(index.leaves, window, begin, end):
             put(leaf, window, place, out)
         yield out
 
 
 def _restored(sample: ForeignSample, window: Window, exported: Exported) -> ForeignSample:
-    """Return a sample of an export of ours as it was. Raises: Corrupt."""
+    """Return a sample as it was before the export."""
     fields = dict(sample.fields)
     own = {KEY, METADATA, ABSENT} - exported.fields
-    told = {name: fields.pop(name) for name in own if name in fields}
-    if ABSENT in told:
-        for name in _absent(window, told.pop(ABSENT)):
+    own_leaves = {name: fields.pop(name) for name in own if name in fields}
+    if ABSENT in own_leaves:
+        for name in _absent(window, own_leaves.pop(ABSENT)):
             fields.pop(name, None)
-    return exported.restored(sample._replace(fields=fields), told, window)
+    return exported.restored(sample._replace(fields=fields), own_leaves, window)
 
 
 def _absent(window: Window, at: Span) -> list[str]:
-    """Return the fields that a sample of an export does not have. Raises: Corrupt."""
+    """Return the fields that an exported sample lacks."""
     try:
-        names = parse_json(window.read(*at)) if at.nbytes <= TOLD_BYTES else None
+        names = parse_json(window.read(*at)) if at.nbytes <= COLUMN_BYTES else None
         if type(names) is list and all(type(name) is str for name in names):
             return names
         raise DamagedJson("it is no list of names")
     except DamagedJson as error:
-        raise corrupt(window, at.offset, f"the fields that a sample lacks are not said: {error}") from error
+        raise corrupt(
+            window, at.offset, f"the list of fields that a sample lacks is damaged: {error}"
+        ) from error
 
 
-def _tokens(index: LitDataIndex, chunk: Chunk, window: Window, offsets: Int64s) -> Iterator[ForeignRun]:
-    """Yield the documents of a chunk of tokens. Raises: Corrupt."""
+def _tokens(
+    index: LitDataIndex, chunk: LitDataChunk, window: Window, offsets: Int64s
+) -> Iterator[ForeignRun]:
+    """Yield the documents of a chunk of tokens."""
     (leaf,), sizes = index.leaves, np.diff(offsets)
     width = size_of(leaf.word)
     wrong = np.flatnonzero(sizes % width)
@@ -128,5 +132,5 @@ def _tokens(index: LitDataIndex, chunk: Chunk, window: Window, offsets: Int64s) 
         yield ForeignRun("", chunk.first + first, leaf.field, offsets[first : first + RUN_SAMPLES + 1])
 
 
-def _of_others(window: Window, chunk: Chunk, n_tokens: int) -> Corrupt:
-    return corrupt(window, 0, f"the chunk has {n_tokens} tokens, and its index says {chunk.n_tokens}")
+def _of_others(window: Window, chunk: LitDataChunk, n_tokens: int) -> Corrupt:
+    return corrupt(window, 0, f"the chunk has {n_tokens} tokens, and its index gives {chunk.n_tokens}")

@@ -1,4 +1,4 @@
-"""MDS: shards that MosaicML streaming reads, with keys as the column `key` and metadata as one JSON column."""
+"""Export MDS: shards for MosaicML streaming, with keys as the column `key` and metadata as one JSON column."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,11 +10,11 @@ from loader.json_text import canonical_json
 
 from ..exporting.exporter import Loss
 from ..exporting.outbox import Outbox
-from ..exporting.selection import Sample, Selection, WorkUnit, metadata_json
+from ..exporting.selection import ExportSample, ExportSelection, WorkUnit, metadata_json
 from ..reading.exported import KEY, METADATA
 
 SHARD_BYTES = 64 * 2**20
-"""Bytes of a shard, unless one sample has more: those that MDSWriter takes."""
+"""Bytes of a shard, unless one sample has more; MDSWriter's default."""
 _ENCODINGS = {"txt": "str", "json": "json"}
 _ARRAYS = {
     **{f"{kind}{n}": f"{name}{8 * n}" for kind, name in (("u", "uint"), ("i", "int")) for n in (1, 2, 4, 8)},
@@ -24,7 +24,7 @@ _ARRAYS = {
 _MOST_BYTES = 2**32 - 1
 
 
-def losses(selection: Selection) -> list[Loss]:
+def losses(selection: ExportSelection) -> list[Loss]:
     """Return keys and metadata whose columns would have the name of a field."""
     return [
         Loss(what, f"its column would be {name!r}, which is a field: it is left out")
@@ -33,13 +33,13 @@ def losses(selection: Selection) -> list[Loss]:
     ]
 
 
-def units(selection: Selection) -> list[WorkUnit]:
+def units(selection: ExportSelection) -> list[WorkUnit]:
     """Return the samples of each part."""
     return selection.by_part()
 
 
-def write(selection: Selection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-    """Put shards of at most 64 MiB, or of one larger sample. Raises: InvalidSample for one that MDS cannot hold."""
+def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
+    """Put shards of at most 64 MiB, or of one larger sample. Raises: InvalidSample for a larger one than MDS holds."""
     columns = _columns(selection, unit)
     shards, held, nbytes = list[dict[str, Any]](), list[bytes](), 0
     for sample in selection.samples(unit):
@@ -53,14 +53,14 @@ def write(selection: Selection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any
     return {"shards": shards}
 
 
-def finish(selection: Selection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
+def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
     """Put the index."""
     shards = [shard for unit in facts for shard in unit["shards"]]
     outbox.put("index.json", canonical_json({"version": 2, "shards": shards}))
 
 
-def _columns(selection: Selection, unit: WorkUnit) -> dict[str, str]:
-    """Return column -> encoding, sorted by column as MDSWriter has them."""
+def _columns(selection: ExportSelection, unit: WorkUnit) -> dict[str, str]:
+    """Return column -> encoding, sorted by column like MDSWriter."""
     columns = {} if KEY in selection.fields else {KEY: "str"}
     if selection.columns and METADATA not in selection.fields:
         columns[METADATA] = "json"
@@ -70,8 +70,8 @@ def _columns(selection: Selection, unit: WorkUnit) -> dict[str, str]:
     return dict(sorted(columns.items()))
 
 
-def _encoded(sample: Sample, columns: dict[str, str]) -> bytes:
-    """Return a sample as its shard has it: sizes of its values, and the values. Raises: InvalidSample."""
+def _encoded(sample: ExportSample, columns: dict[str, str]) -> bytes:
+    """Return a sample as stored: sizes of its values, then the values."""
     values = []
     for name, encoding in columns.items():
         if name in sample.fields:
@@ -86,8 +86,8 @@ def _encoded(sample: Sample, columns: dict[str, str]) -> bytes:
     return b"".join([np.array(sizes, "<u4").tobytes(), *values])
 
 
-def _value(sample: Sample, name: str, encoding: str) -> bytes:
-    """Return a field's bytes in their encoding. Raises: InvalidSample."""
+def _value(sample: ExportSample, name: str, encoding: str) -> bytes:
+    """Return a field's bytes in their encoding."""
     data = sample.fields[name]
     if encoding in ("str", "json"):
         try:
@@ -108,9 +108,9 @@ def _value(sample: Sample, name: str, encoding: str) -> bytes:
 
 
 def _put(key: str, samples: list[bytes], columns: dict[str, str], outbox: Outbox) -> dict[str, Any]:
-    """Put a shard, and return its line of the index."""
+    """Put a shard, and return its entry of the index."""
     names = list(columns)
-    told: dict[str, Any] = {
+    header: dict[str, Any] = {
         "column_encodings": [columns[name] for name in names],
         "column_names": names,
         "column_sizes": [None] * len(names),
@@ -120,7 +120,7 @@ def _put(key: str, samples: list[bytes], columns: dict[str, str], outbox: Outbox
         "size_limit": SHARD_BYTES,
         "version": 2,
     }
-    config = canonical_json(told)
+    config = canonical_json(header)
     offsets = np.cumsum([8 + 4 * len(samples) + len(config), *map(len, samples)])
     with outbox.file(key) as file:
         file.write(np.array([len(samples), *offsets], "<u4").tobytes())
@@ -129,4 +129,4 @@ def _put(key: str, samples: list[bytes], columns: dict[str, str], outbox: Outbox
             file.write(data)
         nbytes = file.nbytes
     raw = {"basename": key, "bytes": nbytes, "hashes": {}}
-    return {**told, "raw_data": raw, "samples": len(samples), "zip_data": None}
+    return {**header, "raw_data": raw, "samples": len(samples), "zip_data": None}

@@ -1,6 +1,6 @@
-"""MDS, the shards of MosaicML streaming, read where they lie: the index, and of each shard its offsets and sizes.
+"""Register MDS shards: read the index, and the offsets and sizes of each shard.
 
-A sample's key is its number in the dataset, in decimal, of a split behind its folder. Numbers become metadata,
+A sample's key is its decimal number in the dataset, with the split's folder in front. Numbers become metadata,
 everything else fields.
 """
 
@@ -25,21 +25,21 @@ from ..reading.indexed import (
     check_size,
     corrupt,
     folders_in,
-    found_in,
     lacking_of,
+    listed_objects,
     offsets_in,
     split_reader,
 )
 from ..reading.sample import ForeignSample, FoundObjects
 from ..reading.window import Window
-from .mds_index import NUMBERS_AS_TEXT, SCALARS, WORDS, Column, MdsShard, shards_in
+from .mds_index import NUMBERS_AS_TEXT, SCALARS, WORDS, MdsColumn, MdsShard, shards_in
 
 OBJECTS_PER_SHARD = 1
 SHARDS = re.compile(r"(^|/)shard\.\d+\.mds(\.\w+)?$")
 """Names of shards, plain and compressed."""
 MAKE_INDEX = (
-    "MDSWriter.finish() of MosaicML streaming writes it, and streaming.base.util.merge_index(folder) joins those of "
-    "several folders"
+    "MDSWriter.finish() of MosaicML streaming writes it, and streaming.base.util.merge_index(folder) joins the indexes "
+    "of several folders"
 )
 _DTYPES = {
     8: "u1",
@@ -54,22 +54,25 @@ _DTYPES = {
     65: "i8",
     66: "f8",
 }
-"""Number of a dtype in front of an array -> our word for it."""
+"""Number of a dtype in front of an array -> penstock's word for it."""
 
 
 class _Value(NamedTuple):
-    """A value's place in its shard."""
+    """A value's column and bytes in its shard."""
 
-    column: Column
-    """Its column."""
+    column: MdsColumn
+    """Column of the value."""
     at: int
-    """First byte."""
+    """Offset of its first byte."""
     nbytes: int
-    """Bytes."""
+    """Number of bytes."""
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    """Return the shards that the index of a place lists, or of its splits. Raises: as `shards_in`; StoreError."""
+    """Return the shards that the index of a place lists, or the indexes of its splits.
+
+    Raises: as `shards_in`; StoreError.
+    """
     check_indexed(store, infos, SHARDS, MAKE_INDEX)
     readers, lacking = dict[str, Reader](), list[str]()
     for folder in folders_in(infos):
@@ -80,7 +83,7 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
         exported = exported_at(store, folder.objects.values(), "mds", folder=folder.prefix)
         read = partial(samples, store, shards, exported)
         readers |= dict.fromkeys(shards, split_reader(folder, read, named=exported is not None))
-    return found_in(infos, readers, lacking)
+    return listed_objects(infos, readers, lacking)
 
 
 def samples(
@@ -93,11 +96,11 @@ def samples(
         own = {KEY, METADATA} - exported.fields if exported else set[str]()
         names = _names(shard, window.name, exported)
         for number, (begin, end) in enumerate(_places(shard, window)):
-            fields, metadata, told = dict[str, Span](), dict[str, Any](), dict[str, Span]()
+            fields, metadata, export_columns = dict[str, Span](), dict[str, Any](), dict[str, Span]()
             for value in _values(shard, window, begin, end):
                 name = names[value.column.name]
                 if value.column.name in own:
-                    told[name] = Span(value.at, value.nbytes)
+                    export_columns[name] = Span(value.at, value.nbytes)
                 elif value.column.encoding == "ndarray":
                     word, shape, start = _array(window, value)
                     fields[field_name(value.column.name, word)] = Span(start, value.at + value.nbytes - start)
@@ -107,14 +110,14 @@ def samples(
                     metadata[name] = _number(window, value)
                 else:
                     fields[name] = Span(value.at, value.nbytes)
-            one = ForeignSample(str(shard.first + number), fields, metadata)
-            yield exported.restored(one, told, window) if exported else one
+            sample = ForeignSample(str(shard.first + number), fields, metadata)
+            yield exported.restored(sample, export_columns, window) if exported else sample
     finally:
         window.close()
 
 
 def _names(shard: MdsShard, name: str, exported: Exported | None) -> dict[str, str]:
-    """Return column -> its field; of numbers, and of arrays' shapes, the metadata column. Raises: InvalidSample."""
+    """Return column -> its field, or its metadata column for numbers and shapes of arrays."""
     out, columns = dict[str, str](), dict[str, str]()
     for column in shard.columns:
         array = column.encoding == "ndarray"
@@ -129,12 +132,12 @@ def _names(shard: MdsShard, name: str, exported: Exported | None) -> dict[str, s
             out[column.name] = field_name(column.name, WORDS.get(column.encoding, word))
     check_apart(columns, name)
     if all(column.encoding in (*SCALARS, *NUMBERS_AS_TEXT) for column in shard.columns):
-        raise InvalidSample(f"{name} has numbers alone, and no column that could be a field")
+        raise InvalidSample(f"{name} has only numbers, and no column that could be a field")
     return out | columns
 
 
 def _places(shard: MdsShard, window: Window) -> Iterator[tuple[int, int]]:
-    """Return the first byte of each sample, and that behind it. Raises: Corrupt."""
+    """Return the first byte and the end of each sample."""
     offsets = offsets_in(window, shard.n_samples, "shard")
     if offsets[-1] != window.nbytes:
         raise corrupt(
@@ -146,13 +149,13 @@ def _places(shard: MdsShard, window: Window) -> Iterator[tuple[int, int]]:
 
 
 def _values(shard: MdsShard, window: Window, begin: int, end: int) -> Iterator[_Value]:
-    """Yield the places of a sample's values. Sizes of columns that vary stand in front. Raises: Corrupt."""
+    """Yield a sample's values; sizes of varying columns are in front."""
     varying = sum(not column.size for column in shard.columns)
     fixed = sum(column.size for column in shard.columns)
     at = begin + 4 * varying
     if at + fixed > end:
         raise corrupt(window, begin, f"the sample has {end - begin} bytes, fewer than its columns need")
-    sizes = [end - at - fixed]  # one that varies has the rest: nothing is read for it
+    sizes = [end - at - fixed]  # one varying column has the rest: nothing is read for it
     if varying != 1:
         sizes = np.frombuffer(window.read(begin, 4 * varying), "<u4").tolist()
     if at + fixed + sum(sizes) != end:
@@ -167,15 +170,15 @@ def _values(shard: MdsShard, window: Window, begin: int, end: int) -> Iterator[_
 
 
 def _array(window: Window, value: _Value) -> tuple[str, tuple[int, ...], int]:
-    """Return word, shape and first byte of an array's values. Raises: Corrupt."""
+    """Return word, shape and first byte of an array's values."""
     column, at = value.column, value.at
     word, shape, end = column.word, column.shape, value.at + value.nbytes
     if not word:
-        told = window.read(at, 1) if at < end else b""
-        word, at = _DTYPES.get(told[0], "") if told else "", at + 1
+        code = window.read(at, 1) if at < end else b""
+        word, at = _DTYPES.get(code[0], "") if code else "", at + 1
     if not shape and at < end:
-        (told_shape,) = window.read(at, 1)
-        rank, width = told_shape >> 2, 2 ** (told_shape & 3)
+        (packed_shape,) = window.read(at, 1)
+        rank, width = packed_shape >> 2, 2 ** (packed_shape & 3)
         if at + 1 + rank * width <= end:
             shape = tuple(np.frombuffer(window.read(at + 1, rank * width), f"<u{width}").tolist())
         at += 1 + rank * width
@@ -187,11 +190,11 @@ def _array(window: Window, value: _Value) -> tuple[str, tuple[int, ...], int]:
 
 
 def _number(window: Window, value: _Value) -> int | float | str:
-    """Return a number; a decimal one as its text. Raises: Corrupt."""
+    """Return a number; a decimal as text."""
     column, data = value.column, window.read(value.at, value.nbytes)
     if column.word:
-        found: int | float = np.frombuffer(data, f"<{column.word}")[0].item()
-        return found
+        number: int | float = np.frombuffer(data, f"<{column.word}")[0].item()
+        return number
     try:
         text = data.decode()
         if column.encoding == "str_decimal":

@@ -1,4 +1,4 @@
-"""Arrow IPC, files and streams (`*.arrow`): each row a sample, read by record batches."""
+"""Import Arrow IPC, files and streams (`*.arrow`): each row is a sample, read by record batches."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -11,23 +11,23 @@ from loader.dataset.columnar.features import check_labels, features_of
 from loader.dataset.columnar.record_batches import MAGIC, record_batches
 from loader.storage import ObjectInfo, Store
 
-from ..importing.importer import Options, Readable, ReadSample, Run, of_first_sound
+from ..importing.importer import ImportRun, Options, Readable, ReadSample, of_first_readable
 from ..reading.object_file import ObjectFile, opened
 
 OPTIONS = frozenset({"key", "fields"})
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the objects `*.arrow`. Class names are the first one's that can be read. Raises: StoreError."""
+    """Return the objects `*.arrow`, with the class names of the first readable one. Raises: StoreError."""
     return batches(store, [info for info in infos if info.key.lower().endswith(".arrow")], options)
 
 
 def batches(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the reader of these objects, a run each. Raises: StoreError."""
-    labels, agreed = of_first_sound(infos, partial(_labels, store)), ColumnAgreement()
+    """Return the reader of these objects, one run each. Raises: StoreError."""
+    labels, agreed = of_first_readable(infos, partial(_labels, store)), ColumnAgreement()
     return Readable(
         infos,
-        lambda info: [Run(info, nbytes=info.nbytes)],
+        lambda info: [ImportRun(info, nbytes=info.nbytes)],
         partial(_samples, store, options, labels, agreed),
         labels,
         columns=agreed,
@@ -40,23 +40,22 @@ def _labels(store: Store, info: ObjectInfo) -> list[str] | None:
 
 
 def _samples(
-    store: Store, options: Options, labels: list[str] | None, agreed: ColumnAgreement, run: Run
+    store: Store, options: Options, labels: list[str] | None, agreed: ColumnAgreement, run: ImportRun
 ) -> Iterator[ReadSample]:
-    """Yield the samples. Raises: InvalidSample with the row; Corrupt; Changed; StoreError."""
     with opened(store, run.info) as file:
-        schema, found = _batches(file)
+        schema, batches = _batches(file)
         features = features_of(schema)
         check_labels(run.info.key, features.labels, labels)
         rows, row = TableRows(schema, features, options, run.info.key), 0
         agreed.check(run.info.key, rows.columns)
-        for batch in found:
+        for batch in batches:
             batch.validate(full=True)
             yield from rows.samples(batch, row)
             row += batch.num_rows
 
 
 def _batches(file: ObjectFile) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Return schema and record batches of a file or a stream. Raises: ArrowException."""
+    """Return schema and record batches of a file or a stream."""
     begin = file.read(len(MAGIC))
     file.seek(0)
     return record_batches(pa.PythonFile(file, "r"), begin, file.path)

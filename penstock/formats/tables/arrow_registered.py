@@ -1,7 +1,7 @@
-"""Arrow IPC, files and streams, read where they lie: a value is a run of bytes in a buffer of its record batch.
+"""Register Arrow IPC, files and streams: a value is a run of bytes in a buffer of its record batch.
 
-Arrow reads the object and checks it. Its buffers are views of the bytes that it was given, so that a value's address
-says where it lies. Each value is held against the bytes there: a field is that of an import, or it is refused.
+Arrow reads and validates the object. Its buffers are views of the bytes that it was given, so a value's address
+gives its offset. Each value is compared with the bytes there: a field equals an import's, or it is an error.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from ..reading.sample import ForeignSample, FoundObjects
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> FoundObjects:
-    """Return the objects `*.arrow`. Class names are the first one's. Raises: Corrupt; StoreError."""
+    """Return the objects `*.arrow`, with the class names of the first one. Raises: Corrupt; StoreError."""
     tables, labels = [info for info in infos if info.key.lower().endswith(".arrow")], None
     for info in tables[:1]:
         with opened(store, info) as file:
@@ -41,42 +41,42 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Fou
 
 
 class _Reads:
-    """An object as Arrow reads it, with what was read since the last batch."""
+    """An object that Arrow reads, and the bytes read since the last batch."""
 
     def __init__(self, file: ObjectFile) -> None:
         self._file = file
-        self._kept: list[tuple[int, int, bytes]] = []  # address, place in the object, bytes
+        self._kept: list[tuple[int, int, bytes]] = []  # address, offset in the object, bytes
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
 
     def read(self, nbytes: int = -1) -> bytes:
-        """Return so many bytes, and keep them."""
+        """Return `nbytes` bytes, and keep them."""
         at, data = self._file.tell(), self._file.read(nbytes)
         self._kept.append((pa.py_buffer(data).address, at, data))
         return data
 
     def find(self, low: int, high: int) -> tuple[int, memoryview] | None:
-        """Return place in the object and bytes of what lies between two addresses; None where nothing read does."""
+        """Return offset in the object and bytes between two addresses; None if nothing that was read covers them."""
         for start, at, data in self._kept:
             if start <= low <= high <= start + len(data):
                 return at + low - start, memoryview(data)[low - start : high - start]
         return None
 
     def forget(self) -> None:
-        """Keep nothing any longer: the buffers that are views of it have been looked up."""
+        """Drop the bytes: the buffers that view them have been looked up."""
         self._kept.clear()
 
 
 class _Values(NamedTuple):
-    """The values of a column, one behind the other."""
+    """The values of a column, contiguous."""
 
     offset: int
     """First byte in the object."""
     data: memoryview
-    """Their bytes."""
+    """Bytes of the values."""
     edges: list[int]
-    """First byte of each value in `data`, and that behind the last."""
+    """First byte of each value in `data`, and the end of the last."""
 
 
 def _batches(reads: _Reads) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
@@ -92,7 +92,7 @@ def _samples(
     labels: list[str] | None,
     agreed: ColumnAgreement,
 ) -> Iterator[ForeignSample]:
-    """Yield the samples, in order. Raises: InvalidSample with the row; InvalidStore; Corrupt; Changed; StoreError."""
+    """Yield the samples, in order."""
     schema, batches = _batches(reads)
     features = features_of(schema)
     check_labels(info.key, features.labels, labels)
@@ -114,41 +114,41 @@ def _samples(
 def _sample(
     row: Row, at: int, columns: dict[str, _Values | None], options: Options, info: ObjectInfo
 ) -> ForeignSample:
-    told, fields = row.sample, dict[str, Span]()
-    for one in row.made:
-        if one.column.kind == "field":
-            fields[one.name] = _place(one, at, columns[one.column.column], row.where)
+    sample, fields = row.sample, dict[str, Span]()
+    for value in row.made:
+        if value.column.kind == "field":
+            fields[value.name] = _place(value, at, columns[value.column.column], row.where)
     if not fields.keys() - options.without:
-        raise without_field(info.key, row.key, told.metadata)
-    crcs = {name: crc32c(value) for name, value in told.fields.items()}
-    return ForeignSample(row.key, fields, told.metadata, told.source, crcs)
+        raise without_field(info.key, row.key, sample.metadata)
+    crcs = {name: crc32c(value) for name, value in sample.fields.items()}
+    return ForeignSample(row.key, fields, sample.metadata, sample.source, crcs)
 
 
-def _place(made: Made, at: int, values: _Values | None, where: str) -> Span:
-    """Return the place of a field's bytes. Raises: InvalidSample where they are not in the object as they are."""
-    if not made.value:
+def _place(value: Made, at: int, values: _Values | None, where: str) -> Span:
+    """Return the span of a field's bytes."""
+    if not value.value:
         return Span(0, 0)
     if values is not None:
         low, high = values.edges[at : at + 2]
-        if values.data[low:high] == made.value:
+        if values.data[low:high] == value.value:
             return Span(values.offset + low, high - low)
     raise InvalidSample(
-        f"{where}: the bytes of the field {made.name!r}, of column {made.column.column!r}, do not lie in the file as "
-        f"they are: leave it out (--without {'cls' if made.name == 'cls' else made.column.column}), or copy the table: "
-        "penstock import arrow"
+        f"{where}: the bytes of the field {value.name!r}, of column {value.column.column!r}, are not in the file "
+        f"unchanged: leave it out (--without {'cls' if value.name == 'cls' else value.column.column}), or copy the "
+        "table: penstock import arrow"
     )
 
 
 def _values(reads: _Reads, array: pa.Array, info: ObjectInfo) -> _Values | None:
-    """Return the values of a column; None of a kind that has no bytes of its own. Raises: InvalidStore."""
+    """Return the values of a column; None for a type without bytes of its own."""
     if isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
     if is_media(array.type):
         array = array.field("bytes")
-    found = _edges(array)
-    if found is None or not found[1][-1] > found[1][0]:
+    buffer_edges = _edges(array)
+    if buffer_edges is None or not buffer_edges[1][-1] > buffer_edges[1][0]:
         return None
-    buffer, edges = found
+    buffer, edges = buffer_edges
     place = reads.find(buffer.address + int(edges[0]), buffer.address + int(edges[-1]))
     if place is None:
         raise InvalidStore(
@@ -159,7 +159,7 @@ def _values(reads: _Reads, array: pa.Array, info: ObjectInfo) -> _Values | None:
 
 
 def _edges(array: pa.Array) -> tuple[pa.Buffer, np.ndarray[Any, np.dtype[np.int64]]] | None:
-    """Return the buffer of an array's values, and int64 [rows + 1]: the byte where each begins, or the last ends."""
+    """Return the buffer of an array's values, and int64 [rows + 1]: first byte of each, and the end of the last."""
     kind, width, inner = array.type, 1, array
     if plain_type(kind) != kind:  # views have no edges
         return None

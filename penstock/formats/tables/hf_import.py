@@ -1,4 +1,4 @@
-"""Hugging Face datasets: folders of `save_to_disk`, and Parquet in the layout of the hub; each split's name is kept."""
+"""Import Hugging Face datasets: folders of `save_to_disk`, and Parquet in the hub's layout; splits are kept."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -8,7 +8,7 @@ from loader.errors import Corrupt, InvalidStore
 from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import ObjectInfo, Store
 
-from ..importing.importer import Options, Readable, ReadSample, Run
+from ..importing.importer import ImportRun, Options, Readable, ReadSample
 from . import arrow_import, parquet_import
 
 OPTIONS = frozenset({"key", "fields"})
@@ -37,16 +37,16 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Rea
             "of one"
         )
     if saved:
-        found = arrow_import.batches(store, [info for info in infos if info.key in saved], options)
-        return _with_splits(found, saved.__getitem__)
+        readable = arrow_import.batches(store, [info for info in infos if info.key in saved], options)
+        return _with_splits(readable, saved.__getitem__)
     return _with_splits(parquet_import.tables(store, tables, options), split_of)
 
 
 def _data_files(store: Store, key: str) -> list[str]:
-    """Return the names of a split's data files. Raises: Corrupt; StoreError."""
+    """Return the names of a split's data files."""
     try:
-        told = parse_json_object(store.get(key).data)
-        files = [one["filename"] for one in told["_data_files"]]
+        state = parse_json_object(store.get(key).data)
+        files = [one["filename"] for one in state["_data_files"]]
         if not all(isinstance(name, str) and "/" not in name for name in files):
             raise TypeError("a file's name is no name")
     except (DamagedJson, KeyError, TypeError) as error:
@@ -54,12 +54,12 @@ def _data_files(store: Store, key: str) -> list[str]:
     return files
 
 
-def _with_splits(found: Readable, split_of: Callable[[str], str]) -> Readable:
-    return found._replace(samples=partial(_samples, found.samples, split_of))
+def _with_splits(readable: Readable, split_of: Callable[[str], str]) -> Readable:
+    return readable._replace(samples=partial(_samples, readable.samples, split_of))
 
 
 def _samples(
-    samples: Callable[[Run], Iterator[ReadSample]], split_of: Callable[[str], str], run: Run
+    samples: Callable[[ImportRun], Iterator[ReadSample]], split_of: Callable[[str], str], run: ImportRun
 ) -> Iterator[ReadSample]:
     split = split_of(run.info.key)
     source: Mapping[str, str] = {"split": split} if split else {}

@@ -1,7 +1,7 @@
-"""JSON, plain or compressed (.gz, .zst): an array of objects, or objects one behind the other; each is a sample.
+"""Import JSON, plain or compressed (.gz, .zst): an array of objects, or concatenated objects; each is a sample.
 
-The file is read forward: memory is that of one object and of a piece of the file. Files of LLaVA and Alpaca are such
-arrays, and Spark writes JSON lines into files `*.json`.
+The file is read forward. Memory: one object and a piece of the file. LLaVA and Alpaca files are such arrays,
+and Spark writes JSON lines into files `*.json`.
 """
 
 import codecs
@@ -14,7 +14,7 @@ from loader.errors import Corrupt, InvalidSample
 from loader.limits import MAX_JSON_CHARACTERS, beyond
 from loader.storage import ObjectInfo, Store
 
-from ..importing.importer import Options, Readable, ReadSample, Run
+from ..importing.importer import ImportRun, Options, Readable, ReadSample
 from ..reading.object_file import ObjectFile, opened
 from .jsonl_import import DECODER
 from .text_rows import COMPRESSED, chunks, sample_of
@@ -23,17 +23,18 @@ OPTIONS = frozenset({"key", "fields"})
 _ENDINGS = tuple(f".json{more}" for more in ("", *COMPRESSED))
 _SPACE = " \t\r\n"
 _NEAR = 16
-"""An error so close to the end of what was read may be the end's: a literal or an escape is cut there."""
+"""An error so close to the end of the piece may come from the cut: a literal or an escape continues behind it."""
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the objects whose names end so. An object is one run: it is read from its beginning to its end."""
-    mine = [info for info in infos if info.key.lower().endswith(_ENDINGS)]
-    return Readable(mine, lambda info: [Run(info, nbytes=info.nbytes)], partial(_samples, store, options))
+    """Return the objects with such endings. An object is one run, read from beginning to end."""
+    files = [info for info in infos if info.key.lower().endswith(_ENDINGS)]
+    return Readable(
+        files, lambda info: [ImportRun(info, nbytes=info.nbytes)], partial(_samples, store, options)
+    )
 
 
-def _samples(store: Store, options: Options, run: Run) -> Iterator[ReadSample]:
-    """Yield the samples. Raises: InvalidSample with the row; Corrupt; Changed; StoreError."""
+def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSample]:
     with opened(store, run.info) as file:
         text = _Text(file)
         for row, values in enumerate(text.values()):
@@ -57,17 +58,16 @@ def _list_of_objects(values: dict[str, Any]) -> str:
 
 
 class _Text:
-    """The text of a file, of which a piece is held."""
+    """The text of a file, of which only a piece is in memory."""
 
     def __init__(self, file: ObjectFile) -> None:
         self._name, self._chunks = file.path, chunks(file)
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
         self._text, self._at, self._ended = "", 0, False
         self.is_array = False
-        """True for an array, once its first value was asked for."""
+        """True for an array, once the first value was requested."""
 
     def values(self) -> Iterator[Any]:
-        """Yield the values. Raises: InvalidSample; Corrupt for a file that is cut."""
         self.is_array = self._next() == "["
         if self.is_array:
             self._at += 1
@@ -77,27 +77,29 @@ class _Text:
         while self._next():
             yield self._value(row)
             row += 1
-            found = self._next()
-            if self.is_array and found == "]":
+            character = self._next()
+            if self.is_array and character == "]":
                 return self._end()
-            if self.is_array and found == ",":
+            if self.is_array and character == ",":
                 self._at += 1
-            elif self.is_array and found:
+            elif self.is_array and character:
                 raise InvalidSample(
-                    f"{self._name}, row {row} is not JSON: {found!r} in place of a comma; repair it"
+                    f"{self._name}, row {row} is not JSON: {character!r} in place of a comma; repair it"
                 )
         if self.is_array:
             raise Corrupt(f"{self._name} is cut: its array has {row} values, and does not end")
 
     def is_at_end(self) -> bool:
-        """Return whether nothing but space follows."""
+        """Return whether only space follows."""
         return not self._next()
 
     def _end(self) -> None:
-        """Step over the end of the array. Raises: InvalidSample where more follows."""
+        """Step over the end of the array."""
         self._at += 1
-        if found := self._next():
-            raise InvalidSample(f"{self._name} is not JSON: {found!r} behind the end of its array; repair it")
+        if character := self._next():
+            raise InvalidSample(
+                f"{self._name} is not JSON: {character!r} behind the end of its array; repair it"
+            )
 
     def _value(self, row: int) -> Any:
         more = 1
@@ -124,18 +126,18 @@ class _Text:
         return InvalidSample(f"{self._name}, row {row} is not JSON: {why}; repair it{cut}")
 
     def _next(self) -> str:
-        """Return the next character that is no space, "" at the end. It is not taken."""
+        """Return the next character that is no space, without consuming it; "" at the end."""
         while True:
             while self._at < len(self._text):
-                if (found := self._text[self._at]) not in _SPACE:
-                    return found
+                if (character := self._text[self._at]) not in _SPACE:
+                    return character
                 self._at += 1
             if self._ended:
                 return ""
             self._read()
 
     def _read(self) -> None:
-        """Hold one more piece, and let go of what was taken. Raises: InvalidSample for what is not UTF-8."""
+        """Append one more piece, and drop consumed text."""
         if self._ended:
             return
         data = next(self._chunks, b"")

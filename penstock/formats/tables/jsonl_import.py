@@ -1,4 +1,4 @@
-"""JSON lines, plain or compressed (.gz, .zst): each line an object, whose members are columns."""
+"""Import JSON lines, plain or compressed (.gz, .zst): each line is an object, its members are columns."""
 
 import json
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import Any
 from loader.errors import InvalidSample
 from loader.storage import ObjectInfo, Store
 
-from ..importing.importer import Options, Readable, ReadSample, Run
+from ..importing.importer import ImportRun, Options, Readable, ReadSample
 from ..reading.object_file import opened
 from .text_rows import COMPRESSED, lines, sample_of
 
@@ -17,13 +17,14 @@ _ENDINGS = tuple(f"{name}{more}" for name in (".jsonl", ".ndjson") for more in (
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the objects whose names end so. An object is one run: it is read from its beginning to its end."""
-    mine = [info for info in infos if info.key.lower().endswith(_ENDINGS)]
-    return Readable(mine, lambda info: [Run(info, nbytes=info.nbytes)], partial(_samples, store, options))
+    """Return the objects with such endings. An object is one run, read from beginning to end."""
+    files = [info for info in infos if info.key.lower().endswith(_ENDINGS)]
+    return Readable(
+        files, lambda info: [ImportRun(info, nbytes=info.nbytes)], partial(_samples, store, options)
+    )
 
 
-def _samples(store: Store, options: Options, run: Run) -> Iterator[ReadSample]:
-    """Yield the samples. Raises: InvalidSample with the row; Corrupt; Changed; StoreError."""
+def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSample]:
     with opened(store, run.info) as file:
         for row, line in enumerate(lines(file)):
             if row == 0:
@@ -43,10 +44,10 @@ def _parsed(line: bytes, where: str) -> dict[str, Any]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         raise ValueError("an object has one name twice")
-    return made
+    return members
 
 
 DECODER = json.JSONDecoder(object_pairs_hook=_object)

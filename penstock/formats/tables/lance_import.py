@@ -1,4 +1,4 @@
-"""Lance datasets, the newest version of one: each row that is not deleted a sample, read by fragments.
+"""Import the newest version of a Lance dataset: each row that is not deleted is a sample, read by fragments.
 
 The place is the folder above `_versions`. Lance opens it by its URL, with the credentials of the environment.
 """
@@ -15,14 +15,14 @@ from loader.modalities.error_origin import is_of_the_machine
 from loader.storage import ObjectInfo, Store
 from loader.storage.cloud.s3 import s3_config
 
-from ..importing.importer import KnownNames, Options, Readable, ReadSample, Run, files_of, joined
+from ..importing.importer import ImportRun, KnownNames, Options, Readable, ReadSample, files_of, joined
 from ..reading.object_file import opened
 
 OPTIONS = frozenset({"key", "fields"})
 BATCH_BYTES = 8 * 2**20
-"""Bytes of rows that are decoded at once, about."""
+"""Bytes of rows decoded at once, roughly."""
 RUN_ROWS = 65_536
-"""Rows of a run."""
+"""Rows per run."""
 _BLOBS = "all_binary"
 _ADDRESS = "_rowaddr"
 _ROW_BITS = 32
@@ -34,21 +34,21 @@ _NAMES = KnownNames[list[list[str]]]()
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
     """Return the files of the newest version's fragments.
 
-    Raises: MissingDependency without Lance; InvalidStore for a store that it does not open, or files that lie
+    Raises: MissingDependency without Lance; InvalidStore for a store that Lance does not open, or files
     elsewhere; Corrupt; StoreError.
     """
     return _readable(store, infos, options, whole=True)
 
 
 def find_complete_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return as `find_objects`, without the fragments of which a file is not there. Raises: as `find_objects`."""
+    """Return as `find_objects`, without the fragments that lack a file. Raises: as `find_objects`."""
     return _readable(store, infos, options, whole=False)
 
 
 def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> dict[str, list[str]]:
-    """Return key of a fragment's first file -> keys of its files; other files of data, as of old versions, have none.
+    """Return key of a fragment's first file -> keys of its files; other data files, such as older versions', have none.
 
-    Costs an opening of the dataset where it has another version. Raises: as `find_objects`.
+    Costs opening the dataset if it has another version. Raises: as `find_objects`.
     """
     versions = [one for one in infos if one.key.startswith(_VERSIONS)]
     fragments = _NAMES.of(
@@ -61,12 +61,12 @@ def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> dic
 
 
 def _readable(store: Store, infos: list[ObjectInfo], options: Options, *, whole: bool) -> Readable:
-    """Return the fragments. whole: refuse a dataset of which a file is not there."""
+    """Return the fragments. whole: True refuses a dataset that lacks a file."""
     here = {info.key: info for info in infos}
     if not any(key.startswith(_VERSIONS) for key in here):
         return Readable([], lambda info: [], lambda run: iter(()))
     dataset = _opened(store)
-    with _told(store.url):
+    with _errors_named(store.url):
         schema = dataset.scanner(blob_handling=_BLOBS).projected_schema
         names = {one.fragment_id: _files(one) for one in dataset.get_fragments()}
     files, waiting = files_of({keys[0]: keys for keys in names.values()}, here)
@@ -74,23 +74,23 @@ def _readable(store: Store, infos: list[ObjectInfo], options: Options, *, whole:
         raise InvalidStore(
             f"{store.url}: its newest version has the file {min(waiting.values())}, which does not lie there"
         )
-    found = [_Fragment(number, files[keys[0]]) for number, keys in names.items() if keys[0] in files]
-    reader = _Reader(store, dataset, schema, {one.files[0].key: one for one in found}, options)
-    return Readable([one.info for one in found], reader.runs, reader.samples, columns=reader.agreed)
+    fragments = [_Fragment(number, files[keys[0]]) for number, keys in names.items() if keys[0] in files]
+    reader = _Reader(store, dataset, schema, {one.files[0].key: one for one in fragments}, options)
+    return Readable([one.info for one in fragments], reader.runs, reader.samples, columns=reader.agreed)
 
 
 def _opened(store: Store) -> Any:
-    """Return the newest version of the dataset of a place. Raises: as `find_objects`."""
+    """Return the newest version of the dataset at a place."""
     if not store.url.startswith(_URLS):
         raise InvalidStore(
-            f"{store.url}: Lance opens folders, s3://, gs:// and az:// alone; copy it to one of these"
+            f"{store.url}: Lance opens only folders, s3://, gs:// and az://; copy it to one of these"
         )
-    with _told(store.url):
+    with _errors_named(store.url):
         return _lance().dataset(store.url, storage_options=_server(store.url))
 
 
 class _Fragment(NamedTuple):
-    """A fragment: one file or several, with columns that were added, and one of deleted rows."""
+    """A fragment: data files, several if columns were added, and a file of deleted rows."""
 
     number: int
     """Number in the dataset."""
@@ -104,13 +104,13 @@ class _Fragment(NamedTuple):
 
 
 def _server(url: str) -> dict[str, str]:
-    """Return Lance's options for the server of a bucket of S3, as our own stores find it. Raises: InvalidStore."""
+    """Return Lance's options for an S3 server, as penstock's own stores find it."""
     if not url.startswith("s3://"):
         return {}
     config, _ = s3_config(url, {})
-    found: dict[str, str] = {name: str(config[name]) for name in ("endpoint", "region") if name in config}
-    found["allow_http"] = str(found.get("endpoint", "").startswith("http://")).lower()
-    return found
+    options: dict[str, str] = {name: str(config[name]) for name in ("endpoint", "region") if name in config}
+    options["allow_http"] = str(options.get("endpoint", "").startswith("http://")).lower()
+    return options
 
 
 def _files(fragment: Any) -> list[str]:
@@ -120,7 +120,7 @@ def _files(fragment: Any) -> list[str]:
 
 
 class _Reader:
-    """Reads the fragments of one version of a dataset; used by many threads."""
+    """Reads the fragments of one version of a dataset; thread-safe."""
 
     def __init__(
         self, store: Store, dataset: Any, schema: Any, fragments: dict[str, _Fragment], options: Options
@@ -130,24 +130,23 @@ class _Reader:
         self._fragments, self._options = fragments, options
         self.agreed = ColumnAgreement()
 
-    def runs(self, info: ObjectInfo) -> Iterator[Run]:
-        """Yield runs of rows. Raises: Corrupt; InvalidSample for columns that cannot be taken."""
+    def runs(self, info: ObjectInfo) -> Iterator[ImportRun]:
         self.agreed.check(info.key, TableRows(self._schema, Features(), self._options, info.key).columns)
-        with _told(info.key):
+        with _errors_named(info.key):
             rows = self._opened(info).physical_rows
         for first in range(0, rows, RUN_ROWS):
             stop = min(rows, first + RUN_ROWS)
-            yield Run(info, first, stop, (stop - first) * max(1, info.nbytes // rows))
+            yield ImportRun(info, first, stop, (stop - first) * max(1, info.nbytes // rows))
 
-    def samples(self, run: Run) -> Iterator[ReadSample]:
-        """Yield the samples of a run. Raises: InvalidSample with the row; Corrupt; Changed; StoreError."""
+    def samples(self, run: ImportRun) -> Iterator[ReadSample]:
+        """Yield the samples of a run."""
         fragment = self._fragments[run.info.key]
         for part in fragment.files:
             with opened(self._store, part) as file:
-                file.read(1)  # Lance knows nothing of change tokens
+                file.read(1)  # Lance ignores change tokens
         rows = TableRows(self._schema, Features(), self._options, run.info.key)
         begin, end = ((fragment.number << _ROW_BITS) + row for row in (run.first, run.stop))
-        with _told(run.info.key):
+        with _errors_named(run.info.key):
             scanner = self._opened(run.info).scanner(
                 columns=rows.wanted,
                 with_row_address=True,
@@ -158,19 +157,19 @@ class _Reader:
             )
             batches = iter(scanner.to_batches())
         while True:
-            with _told(run.info.key):
+            with _errors_named(run.info.key):
                 batch = next(batches, None)
             if batch is None:
                 return
-            for first, some in _neighbours(batch):
-                yield from rows.samples(some, first)
+            for first, rows_there in _neighbours(batch):
+                yield from rows.samples(rows_there, first)
 
     def _opened(self, info: ObjectInfo) -> Any:
         return self._dataset.get_fragment(self._fragments[info.key].number)
 
 
 def _neighbours(batch: Any) -> Iterator[tuple[int, Any]]:
-    """Yield rows without a deleted one between them, with the number that the first has in its fragment."""
+    """Yield runs of rows without deleted ones between them, with the first row's number in its fragment."""
     numbers = batch.column(_ADDRESS).to_numpy() & (2**_ROW_BITS - 1)
     plain, start = batch.drop_columns([_ADDRESS]), 0
     for at in range(1, len(numbers) + 1):
@@ -180,8 +179,8 @@ def _neighbours(batch: Any) -> Iterator[tuple[int, Any]]:
 
 
 @contextmanager
-def _told(name: str) -> Iterator[None]:
-    """Raise what Lance raises with a name: errors of this machine pass. Raises: Corrupt; NotSupported."""
+def _errors_named(name: str) -> Iterator[None]:
+    """Raise Lance's errors with a name; errors of this machine pass."""
     try:
         yield
     except PenstockError:
@@ -192,7 +191,7 @@ def _told(name: str) -> Iterator[None]:
         if is_of_the_machine(error):
             raise
         raise Corrupt(f"{name}: Lance cannot read it: {error}") from error
-    except BaseException as error:  # a panic of Rust is no Exception
+    except BaseException as error:  # a Rust panic is no Exception
         if type(error).__name__ != "PanicException":
             raise
         raise Corrupt(f"{name}: Lance cannot read it: {error}") from error

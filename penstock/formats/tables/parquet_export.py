@@ -1,7 +1,7 @@
-"""Parquet with the features of Hugging Face datasets: a file for each part, a row for each sample.
+"""Export Parquet with the features of Hugging Face datasets: a file per part, a row per sample.
 
-Pictures and sounds are structs of bytes and path, flat fields lists of numbers, `txt` and `json` text, `cls` a class
-number, other fields bytes. The schema's metadata `penstock` says which column is which, for the way back.
+Images and audio are structs of bytes and path, flat fields lists of numbers, `txt` and `json` text, `cls` a
+class number, other fields bytes. The schema's metadata `penstock` maps columns to fields, for a later import.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,11 +18,11 @@ from loader.json_text import canonical_json
 from ...class_names import class_names_of
 from ..exporting.exporter import Loss
 from ..exporting.outbox import HashedFile, Outbox
-from ..exporting.selection import Sample, Selection, WorkUnit
+from ..exporting.selection import ExportSample, ExportSelection, WorkUnit
 
 KEY = "key"
 GROUP_BYTES, GROUP_ROWS = 32 * 2**20, 1024
-"""A row group ends at either; one larger sample is a row group by itself."""
+"""Limits of a row group; one larger sample is a row group by itself."""
 MEDIA = {
     **dict.fromkeys(("jpg", "jpeg", "png", "webp", "img", "gif", "tif"), "Image"),
     **dict.fromkeys(("wav", "flac", "mp3", "ogg", "opus"), "Audio"),
@@ -35,39 +35,39 @@ _MEDIA_TYPE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 _NAMES = {"double": "float64", "float": "float32", "halffloat": "float16"}
 
 
-def losses(selection: Selection) -> list[Loss]:
-    """Return nothing: columns that would have one name are renamed, and the file says how."""
+def losses(selection: ExportSelection) -> list[Loss]:
+    """Return nothing: columns whose names collide are renamed, and the file records it."""
     return []
 
 
-def units(selection: Selection) -> list[WorkUnit]:
+def units(selection: ExportSelection) -> list[WorkUnit]:
     """Return the samples of each part."""
     return selection.by_part()
 
 
-def write(selection: Selection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-    """Put the file of a part. Raises: InvalidSample for a field that is not as its name says; Corrupt; StoreError."""
+def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
+    """Put the file of a part. Raises: InvalidSample for a field that does not match its name; Corrupt; StoreError."""
     columns = _Columns(selection)
     with outbox.file(f"data/train-{unit.number:05d}.parquet") as file:
         sink = pa.PythonFile(_Sink(file), "w")
         with pq.ParquetWriter(sink, columns.schema, compression="zstd", use_dictionary=False) as writer:
-            for some in _groups(selection.samples(unit)):
-                writer.write_table(columns.table(some), row_group_size=len(some))
+            for samples in _groups(selection.samples(unit)):
+                writer.write_table(columns.table(samples), row_group_size=len(samples))
     return {}
 
 
-def finish(selection: Selection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
-    """Put nothing: each file says all."""
+def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
+    """Put nothing: each file is complete."""
 
 
 class _Columns:
     """The columns of all files of an export."""
 
-    def __init__(self, selection: Selection) -> None:
+    def __init__(self, selection: ExportSelection) -> None:
         self._fields = {name: name for name in selection.fields}
-        taken = set(self._fields)
-        self._key = _free(KEY, taken)
-        self._columns = {name: _free(name, taken) for name in selection.columns}
+        in_use = set(self._fields)
+        self._key = _free(KEY, in_use)
+        self._columns = {name: _free(name, in_use) for name in selection.columns}
         self._labels = class_names_of(selection.version) if "cls" in selection.fields else None
         types = {self._key: pa.string()}
         types |= {column: self._type(name) for name, column in self._fields.items()}
@@ -92,8 +92,8 @@ class _Columns:
             }
         )
 
-    def table(self, samples: Sequence[Sample]) -> pa.Table:
-        """Return the rows of some samples. Raises: InvalidSample."""
+    def table(self, samples: Sequence[ExportSample]) -> pa.Table:
+        """Return the rows of samples."""
         arrays = [pa.array([sample.key for sample in samples], pa.string())]
         arrays += [
             pa.array([_value(sample, name) for sample in samples], self._type(name)) for name in self._fields
@@ -112,8 +112,8 @@ class _Columns:
         return {"txt": pa.string(), "json": pa.string(), "cls": pa.int64()}.get(word, pa.binary())
 
 
-def _value(sample: Sample, name: str) -> Any:
-    """Return a field as its column holds it, None without the field. Raises: InvalidSample."""
+def _value(sample: ExportSample, name: str) -> Any:
+    """Return a field as its column stores it; None without the field."""
     data, word = sample.fields.get(name), _word(name)
     if data is None:
         return None
@@ -139,9 +139,9 @@ def _value(sample: Sample, name: str) -> Any:
     raise InvalidSample(f"sample {sample.key!r}: {name} {why}; leave it out (--without {name})")
 
 
-def _groups(samples: Iterable[Sample]) -> Iterable[list[Sample]]:
-    """Yield neighbours that make a row group."""
-    held, nbytes = list[Sample](), 0
+def _groups(samples: Iterable[ExportSample]) -> Iterable[list[ExportSample]]:
+    """Yield the samples of each row group."""
+    held, nbytes = list[ExportSample](), 0
     for sample in samples:
         held.append(sample)
         nbytes += sum(map(len, sample.fields.values()))
@@ -163,16 +163,16 @@ def _word(name: str) -> str:
     return name.rpartition(".")[2].lower()
 
 
-def _free(name: str, taken: set[str]) -> str:
-    """Return the name, with "_" behind it while it is taken, and take it."""
-    while name in taken:
+def _free(name: str, in_use: set[str]) -> str:
+    """Return the name, followed by "_" as long as it is in use; add it to `in_use`."""
+    while name in in_use:
         name += "_"
-    taken.add(name)
+    in_use.add(name)
     return name
 
 
 class _Sink:
-    """A file of the outbox as Arrow writes it."""
+    """A file of the outbox, in the form that Arrow writes to."""
 
     closed = False
 
@@ -186,7 +186,7 @@ class _Sink:
         return self._file.nbytes
 
     def flush(self) -> None:
-        """Do nothing: nothing is held back here."""
+        """Do nothing: nothing is buffered."""
 
     def close(self) -> None:
-        """Leave the file to the outbox."""
+        """Do nothing: the outbox closes the file."""

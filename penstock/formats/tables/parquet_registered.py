@@ -1,7 +1,7 @@
-"""Parquet, read where it lies: of each object all rows once, for names, sizes and checksums of their fields.
+"""Register Parquet: read all rows of each object once, for names, sizes and checksums of their fields.
 
-Which fields a row has follows from its values: nulls are absent, and bytes say their extension. So footers are not
-enough. Columns become what they become in an import: `columnar.arrow_columns`.
+The fields of a row follow from its values: nulls are absent, and first bytes give extensions. So footers do not
+suffice. Columns become what an import makes of them: `columnar.arrow_columns`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,19 +27,21 @@ from ..reading.object_file import ObjectFile, opened
 from ..reading.sample import ForeignSample, FoundObjects
 
 MOST_CHUNK_BYTES = 256 * 2**20
-"""A chunk that decodes to more is refused: each of its samples would cost so much memory."""
+"""Limit on the decoded bytes of a chunk: reading any of its samples costs so much memory."""
 
 SplitOf = Callable[[str], str]
-"""Key of an object -> its split, "" for none."""
+"""Object key -> its split, or ""."""
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> FoundObjects:
-    """Return the objects `*.parquet`. Class names are the first one's. Raises: Corrupt; StoreError."""
-    return found_in(store, infos, options, lambda key: "")
+    """Return the objects `*.parquet`, with the class names of the first one. Raises: Corrupt; StoreError."""
+    return objects_with_splits(store, infos, options, lambda key: "")
 
 
-def found_in(store: Store, infos: list[ObjectInfo], options: Options, split_of: SplitOf) -> FoundObjects:
-    """Return the objects `*.parquet`, as `find_objects`, and their splits. Raises: as `find_objects`."""
+def objects_with_splits(
+    store: Store, infos: list[ObjectInfo], options: Options, split_of: SplitOf
+) -> FoundObjects:
+    """Return the objects `*.parquet` with their splits. Raises: as `find_objects`."""
     tables, labels = [info for info in infos if info.key.lower().endswith(".parquet")], None
     declared = False
     for info in tables[:1]:
@@ -76,10 +78,9 @@ class _Walk:
     def __init__(
         self, info: ObjectInfo, file: ObjectFile, options: Options, labels: list[str] | None, split: str
     ) -> None:
-        """Read the footer. Raises: Corrupt; InvalidSample for columns that cannot be taken, or other classes."""
         self._info, self._file, self._options = info, file, options
-        self._told = pq.read_metadata(pa.PythonFile(file, "r"))
-        schema = self._told.schema.to_arrow_schema()
+        self._footer = pq.read_metadata(pa.PythonFile(file, "r"))
+        schema = self._footer.schema.to_arrow_schema()
         features = features_of(schema)
         check_labels(info.key, features.labels, labels)
         self.table = TableRows(schema, features, options, info.key)
@@ -87,25 +88,25 @@ class _Walk:
         self._starts = [0]
         self._keys: set[str] = set()
         self._source: Mapping[str, str] = {"split": split} if split else {}
-        self._reader = row_group_reader(pa.PythonFile(file, "r"), self._told, schema, info.key)
+        self._reader = row_group_reader(pa.PythonFile(file, "r"), self._footer, schema, info.key)
 
     def samples(self) -> Iterator[ForeignSample]:
-        """Yield the samples, in order. Raises: InvalidSample with the row; Corrupt; Changed; StoreError."""
+        """Yield the samples, in order."""
         row = 0
-        for at in range(self._told.num_row_groups):
-            group = check_row_group(self._told, at, self._info)
-            nbytes, found = [0] * len(self._columns), list[tuple[Row, dict[str, _Value]]]()
+        for at in range(self._footer.num_row_groups):
+            group = check_row_group(self._footer, at, self._info)
+            nbytes, rows_there = [0] * len(self._columns), list[tuple[Row, dict[str, _Value]]]()
             for batch in self._reader.iter_batches(
                 rows_at_once(group), row_groups=[at], columns=self.table.wanted, use_threads=False
             ):
-                for one in self.table.rows(batch, row):
-                    found.append((self._bare(one), self._values(one, nbytes)))
+                for table_row in self.table.rows(batch, row):
+                    rows_there.append((self._bare(table_row), self._values(table_row, nbytes)))
                 row += batch.num_rows
             first = self._end_group(at, nbytes)
-            yield from (self._sample(one, values, first) for one, values in found)
+            yield from (self._sample(one, values, first) for one, values in rows_there)
 
     def chunks(self) -> Chunks:
-        """Return the chunks, once all samples were read."""
+        """Return the chunks, after all samples were read."""
         size = self._info.nbytes
         self._file.seek(size - 8)
         nbytes = footer_nbytes(self._file.read(8))
@@ -113,13 +114,13 @@ class _Walk:
         return Chunks(nbytes, crc32c(self._file.read(nbytes)), tuple(self._columns), tuple(self._starts))
 
     def _values(self, row: Row, nbytes: list[int]) -> dict[str, _Value]:
-        """Return the places of a row's fields in their chunks, and count their bytes. Raises: InvalidSample."""
+        """Return the spans of a row's fields in their chunks, and add up their bytes."""
         fields, sample = dict[str, _Value](), row.sample
-        for one in row.made:
-            if one.column.kind == "field":
-                at = self._columns.index(one.column.column)
-                fields[one.name] = _Value(at, nbytes[at], len(one.value), crc32c(one.value))
-                nbytes[at] += len(one.value)
+        for value in row.made:
+            if value.column.kind == "field":
+                at = self._columns.index(value.column.column)
+                fields[value.name] = _Value(at, nbytes[at], len(value.value), crc32c(value.value))
+                nbytes[at] += len(value.value)
         if not any(name not in self._options.without for name in fields):
             raise without_field(self._info.key, row.key, sample.metadata)
         if self.table.has_keys:
@@ -133,7 +134,7 @@ class _Walk:
         return row._replace(made=[one for one in row.made if one.column.kind != "field"])
 
     def _end_group(self, at: int, nbytes: list[int]) -> list[int]:
-        """Return the first byte of each column's chunk. Raises: InvalidSample for a chunk that is too large."""
+        """Return the first byte of each column's chunk."""
         first = []
         for column, size in zip(self._columns, nbytes, strict=True):
             if size > MOST_CHUNK_BYTES:
@@ -147,7 +148,7 @@ class _Walk:
         return first
 
     def _sample(self, row: Row, values: Mapping[str, _Value], first: list[int]) -> ForeignSample:
-        told = row.sample
+        sample = row.sample
         fields = {name: Span(first[one.column] + one.offset, one.nbytes) for name, one in values.items()}
         crcs: dict[str, Any] = {name: one.crc for name, one in values.items()}
-        return ForeignSample(row.key, fields, told.metadata, {**self._source, **told.source}, crcs)
+        return ForeignSample(row.key, fields, sample.metadata, {**self._source, **sample.source}, crcs)

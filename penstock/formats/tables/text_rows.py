@@ -15,7 +15,7 @@ from ..reading.object_file import ObjectFile
 
 
 def sample_of(values: Mapping[str, Any], options: Options, object_key: str, row: int) -> ReadSample:
-    """Return the sample of a row: lists and objects are fields, numbers and texts metadata, unless options say.
+    """Return the sample of a row: lists and objects become fields, numbers and texts metadata, unless options differ.
 
     Raises: InvalidSample, with object, row and column.
     """
@@ -30,14 +30,14 @@ def sample_of(values: Mapping[str, Any], options: Options, object_key: str, row:
         if column in options.fields or isinstance(value, list | dict):
             word = options.fields.get(column) or ("txt" if isinstance(value, str) else "json")
             into: dict[str, Any] = fields
-            made: Any
-            name, made = field_name(column, word), encoded(value, word, column, where)
+            content: Any
+            name, content = field_name(column, word), encoded(value, word, column, where)
         else:
             into, name = metadata, metadata_name(column)
-            made = check_text(value, column, where) if isinstance(value, str) else value
+            content = check_text(value, column, where) if isinstance(value, str) else value
         if name in into:
             raise InvalidSample(f"{where}: two columns would both be {name!r}; leave one out (--without)")
-        into[name] = made
+        into[name] = content
     return ReadSample(key, fields, metadata)
 
 
@@ -47,7 +47,7 @@ _READ_BYTES = 2**20
 
 
 def chunks(file: ObjectFile) -> Iterator[bytes]:
-    """Yield the bytes of an object, decompressed where its name ends as `COMPRESSED` says. Raises: ArrowException."""
+    """Yield the bytes of an object, decompressed if its name has an ending of `COMPRESSED`. Raises: ArrowException."""
     codec = next((codec for ending, codec in COMPRESSED.items() if file.path.endswith(ending)), None)
     source: Any = file
     if codec:
@@ -57,7 +57,7 @@ def chunks(file: ObjectFile) -> Iterator[bytes]:
 
 
 def lines(file: ObjectFile) -> Iterator[bytes]:
-    """Yield the lines of a text object, without their ends. Raises: InvalidSample for one that is too long."""
+    """Yield the lines of a text object, without line ends. Raises: InvalidSample for a line that is too long."""
     rest, number = b"", 0
     for data in chunks(file):
         first, *more = data.split(b"\n")

@@ -1,8 +1,8 @@
-"""TFRecord files of `tf.train.Example`, plain or with gzip, read without TensorFlow: each record is a sample.
+"""Import TFRecord files of `tf.train.Example`, plain or with gzip, without TensorFlow: each record is a sample.
 
-A feature of one number is metadata. One of several is a field of flat values, `<name>.i8` or `<name>.f4`. One of bytes
-is a field whose extension follows from its first bytes, or metadata where it is text. `--field NAME=EXT` chooses
-otherwise.
+A feature of one number is metadata. Several numbers are a field of flat values, `<name>.i8` or `<name>.f4`.
+Bytes are a field whose extension follows from its first bytes, or metadata if they are text. `--field NAME=EXT`
+overrides this.
 """
 
 import re
@@ -24,34 +24,35 @@ from loader.errors import Corrupt, InvalidSample
 from loader.storage import ObjectInfo, Store
 
 from ..importing.byte_stream import ByteStream
-from ..importing.importer import Options, Readable, ReadSample, Run
+from ..importing.importer import ImportRun, Options, Readable, ReadSample
 from ..reading.object_file import ObjectFile, opened
-from .example_wire import Feature, Wire, features_of
+from .example_wire import ExampleFeature, Wire, features_of
 
 OPTIONS = frozenset({"key", "fields"})
 RECORD_BYTES = 2**28
-"""Bytes of a record, at most: it is held in memory."""
+"""Limit on the bytes of a record in memory."""
 _NAME = re.compile(r"\.tfrecords?(-\d+-of-\d+)?(\.gz)?$")
 _HEAD_BYTES = 12
-"""Length of a record, eight bytes, and its checksum."""
+"""Bytes of a record's length and its checksum."""
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 _FLAT = {"int64": "i8", "float": "f4"}
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the objects whose names end so. An object is one run: it is read from its beginning to its end."""
-    mine = [info for info in infos if _NAME.search(info.key.lower())]
-    return Readable(mine, lambda info: [Run(info, nbytes=info.nbytes)], partial(_samples, store, options))
+    """Return the objects with such endings. An object is one run, read from beginning to end."""
+    files = [info for info in infos if _NAME.search(info.key.lower())]
+    return Readable(
+        files, lambda info: [ImportRun(info, nbytes=info.nbytes)], partial(_samples, store, options)
+    )
 
 
-def _samples(store: Store, options: Options, run: Run) -> Iterator[ReadSample]:
-    """Yield the samples. Raises: Corrupt with the byte; InvalidSample with the record; Changed; StoreError."""
+def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSample]:
     for row, _, features in examples(store, run.info):
         yield sample_of(features, options, run.info.key, row)
 
 
-def examples(store: Store, info: ObjectInfo) -> Iterator[tuple[int, str, dict[str, Feature]]]:
-    """Yield the number of each record of an object, its place for messages, and its features.
+def examples(store: Store, info: ObjectInfo) -> Iterator[tuple[int, str, dict[str, ExampleFeature]]]:
+    """Yield number, place for messages, and features of each record of an object.
 
     Raises: Corrupt with the byte; Changed; StoreError.
     """
@@ -66,7 +67,7 @@ def examples(store: Store, info: ObjectInfo) -> Iterator[tuple[int, str, dict[st
 
 
 def _codec_of(file: ObjectFile) -> str | None:
-    """Return the compression of an object by its first bytes: names seldom tell it."""
+    """Return the compression of an object, from its first bytes: names seldom tell."""
     head = file.read(_HEAD_BYTES)
     file.seek(0)
     return "gzip" if head[:2] == b"\x1f\x8b" and masked_crc32c(head[:8]) != head[8:] else None
@@ -93,50 +94,52 @@ def records(stream: ByteStream) -> Iterator[tuple[int, bytes]]:
         yield at, data
 
 
-def sample_of(features: dict[str, Feature], options: Options, object_key: str, row: int) -> ReadSample:
+def sample_of(features: dict[str, ExampleFeature], options: Options, object_key: str, row: int) -> ReadSample:
     """Return the sample of a record. Raises: InvalidSample, with object, record and feature."""
     where = f"{object_key}, record {row}"
     key = row_key(object_key, row)
     if options.key is not None:
-        key = key_of_value(_one(features.get(options.key)), options.key, where)
+        key = key_of_value(_single(features.get(options.key)), options.key, where)
     fields, metadata = dict[str, bytes](), dict[str, Any]()
     for name, feature in features.items():
         if not len(feature.values) or name == options.key or name in options.without:
             continue
-        made = _made(name, feature, options.fields.get(name), where)
-        into: dict[str, Any] = fields if isinstance(made, tuple) else metadata
-        mine, value = made if isinstance(made, tuple) else (metadata_name(name), made)
-        if mine in into:
-            raise InvalidSample(f"{where}: two features would both be {mine!r}; leave one out (--without)")
-        into[mine] = value
+        content = _field_or_value(name, feature, options.fields.get(name), where)
+        into: dict[str, Any] = fields if isinstance(content, tuple) else metadata
+        column, value = content if isinstance(content, tuple) else (metadata_name(name), content)
+        if column in into:
+            raise InvalidSample(f"{where}: two features would both be {column!r}; leave one out (--without)")
+        into[column] = value
     return ReadSample(key, fields, metadata)
 
 
-def _made(name: str, feature: Feature, word: str | None, where: str) -> tuple[str, bytes] | int | float | str:
-    """Return name and bytes of the field that a feature becomes, or its value as metadata. Raises: InvalidSample.
+def _field_or_value(
+    name: str, feature: ExampleFeature, word: str | None, where: str
+) -> tuple[str, bytes] | int | float | str:
+    """Return name and bytes of a feature's field, or its value as metadata.
 
-    word: extension that was chosen, "" for ours, None where the feature was not named.
+    word: chosen extension, "" for the default, None if the feature was not named.
     """
-    one = _one(feature)
+    single = _single(feature)
     if isinstance(feature.values, list):
-        if one is None:
+        if single is None:
             raise InvalidSample(
                 f"{where}: feature {name!r} has {len(feature.values)} values of bytes, and a field has one: leave it "
                 f"out (--without {name})"
             )
-        if word is None and isinstance(one, str):
-            return check_text(one, name, where)
+        if word is None and isinstance(single, str):
+            return check_text(single, name, where)
         (data,) = feature.values
-        return field_name(name, word or word_of(data) or ("txt" if isinstance(one, str) else "")), data
-    if word is None and isinstance(one, int | float):
-        return one
+        return field_name(name, word or word_of(data) or ("txt" if isinstance(single, str) else "")), data
+    if word is None and isinstance(single, int | float):
+        return single
     word = word or _FLAT[feature.kind]
     values: Any = feature.values.tolist() if word == "json" else feature.values
     return field_name(name, word), encoded(values, word, name, where)
 
 
-def _one(feature: Feature | None) -> int | float | str | bytes | None:
-    """Return the value of a feature that has one: bytes as text where they are text and no known format's."""
+def _single(feature: ExampleFeature | None) -> int | float | str | bytes | None:
+    """Return the value of a feature with a single value; bytes as text if they are text of no known format."""
     if feature is None or len(feature.values) != 1:
         return None
     if not isinstance(feature.values, list):
@@ -151,6 +154,6 @@ def _one(feature: Feature | None) -> int | float | str | bytes | None:
 
 
 def masked_crc32c(data: bytes) -> bytes:
-    """Return the checksum of bytes as TFRecord has it: rotated, and a constant added."""
+    """Return TFRecord's checksum of bytes: CRC-32C, rotated, plus a constant."""
     crc = crc32c(data)
     return (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")

@@ -216,7 +216,7 @@ def test_damaged_objects_are_all_named_and_nothing_is_published(tmp_path, cli):
         True
     ] * 2
     assert loader.Root(tmp_path / "root").datasets() == []
-    assert "there is no version: repair or move these" in cli(*run, root=tmp_path / "root").out
+    assert "nothing was published: repair or move these" in cli(*run, root=tmp_path / "root").out
     for k in (1, 3):
         archive(tmp_path / f"place/{k}.tar", members(k, 5))
     done = cli(*run, root=tmp_path / "root")

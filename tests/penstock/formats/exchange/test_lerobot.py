@@ -16,7 +16,7 @@ from loader.errors import Corrupt, InvalidSample, InvalidStore, LossyExport
 from loader.storage import open_store
 from penstock.formats.content_digest import content_digest
 from penstock.formats.importing.importer import Options
-from penstock.formats.lerobot.lerobot_import import look
+from penstock.formats.lerobot.lerobot_import import find_objects
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
 
@@ -41,7 +41,7 @@ from .test_export import Dying, Killed, kill
 def read(folder, *without):
     """Key -> sample of a dataset."""
     store = open_store(folder)
-    readable = look(store, list(store.list()), Options(without=frozenset(without)))
+    readable = find_objects(store, list(store.list()), Options(without=frozenset(without)))
     found = [one for info in readable.infos for run in readable.runs(info) for one in readable.samples(run)]
     return {one.key: one for one in found}
 

@@ -187,7 +187,7 @@ def test_files_that_are_not_as_they_should_be_are_named_and_the_others_are_read(
         write(tmp_path / f"in/{change.__name__}.hdf5", change)
     for cut in (0, 100, len(whole) // 2, len(whole) - 1):
         (tmp_path / f"in/cut{cut}.hdf5").write_bytes(whole[:cut])
-        told[cut] = rf"cut{cut}\.hdf5 is no sound HDF5 file"
+        told[cut] = rf"cut{cut}\.hdf5 is no valid HDF5 file"
     done = imported(tmp_path / "in", tmp_path / "root")
     for what, why in told.items():
         name = what.__name__ if callable(what) else f"cut{what}"

@@ -213,7 +213,7 @@ def test_views_of_texts_and_bytes_are_texts_and_bytes(tmp_path):
     done, root = imported(tmp_path / "place", tmp_path / "root", "arrow", fields=[("t", "")])
     assert done.failures == []
     assert fields_of(root.open("d")) == [{"b": b"\xff1", "t.txt": b"a"}]
-    with pytest.raises(InvalidSample, match="do not lie in the file"):
+    with pytest.raises(InvalidSample, match="are not in the file"):
         register(loader.Root(tmp_path / "other"), "arrow", tmp_path / "place", "d")
 
 

@@ -222,7 +222,7 @@ def test_files_beside_archives_are_left_alone(root, tmp_path, tars):
 
 def test_an_archive_with_the_name_of_a_compressed_one_is_told(root, tmp_path, tars):
     tars.fill(tmp_path / "tars", {"a.tar": tars.numbered(0, 2), "b.tar.gz": tars.numbered(1, 2)})
-    with pytest.raises(InvalidStore, match=r"b\.tar\.gz .* is not compressed, .* rename it"):
+    with pytest.raises(InvalidStore, match=r"b\.tar\.gz .* is an uncompressed archive, .* rename it"):
         register(root, "webdataset", tmp_path / "tars", "photos")
     chosen = Selection(exclude=("*.tar.gz",))
     assert len(register(root, "webdataset", tmp_path / "tars", "photos", selection=chosen).version) == 2

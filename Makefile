@@ -78,6 +78,9 @@ oracles: $(READY) ## formats beside their own libraries, each in an environment 
 	    $(if $(filter mds,$(ORACLES)),tests/oracles/test_streaming_order.py \
 	        $(if $(filter webdataset,$(ORACLES)),tests/oracles/test_tars_to_mds.py))
 
+test-long: $(READY) servers ## the tests that take 15 s or more, which CI leaves out (tests/nightly.txt)
+	$(PYTEST) $(CROWDED) -m 'nightly and not ceph and not mutants and not oracle and not gpu'
+
 mutants: $(READY) ## bugs planted in the text of the loader, each of which a test must catch (minutes)
 	$(PYTEST) $(PARALLEL) --dist load -m mutants tests
 
@@ -100,11 +103,11 @@ ci: ## everything but nightly's long runs, as .ci/run calls it; of the planted b
 	scripts/timed.sh "environment, peers and servers" $(MAKE) --jobs=2 --output-sync=target setup servers PIP_MORE=--no-compile
 	scripts/timed.sh "check and demo" $(MAKE) --jobs=3 --output-sync=target check demo collected
 	scripts/timed.sh "optional packages" $(PIP) --no-compile --no-build-isolation -e '.[models,frameworks,jax,ray,k8s]' kubernetes-validate
-	scripts/timed.sh "tests" $(PYTEST) $(CROWDED) -m 'not ceph and not mutants and not oracle and not gpu' --durations=15
+	scripts/timed.sh "tests" $(PYTEST) $(CROWDED) -m 'not nightly and not ceph and not mutants and not oracle and not gpu' --durations=15
 	scripts/timed.sh "light formats' own libraries" $(MAKE) oracles ORACLES=webdataset
 	scripts/timed.sh "planted bugs of the day" $(PYTEST) $(PARALLEL) --dist load -m mutants --planted-sample 12 tests/test_planted_bugs.py
 
-nightly: test-python test-full mutants prove prove-clusters campaign fuzz soak bench ## what takes hours: the tests without C, those of two sizes in full, all planted bugs, prove, 5,000 worlds, fuzz, soak, benchmarks
+nightly: test-python test-full test-long mutants prove prove-clusters campaign fuzz soak bench ## what takes hours: the tests without C, those of two sizes in full, all planted bugs, prove, 5,000 worlds, fuzz, soak, benchmarks
 
 prove: $(READY) ## the long check: the log's model, interleavings, kills, 400 worlds; the C extension sanitized, and on ARM (16 minutes of two cores)
 	scripts/install-arm.sh

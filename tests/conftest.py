@@ -39,13 +39,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, None, None]:
-    """Marks tests that are slow or of two sizes, keeps the sample of the day of planted bugs, and puts long files
-    first."""
+    """Marks tests (slow, nightly, at_scale), keeps the day's sample of planted bugs, and puts long files first."""
     lines = (Path(__file__).parent / "slow.txt").read_text().splitlines()  # written by times.py
     seconds = {test: float(took) for took, test in (line.split(" ", 1) for line in lines)}
+    nightly = set((Path(__file__).parent / "nightly.txt").read_text().splitlines())
     for item in items:
-        if item.nodeid.partition("[")[0] in seconds:
+        function = item.nodeid.partition("[")[0]
+        if function in seconds:
             item.add_marker("slow")
+        if function in nightly:
+            item.add_marker("nightly")
         if "at_scale" in getattr(item, "fixturenames", ()):
             item.add_marker("at_scale")
     n = config.getoption("--planted-sample")

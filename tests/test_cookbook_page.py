@@ -66,6 +66,31 @@ def test_seeded_transform_gives_the_same_batches_for_any_number_of_threads(place
     assert len(set(json.loads(one))) == 6
 
 
+def test_validation_reads_each_sample_once_and_runs_twice(place: Path) -> None:
+    assert [run(BLOCKS["validate"], place) for _ in range(2)] == ["True\n"] * 2
+
+
+def test_images_come_with_tokens_of_their_captions_and_run_twice(place: Path) -> None:
+    assert [run(BLOCKS["captions"], place) for _ in range(2)] == ["(8, 32, 32, 3) (8, 16) 8\n"] * 2
+
+
+def test_video_and_robot_windows_run_twice(place: Path) -> None:
+    assert [run(BLOCKS["video"], place) for _ in range(2)] == ["(4, 8, 32, 32, 3)\n"] * 2
+    shapes = "(4, 3, 48, 64, 3) (4, 3, 48, 64, 3) (4, 3, 4, 2)\n"
+    assert [run(BLOCKS["robot"], place) for _ in range(2)] == [shapes] * 2
+
+
+def test_documents_are_packed_and_run_twice(place: Path) -> None:
+    first, second = (run(BLOCKS["language"], place) for _ in range(2))
+    assert first == second
+    assert first.startswith("(8, 512) ")
+
+
+def test_every_block_is_tried() -> None:
+    tried = {"splits", "validate", "annotate", "captions", "crop", "seeded", "video", "robot", "language"}
+    assert set(BLOCKS) == {*tried, "torchvision", "functional"}
+
+
 def test_blocks_of_torchvision_compile() -> None:
     """torchvision is no dependency of the project, so they are not run here."""
     for name in ("torchvision", "functional"):

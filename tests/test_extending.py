@@ -1,4 +1,4 @@
-"""The pages of docs/extending*.md, followed as written: their files, and their tests run by pytest in a folder."""
+"""The sections of docs/extending.md, followed as written: their files, and their tests run by pytest in a folder."""
 
 import dataclasses
 import importlib
@@ -19,26 +19,28 @@ import loader
 from loader.errors import DecodeFailed, InvalidField
 
 ROOT = Path(__file__).parent.parent
+SECTIONS = re.findall(
+    r"^## A (\w+)\n(.*?)(?=^## |\Z)", (ROOT / "docs" / "extending.md").read_text(), re.M | re.S
+)
 FILES = {
-    page.stem.removeprefix("extending-"): dict(
-        re.findall(r"^```\w+ (\w+\.\w+)\n(.*?)^```", page.read_text(), re.M | re.S)
-    )
-    for page in (ROOT / "docs").glob("extending*.md")
+    section: files
+    for section, text in SECTIONS
+    if (files := dict(re.findall(r"^```\w+ (\w+\.\w+)\n(.*?)^```", text, re.M | re.S)))
 }
-"""Page -> name of a file -> the text that the page shows."""
+"""Section -> name of a file -> the text that the page shows."""
 
-TESTS = {"extending": 9, "model": 10, "dataset": 2, "modality": 9, "store": 74}
-"""Page -> tests that its reader runs."""
+TESTS = {"featurizer": 9, "model": 10, "dataset": 2, "modality": 9, "store": 74}
+"""Section -> tests that its reader runs."""
 
 
 @pytest.fixture
 def follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """follow(page) -> the reader's folder: tests, and `my_package` with the other files, installed there."""
+    """follow(section) -> the reader's folder: tests, and `my_package` with the other files, installed there."""
 
-    def write(page: str) -> Path:
+    def write(section: str) -> Path:
         package = tmp_path / "my_package"
         package.mkdir()
-        for name, code in FILES[page].items():
+        for name, code in FILES[section].items():
             if name == "pyproject.toml":
                 install(tmp_path, code)
             else:
@@ -49,10 +51,10 @@ def follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return write
 
 
-def example(page: str, file: str) -> dict[str, Any]:
-    """What the example's module defines."""
+def example(section: str, file: str) -> dict[str, Any]:
+    """Return the names that the example's module defines."""
     names: dict[str, Any] = {"__name__": "example"}
-    exec(compile(FILES[page][file], f"{page}: {file}", "exec"), names)
+    exec(compile(FILES[section][file], f"{section}: {file}", "exec"), names)
     return names
 
 
@@ -86,13 +88,13 @@ def run_tests(folder: Path, *options: str) -> tuple[dict[str, int], str]:
     return {outcome: int(n) for n, outcome in said}, done.stdout
 
 
-@pytest.mark.parametrize("page", TESTS)
-def test_the_tests_of_a_page_pass(page: str, follow) -> None:
-    outcomes, said = run_tests(follow(page))
-    assert outcomes == {"passed": TESTS[page]}, said
+@pytest.mark.parametrize("section", TESTS)
+def test_the_tests_of_a_section_pass(section: str, follow) -> None:
+    outcomes, said = run_tests(follow(section))
+    assert outcomes == {"passed": TESTS[section]}, said
 
 
-BROKEN = {  # page, file -> test that finds it -> what the file says, what it says then
+BROKEN = {  # section, file -> test that finds it -> what the file says, what it says then
     ("store", "sqlite_store.py"): {
         "test_list_is_in_key_order": ("ORDER BY key", "ORDER BY etag"),
         "test_put_if_absent": ("OR IGNORE", "OR REPLACE"),
@@ -101,7 +103,7 @@ BROKEN = {  # page, file -> test that finds it -> what the file says, what it sa
         "test_a_value_outlives_its_bytes": (".copy()", ""),
         "test_garbage_is_refused_with_a_reason": ("raise DecodeFailed(", "raise KeyError("),
     },
-    ("extending", "mean_colour.py"): {
+    ("featurizer", "mean_colour.py"): {
         "test_a_spawned_process_makes_the_same": (
             *("mean(axis=(0, 1))", "mean(axis=(0, 1)) + __import__('os').getpid()"),
         ),
@@ -115,10 +117,10 @@ BROKEN = {  # page, file -> test that finds it -> what the file says, what it sa
 }
 
 
-@pytest.mark.parametrize(("page", "file"), BROKEN)
-def test_a_suite_finds_what_is_wrong(page: str, file: str, follow) -> None:
-    """Each in a place of its own, and each found by its own test: one run of a page's tests shows all."""
-    path, broken = follow(page) / "my_package" / file, BROKEN[page, file]
+@pytest.mark.parametrize(("section", "file"), BROKEN)
+def test_a_suite_finds_what_is_wrong(section: str, file: str, follow) -> None:
+    """Each fault has a test of its own that finds it: one run of a section's tests shows all."""
+    path, broken = follow(section) / "my_package" / file, BROKEN[section, file]
     for right, wrong in broken.values():
         assert path.read_text().count(right) == 1
         path.write_text(path.read_text().replace(right, wrong))
@@ -170,7 +172,7 @@ def test_the_verb_answers_on_the_command_line(
     assert "the fields of a version" in capsys.readouterr().out
 
 
-def test_every_page_is_followed() -> None:
+def test_every_section_is_followed() -> None:
     assert FILES.keys() == {*TESTS, "verb"}
 
 

@@ -1,14 +1,12 @@
-"""Plants a bug in the text of the packages and shows that the test which should catch it turns red.
+"""Plant bugs in the text of the packages: each must turn a named test red.
 
-For code in processes and threads of its own, where patching the trainer's modules reaches nobody. `tests/planted_bugs`
-lists the bugs, a file per area. Each bug is planted in a copy of the packages, over which the named tests run in a
-process of their own: they fail, and pass over a copy as it is. `make mutants` runs all, `make ci` another sample each
-day. `python tests/test_planted_bugs.py` writes docs/planted_bugs.md anew.
+`tests/planted_bugs` lists the bugs, one file per contract. Each bug is planted in a copy of the packages. The named
+tests run over the copy in a process of their own, worker processes included. `make mutants` runs all bugs, `make ci` a
+different sample each day.
 """
 
 import ast
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -22,77 +20,51 @@ import pytest
 REPOSITORY = Path(__file__).parent.parent
 LISTS = REPOSITORY / "tests" / "planted_bugs"
 PACKAGES = ("loader", "penstock", "assets", "resources", "dagster_project")
-PAGE = REPOSITORY / "docs" / "planted_bugs.md"
 UNSHRUNK = "unshrunk"
 """Hypothesis' profile that looks for no smaller example (conftest.py): that a test fails is enough."""
 
 
 class Bug(NamedTuple):
-    """A bug that can be planted. The text names the place, so that a file that moves costs nothing."""
+    """A bug to plant. Its text says where, so a module may move."""
 
     what: str
-    """In words; also the test's id."""
+    """A description; also the test's id."""
     was: str
     """Text that stands once in all packages."""
     becomes: str
-    """Text that takes its place."""
+    """Replacement."""
     red: tuple[str, ...]
-    """Tests, as pytest names them; each fails."""
+    """Tests that must fail, as pytest names them."""
 
 
-def areas() -> dict[str, list[Bug]]:
-    """Title of an area -> its bugs."""
-    found = {}
-    for path in sorted(LISTS.glob("*.toml")):
-        text = path.read_text()
-        bugs = [Bug(**{**one, "red": tuple(one["red"])}) for one in tomllib.loads(text)["bug"]]
-        found[text.partition("\n")[0].removeprefix("# ")] = bugs
-    return found
-
-
-AREAS = areas()
-BUGS = [bug for bugs in AREAS.values() for bug in bugs]
+BUGS = [
+    Bug(**{**one, "red": tuple(one["red"])})
+    for path in sorted(LISTS.glob("*.toml"))
+    for one in tomllib.loads(path.read_text())["bug"]
+]
 IDS = [bug.what.replace(" ", "-") for bug in BUGS]
 
 
 @cache
 def sources() -> dict[Path, str]:
-    """Path from the repository -> text of each module."""
+    """Return the text of each module by its path from the repository."""
     paths = (path for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py"))
     return {path.relative_to(REPOSITORY): path.read_text() for path in paths}
 
 
 def places_of(bug: Bug) -> list[Path]:
-    """The files that hold the text of a bug, each as often as it does."""
+    """Return the files that hold the text of a bug, one entry for each occurrence."""
     return [path for path, text in sources().items() for _ in range(text.count(bug.was))]
 
 
-def page() -> str:
-    """docs/planted_bugs.md: the text of tests/planted_bugs/page.md with a list for each area."""
-    lists = []
-    for title, bugs in AREAS.items():
-        found: dict[str, list[str]] = {}
-        for bug in bugs:
-            label = re.sub(r"^(a|an|the) ", "", bug.what)
-            found.setdefault(_folder(bug.red[0]), []).append(label)
-        lists.append(
-            "\n".join([f"## {title}\n", *(f"- {at}: {'; '.join(labels)}" for at, labels in found.items())])
-        )
-    return (LISTS / "page.md").read_text().replace("<!-- lists -->", "\n\n".join(lists))
-
-
-def _folder(red: str) -> str:
-    return Path(red).parent.as_posix().removeprefix("tests").removeprefix("/") or "tests"
-
-
 def named(line: str) -> str:
-    """The test that pytest's line of a failure is about, without its parameters."""
+    """Return the test that a line of pytest's summary names, without its parameters."""
     return line.removeprefix("FAILED ").partition(" - ")[0].partition("[")[0].rpartition("tests/")[2]
 
 
 @pytest.fixture
 def run(tmp_path: Path):
-    """run(tests) over a copy of the packages, in `copy`: its exit status and what it printed."""
+    """Return run(tests), which runs tests over a copy of the packages in `run.copy`."""
     copy = tmp_path / "copy"
     for package in PACKAGES:
         shutil.copytree(REPOSITORY / package, copy / package, ignore=shutil.ignore_patterns("*.pyc.*"))
@@ -158,27 +130,11 @@ def test_without_a_planted_bug_the_same_tests_pass(run) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_every_property_test_of_order_and_loader_is_named() -> None:
-    """With a bug that turns it red."""
+def test_every_property_test_of_the_order_has_a_bug() -> None:
     named_here = {red.partition("[")[0] for bug in BUGS for red in bug.red}
-    for folder in ("order", "run"):
-        for file in sorted((REPOSITORY / "tests" / folder).rglob("test_*.py")):
-            for one in ast.walk(ast.parse(file.read_text())):
-                if isinstance(one, ast.FunctionDef) and any(
-                    ast.unparse(mark).startswith("given(") for mark in one.decorator_list
-                ):
-                    assert f"{file.relative_to(REPOSITORY)}::{one.name}" in named_here
-
-
-def test_the_page_lists_them() -> None:
-    assert PAGE.read_text() == page(), f"run: python {Path(__file__).relative_to(REPOSITORY)}"
-
-
-def test_every_bug_that_interleavings_find_is_named(shared) -> None:
-    text = PAGE.read_text()
-    for plant, kinds in shared("dataset/test_fire_mutants").MUTANTS:
-        assert f"| {plant.__name__.replace('_', ' ')} | code | {', '.join(kinds)} |" in text
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())
+    for file in sorted((REPOSITORY / "tests" / "order").rglob("test_*.py")):
+        for one in ast.walk(ast.parse(file.read_text())):
+            if isinstance(one, ast.FunctionDef) and any(
+                ast.unparse(mark).startswith("given(") for mark in one.decorator_list
+            ):
+                assert f"{file.relative_to(REPOSITORY)}::{one.name}" in named_here

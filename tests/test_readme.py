@@ -16,8 +16,16 @@ TOUR = (ROOT / "docs" / "tour.md").read_text()
 PAGES = (
     "README.md",
     "CONTRIBUTING.md",
+    "docs/code-tour.md",
+    "docs/compare.md",
+    "docs/concepts.md",
+    "docs/cookbook.md",
     "docs/guarantees.md",
+    "docs/index.md",
+    "docs/install.md",
     "docs/tour.md",
+    "docs/training.md",
+    "docs/troubleshooting.md",
     "docs/limits.md",
     "docs/upgrading.md",
 )

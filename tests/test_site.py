@@ -82,7 +82,7 @@ def test_the_lines_of_the_landing_page_print_what_it_says(tmp_path: Path) -> Non
 
 
 MADE_BY_READERS = {"penstock/verbs/fields.py"}
-"""The file that extending-verb.md has its readers write in the tree."""
+"""The file that extending.md has its readers write in the tree."""
 
 
 def test_every_file_that_a_page_names_is_there() -> None:

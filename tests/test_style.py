@@ -20,8 +20,8 @@ PAGES_OF_RECORD = ("docs/upgrading.md", "docs/decisions/")
 
 # fmt: off
 NAMES = {
-    "beside", "found", "given", "gone", "left", "look", "made", "mine", "one", "said", "some", "taken", "told", "wanted",
-    "way",
+    "beside", "found", "given", "gone", "left", "look", "made", "mine", "one", "said", "some", "taken", "told",
+    "wanted", "way",
 }
 # fmt: on
 """Participles and pronouns that name nothing."""

@@ -36,7 +36,7 @@ HEAD = """# Exchange
 
 Made by `{command}` on {machine}. {note}
 
-[Registration](exchange.md), import and export of other formats. Files are in the page cache. Contestants take turns;
+[Registration](formats.md), import and export of other formats. Files are in the page cache. Contestants take turns;
 ratios are within a round. Medians, with range. Buckets answer after 20 ms, from a process that shares the two cores.
 
 | measured | goal | figure | reached |

@@ -150,8 +150,8 @@ def sections_of(text: str) -> list[str]:
 
 README_CORES = 2
 SPEED = """\
-Photos decoded and cropped at random, with nothing set: {rate} samples/s on two cores, {limit} of bare loops and {peer}
-times the fastest peer (`python -m benchmarks.node`). A node of 16 cores, and rows where others are faster:
+Photos decoded and cropped at random, with default settings: {rate} samples/s on two cores, {limit} of bare loops and
+{peer} times the fastest peer (`python -m benchmarks.node`). A node of 16 cores, and rows where others are faster:
 [docs/benchmarks.md](docs/benchmarks.md).
 """
 
@@ -161,7 +161,7 @@ def readme(text: str, summary: str) -> str:
     photos = re.search(
         r"^\| Photos \| ([\d,]+)[^|]*\| ([\d.]+) \|[^|]*\| ([\d.]+) \(", summary, flags=re.MULTILINE
     )
-    section = re.search(r"(?<=\n## Speed\n\n).*?(?=\n## )", text, flags=re.DOTALL)
+    section = re.search(r"(?<=\n\n)Photos decoded and cropped at random, .*?\n(?=\n)", text, flags=re.DOTALL)
     if photos is None or section is None:
         raise ValueError("README.md needs a row of photos with the limit and a peer; give more --seconds")
     rate, limit, peer = photos.groups()

@@ -1,4 +1,4 @@
-"""The walk of docs/extending-dataset.md, typed as it stands: a dataset in a repository of its own, through `dg dev`."""
+"""The walk of docs/extending.md, typed as it stands: a dataset in a repository of its own, through `dg dev`."""
 
 import os
 import re
@@ -20,7 +20,7 @@ from tests.servers.ports import free_port
 
 pytestmark = pytest.mark.server
 REPOSITORY = Path(__file__).resolve().parents[2]
-PAGE = (REPOSITORY / "docs" / "extending-dataset.md").read_text()
+PAGE = (REPOSITORY / "docs" / "extending.md").read_text()
 BLOCKS: dict[str, str] = dict(re.findall(r"^```\w+ (\S+)\n(.*?)^```", PAGE, re.M | re.S))
 PATIENCE_S = 300.0
 

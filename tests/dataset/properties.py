@@ -1,5 +1,4 @@
-"""What must hold of the format, as functions that raise AssertionError: run by the tests, and by test_mutants
-with a planted bug, where each must fail."""
+"""Properties of the format: functions that raise AssertionError."""
 
 import hashlib
 import io
@@ -19,7 +18,7 @@ from loader.dataset.tables.parquet import table_bytes
 from loader.dataset.writing import spill
 from loader.dataset.writing.part_writer import PartWriter, group_chooser, make_sample
 from loader.dataset.writing.run_tables import shards_table
-from loader.errors import Corrupt, DuplicateKey
+from loader.errors import DuplicateKey
 from loader.storage import open_store
 
 _numbers = itertools.count()
@@ -265,16 +264,3 @@ def raised(error, action):
     except error as found:
         return found
     raise AssertionError(f"no {error.__name__} was raised")
-
-
-def a_flipped_byte_is_corrupt():
-    """Reading a field whose bytes changed raises Corrupt."""
-    root = loader.Root(fresh_url())
-    one(root, "k")
-    version = root.open("d")
-    addresses = version.address(np.array([0]), ["cls"])
-    place = addresses[0].fields["cls"]
-    data = bytearray(root.store.get(place.path).data)
-    data[place.offset] ^= 1
-    root.store.put(place.path, bytes(data))
-    raised(Corrupt, lambda: read_fields(root.store, addresses))

@@ -118,7 +118,7 @@ def write_files(folder):
 
 
 def content_digest(samples):
-    """`penstock digest --full`, from what streaming read: after docs/migrating.md and the module's formula alone."""
+    """`penstock digest --full`, from what streaming read: after docs/formats.md and the module's formula alone."""
 
     def hashed(*parts):
         told = b"".join(len(part).to_bytes(8, "little") + part for part in parts)

@@ -1,8 +1,4 @@
-"""What must hold of the order (docs/order.md), as functions that raise AssertionError when it does not.
-
-The property tests run them on many inputs; test_mutants.py runs them on an order with a bug planted in it.
-They look the code up at call time (`lanes.locate`, not `locate`), so that a planted bug is what they meet.
-"""
+"""Properties of the order (docs/order.md): functions that raise AssertionError."""
 
 import itertools
 import json

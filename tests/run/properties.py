@@ -1,7 +1,4 @@
-"""What must hold of the loader (docs/order.md, "What must hold"), as functions that raise AssertionError.
-
-The property tests run them on many inputs; test_mutants.py runs them on a loader with a bug planted in it.
-"""
+"""Properties of the loader (docs/order.md, "What must hold"): functions that raise AssertionError."""
 
 import json
 import struct
@@ -270,23 +267,3 @@ def substitutes_as_quarantined(plan, bad, samples_of):
     for step in range(4):
         assert quarantined.batch_ids(step) == with_substitutes(plan, step, bad)[0]
         assert samples_of(quarantined, step) == quarantined.batch_ids(step)
-
-
-def never_substitutes_what_it_cannot_reach(plan, watched, paths):
-    """A store that does not answer about these shards is an error, and no substitute hides it."""
-
-    def unavailable(key, offset, data):
-        if key in paths:
-            raise loader.errors.Transient("the store does not answer")
-        return data
-
-    watched.change = unavailable
-    with loader.Loader(plan, 0, 1, workers=0, corrupt_budget=1.0, framework="numpy") as batches:
-        try:
-            for _ in range(3):
-                assert not next(batches).substitutions, "unavailable samples were substituted"
-        except loader.errors.Transient:
-            return
-        except loader.errors.Corrupt as error:
-            raise AssertionError("unavailable was taken for corrupt") from error
-    raise AssertionError("samples were delivered that nobody could read")

@@ -166,6 +166,10 @@ def test_a_key_comes_once(properties):
     properties.a_key_is_refused_the_second_time()
 
 
+def test_excluded_keys_are_gone(properties):
+    properties.excluded_keys_are_gone()
+
+
 def test_keys_of_excluded_samples_may_come_again(root, properties):
     version(root, "a", "b")
     root.exclude("d", ["a"], reason="blurred")

@@ -126,6 +126,12 @@ def test_webdataset_reads_it(properties, made):
     assert found == {key: {f.lower(): data for f, data in row.items()} for key, row in made.items()}
 
 
+def test_the_order_of_fields_changes_no_byte(properties):
+    made = {f"k{i}": {"b.bin": b"%d" % i * 99, "a": b"%d" % i} for i in range(12)}
+    backwards = {key: dict(reversed(fields.items())) for key, fields in made.items()}
+    assert properties.shard_of(made)[0] == properties.shard_of(backwards)[0]
+
+
 def test_webdataset_reads_the_file(properties, tmp_path):
     """In a process of its own: webdataset leaves the file open."""
     made = {f"{'long/' * (i * 2)}k{i}": {"cls": b"%d" % i, "a.txt": b"x" * i * 300} for i in range(9)}

@@ -151,6 +151,14 @@ def test_what_was_planned_before_stays_and_states_go_on(properties, reopened):
         properties.ranks_take_one_bucket(made, 25, world_size)
 
 
+def test_another_step_of_a_growth_that_brings_nothing_is_another_past(properties):
+    views = properties.labelled_versions([{"b0": 12, "b1": 10}, {}], [set()])
+    made, early = (properties.grown_buckets_plan(views, [at], {"b0": 3, "b1": 4})[1] for at in (5, 4))
+    assert made.check_state(made.state(7)) == 7
+    with pytest.raises(PlanMismatch, match="grown: "):
+        early.check_state(made.state(7))
+
+
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(legs=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 7)), min_size=1, max_size=6))
 def test_any_stops_resumes_and_world_sizes_give_the_uninterrupted_run(properties, legs):

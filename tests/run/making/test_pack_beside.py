@@ -1,6 +1,5 @@
 """Fields with a value per token, laid out beside the tokens of packed sequences (docs/order.md, "Packing")."""
 
-import inspect
 import itertools
 from itertools import islice
 
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 import loader
 from loader.errors import InvalidPlan
 from loader.order.sources.packing import Packing
-from loader.run.making import packed_slots
 
 FIELD, LABELS, ANSWER, WEIGHT = "tokens.npy", "labels.npy", "answer.npy", "weight.npy"
 BESIDE = {LABELS: -100, ANSWER: False, WEIGHT: 0}
@@ -206,40 +204,3 @@ def test_values_of_more_than_one_dimension_are_refused(memory_root):
             global_batch=1,
             pack=loader.pack(FIELD, 4, beside={LABELS: 0}),
         )
-
-
-real_layout, real_crc = packed_slots.laid_out, packed_slots.sequence_crc
-
-
-def values_of_the_tokens_before(patch):
-    def wrong(packing, pieces, numbers, values):
-        made = real_layout(packing, pieces, numbers, values)
-        return {name: np.roll(one, 1) if name in BESIDE else one for name, one in made.items()}
-
-    patch.setattr(packed_slots, "laid_out", wrong)
-
-
-def digests_of_the_tokens_alone(patch):
-    patch.setattr(
-        packed_slots,
-        "sequence_crc",
-        lambda pieces, numbers, crcs: real_crc(pieces, numbers, {n: of[:1] for n, of in crcs.items()}),
-    )
-
-
-BUGS = {
-    "values stand beside another token": (
-        values_of_the_tokens_before,
-        test_ranks_and_workers_make_the_same_batches,
-    ),
-    "digests of the tokens alone": (digests_of_the_tokens_alone, test_the_delivered_digest_knows_every_field),
-}
-
-
-@pytest.mark.parametrize("bug", BUGS)
-def test_a_planted_bug_is_caught(bug, docs, properties, monkeypatch):
-    plant, check = BUGS[bug]
-    given = {"docs": docs, "properties": properties, "options": {"workers": 0}}
-    plant(monkeypatch)
-    with pytest.raises(AssertionError):
-        check(**{name: given[name] for name in inspect.signature(check).parameters})

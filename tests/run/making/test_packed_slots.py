@@ -1,13 +1,11 @@
 """Packed sequences out of a Loader: every token of every document, laid out as docs/order.md says."""
 
 import functools
-import inspect
 import io
 import itertools
 import json
 import operator
 import pickle
-from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -18,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loader
-from loader.dataset.reading import read_fields
 from loader.dataset.tables.parquet import table_bytes
 from loader.dataset.versions.pack import COLUMNS
 from loader.errors import (
@@ -31,7 +28,6 @@ from loader.errors import (
     TransformFailed,
 )
 from loader.run.ahead.remote_reads import working_set_bytes
-from loader.run.making import packed_slots
 
 FIELD = "tokens.npy"
 PACK = loader.pack(FIELD, 32, pad_id=9)
@@ -481,124 +477,3 @@ def test_a_plan_goes_to_worker_processes(docs):
     assert sent.hash == plan.hash
     with numpy_loader(plan) as one, numpy_loader(sent) as other:
         assert one.batch_at(7).digest == other.batch_at(7).digest
-
-
-def changed(name, change):
-    """A bug in how sequences are laid out: `change(field's array)` of the field whose name ends so."""
-
-    def plant(patch):
-        def wrong(packing, pieces, numbers, tokens):
-            made = real_layout(packing, pieces, numbers, tokens)
-            return {
-                field: change(made, value) if field.endswith(name) else value for field, value in made.items()
-            }
-
-        patch.setattr(packed_slots, "laid_out", wrong)
-
-    return plant
-
-
-real_layout = packed_slots.laid_out
-real_pieces = packed_slots.pieces_of
-
-
-def the_documents_beginning_for_every_piece(patch):
-    def wrong(plan, step, slots, wanted):
-        found = real_pieces(plan, step, slots, wanted)
-        return replace(found, of=replace(found.of, start=np.zeros_like(found.of.start)))
-
-    patch.setattr(packed_slots, "pieces_of", wrong)
-
-
-def quarantine_of_the_sequences_number(patch):
-    """The lists name documents: as if they named sequences."""
-
-    def wrong(plan, step, slots, wanted):
-        found = real_pieces(plan, step, slots, wanted)
-        held = plan.quarantine.holds("docs", step, slots.ordinal[found.slot])
-        return replace(found, held=held)
-
-    patch.setattr(packed_slots, "pieces_of", wrong)
-
-
-def digest_without_masks(patch):
-    real = packed_slots.sequence_crc
-    patch.setattr(
-        packed_slots,
-        "sequence_crc",
-        lambda pieces, numbers, crcs: real(pieces, numbers, {number: [7] for number in numbers}),
-    )
-
-
-def digest_of_documents_in_any_order(patch):
-    real = packed_slots.sequence_crc
-    patch.setattr(
-        packed_slots, "sequence_crc", lambda pieces, numbers, crcs: real(pieces, numbers[::-1], crcs)
-    )
-
-
-def pieces_never_read_alone(patch):
-    patch.setattr(packed_slots.PieceReads, "__call__", lambda self, pieces, addresses, seen: {})
-
-
-def pieces_read_without_a_look_at_their_sums(patch):
-    patch.setattr(read_fields, "crc32c", lambda data: Anything())
-
-
-class Anything:
-    """Equal to every checksum."""
-
-    __hash__ = None
-
-    def __eq__(self, other):
-        return True
-
-
-BUGS = {
-    "positions run on from piece to piece": (
-        changed("position_ids", lambda made, value: np.arange(len(value), dtype=np.int32)),
-        test_a_batch_is_what_its_table_says,
-    ),
-    "first tokens of documents are targets": (
-        changed("loss_mask", lambda made, value: made[f"{FIELD}.segment_ids"] > 0),
-        test_a_batch_is_what_its_table_says,
-    ),
-    "padding is a segment": (
-        changed("segment_ids", lambda made, value: np.maximum(value, 1)),
-        test_a_batch_is_what_its_table_says,
-    ),
-    "padding is nought": (
-        changed("tokens.npy", lambda made, value: np.where(made[f"{FIELD}.segment_ids"] > 0, value, 0)),
-        test_a_batch_is_what_its_table_says,
-    ),
-    "every piece begins at its document's first token": (
-        the_documents_beginning_for_every_piece,
-        test_a_batch_is_what_its_table_says,
-    ),
-    "a quarantine of sequences": (
-        quarantine_of_the_sequences_number,
-        test_quarantined_documents_are_masked_and_not_read,
-    ),
-    "digests do not know what was masked": (
-        digest_without_masks,
-        test_corrupt_documents_are_masked_listed_and_budgeted,
-    ),
-    "digests of pieces in another order": (
-        digest_of_documents_in_any_order,
-        test_the_delivered_digest_is_the_formula,
-    ),
-    "pieces are never read alone": (pieces_never_read_alone, test_pieces_of_long_documents_are_read_alone),
-    "pieces are not held against their sums": (
-        pieces_read_without_a_look_at_their_sums,
-        test_of_a_split_document_only_the_corrupt_piece_is_masked,
-    ),
-}
-
-
-@pytest.mark.parametrize("bug", BUGS)
-def test_a_planted_bug_is_caught(bug, request, monkeypatch):
-    plant, check = BUGS[bug]
-    arguments = {name: request.getfixturevalue(name) for name in inspect.signature(check).parameters}
-    plant(monkeypatch)
-    with pytest.raises((AssertionError, ValueError, Corrupt)):
-        check(**arguments)

@@ -28,11 +28,17 @@ class Terminal:
             await self.pilot.press({" ": "space", "=": "equals_sign", "'": "apostrophe"}.get(letter, letter))
 
     async def settle(self):
-        await self.pilot.pause()
-        await self.app.workers.wait_for_complete()
-        before = None
-        while before != (before := self.text):  # a page may be drawn in two steps
-            await self.pilot.pause(0.02)
+        """Wait until the page is drawn whole: no worker, message or widget pending, and three equal looks."""
+        equal, before = 0, None
+        while equal < 3:
+            await self.pilot.pause(0.01)
+            await self.app.workers.wait_for_complete()
+            widgets = list(self.app.screen.walk_children(with_self=True))
+            pending = self.app.message_queue_size or any(
+                one.message_queue_size or not one.is_mounted for one in widgets
+            )
+            equal = equal + 1 if not pending and self.text == before else 0
+            before = self.text
 
     @property
     def lines(self):

@@ -151,7 +151,9 @@ def test_the_first_page_leads_to_runs_and_versions(look, trained) -> None:
         await terminal.press("u", "down", "down", "down", "enter")
         assert terminal.lines[0].startswith("photos@1: 14 samples")
 
-    look(test, RootPlace())
+    look(
+        test, RootPlace(), size=(80, 40)
+    )  # the cursor in the list scrolls a page that is longer than the screen
 
 
 def test_a_run_leads_to_its_unusual_samples(look) -> None:
@@ -160,7 +162,7 @@ def test_a_run_leads_to_its_unusual_samples(look) -> None:
         await terminal.press("down", "enter")
         assert terminal.lines[0].startswith("one step 1 slot 5: ")
 
-    look(test, RunPlace(run="one"), pictures="none")
+    look(test, RunPlace(run="one"), pictures="none", size=(80, 40))
 
 
 def test_a_version_is_filtered_and_its_sample_opened(look, trained) -> None:

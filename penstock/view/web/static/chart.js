@@ -1,5 +1,5 @@
 // The metrics of a run by step, a chart with an axis of its own for each. A click opens the step under the cursor.
-import uPlot from "./uplot.js";
+/* global uPlot */
 
 const COLOURS = ["#3b82f6", "#f59e0b", "#10b981", "#ec4899", "#8b5cf6", "#ef4444", "#14b8a6", "#a3a3a3"];
 // Of every run; they come last, and not at all where they are zero.

@@ -22,7 +22,7 @@ TIMES = {"files": ("modified_us",)}
 """Columns that tell of the objects themselves, which were written later in a bucket."""
 MOST = defaultdict(lambda: 2, dict.fromkeys(("csv", "rlds", "tfrecord"), 1))
 MOST |= dict.fromkeys(("hf", "lance", "megatron", "parquet"), 3) | {"rosbag": 4}
-"""Format -> how often an object is read that is smaller than a request: docs/exchange.md, Cost."""
+"""Format -> how often an object is read that is smaller than a request: docs/formats.md, Cost."""
 
 
 @pytest.fixture(scope="session")

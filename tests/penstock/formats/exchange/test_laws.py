@@ -1,6 +1,6 @@
 """The laws of exchange, for every format that the registries name, on versions that nobody wrote by hand.
 
-A format joins by its line in a registry. Those below it are what docs/migrating.md calls lost.
+A format joins by its line in a registry. Those below it are what docs/formats.md calls lost.
 """
 
 import io

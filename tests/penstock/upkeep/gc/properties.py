@@ -1,5 +1,4 @@
-"""What must hold of a collector, as functions that raise AssertionError: run by test_collect.py, and by test_mutants.py
-with a planted bug, where each must fail. Hours are those of the collector's clock."""
+"""Properties of a collector: functions that raise AssertionError. Hours are those of the collector's clock."""
 
 import itertools
 

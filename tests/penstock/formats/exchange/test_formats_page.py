@@ -1,0 +1,32 @@
+"""The table of docs/formats.md agrees with the registries."""
+
+import re
+from pathlib import Path
+
+from assets.source_formats import read_formats, walked_formats
+from penstock.formats import FORMATS as WRITTEN
+from penstock.formats import IMPORTERS
+from penstock.formats.registration import FORMATS, TABLES
+from penstock.verbs.register import LEROBOT
+
+PAGE = Path(__file__).parents[4] / "docs" / "formats.md"
+ROW = re.compile(r"^\| (`[a-z`, -]+`) \| (yes )?\| (yes )?\| (yes )?\| (copy, in place|copy) \|", re.M)
+
+
+def test_formats_page_agrees_with_registries():
+    rows = {
+        name: tuple(cells)
+        for names, *cells in ROW.findall(PAGE.read_text())
+        for name in re.findall(r"[a-z-]+", names)
+    }
+    registered, imported = {*FORMATS, *TABLES, LEROBOT}, {*FORMATS, *IMPORTERS}
+    assert imported == {*walked_formats(), *read_formats()}
+    assert rows == {
+        name: (
+            "yes " if name in registered else "",
+            "yes " if name in imported else "",
+            "yes " if name in WRITTEN else "",
+            "copy, in place" if name in walked_formats() else "copy",
+        )
+        for name in registered | imported
+    }

@@ -1,0 +1,102 @@
+"""Which tests run in `make ci`, and which only in `make nightly`: see CONTRIBUTING.md."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+LONG_S = 15
+"""Seconds above which a test runs in nightly only, unless it is named below."""
+# fmt: off
+LONG_IN_CI = {
+    "tests/assets/release/test_bypasses.py::test_a_check_that_is_overwritten_by_hand_opens_nothing":
+        "no way past a gate",
+    "tests/compute/ray/test_ray_jobs.py::test_outcomes_are_the_same_bytes_as_here_and_no_secret_is_anywhere":
+        "Ray",
+    "tests/compute/slurm/test_slurm_jobs.py::test_while_runners_a_node_the_controller_and_who_waits_are_killed":
+        "Slurm",
+    "tests/dagster_project/test_outages.py::test_kills_in_the_middle_lose_and_double_nothing":
+        "outages and kills",
+    "tests/dagster_project/test_pages.py::test_the_catalog_names_every_asset_with_what_it_is":
+        "Dagster's pages",
+    "tests/dagster_project/test_streaming.py::test_what_lands_becomes_trainable_by_itself":
+        "sensors of a daemon",
+    "tests/test_operations_page.py::test_the_story_as_it_is_written":
+        "the walkthrough",
+    "tests/test_readme.py::test_the_tour_runs_as_it_stands_and_twice":
+        "the tour",
+}
+"""At most eight, each with the promise that it alone holds in CI."""
+OF_MANY_CASES = {
+    "tests/penstock/formats/exchange/test_formats_in_buckets.py::test_a_bucket_gives_what_the_folder_gives",
+    "tests/penstock/formats/exchange/test_import.py::test_killed_at_every_write",
+    "tests/penstock/formats/exchange/test_laws.py::test_laws_1_2_and_3_content_leaves_and_comes_back",
+    "tests/run/device/test_device_batches.py::test_batches_on_a_device_are_those_of_the_host",
+    "tests/run/device/test_device_batches.py::test_memory_is_used_again_only_after_its_copy",
+    "tests/run/test_counts.py::test_counts_of_a_batch_stay_below_their_bounds",
+    "tests/run/workers/test_lives.py::test_nothing_is_left",
+    "tests/storage/cloud/s3_direct/test_range_requests.py::test_one_of_many_under_a_fault",
+    "tests/storage/test_conformance.py::TestStores::test_any_sequence_of_verbs_behaves_as_a_dictionary",
+    "tests/view/test_proofs.py::test_each_run_of_a_plan_is_proved_with_the_substitutes_that_it_had",
+    "tests/view/test_settings_proved.py::test_every_setting_is_proved_to_its_tensors",
+    "tests/view/test_web.py::test_all_links_are_relative_and_lead_somewhere",
+}
+"""Tests of many cases, each of a few seconds."""
+# fmt: on
+CI_S = 3600
+"""Bound of the seconds of slow.txt that CI runs. It falls, to 2,000."""
+
+
+def seconds() -> dict[str, float]:
+    """Return slow test -> seconds of all its cases."""
+    lines = (ROOT / "tests/slow.txt").read_text().splitlines()
+    return {test: float(taken) for taken, test in (line.split(" ", 1) for line in lines)}
+
+
+def nightly() -> set[str]:
+    """Return the tests that only nightly runs."""
+    return set((ROOT / "tests/nightly.txt").read_text().splitlines())
+
+
+@cache
+def functions_of(file: str) -> set[str]:
+    """Return the node ids of a file's test functions; those of classes may be inherited, and are left out."""
+    tree = ast.parse((ROOT / file).read_text())
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return {f"{file}::{node.name}" for node in functions if node.name.startswith("test")}
+
+
+def test_named_tests_exist() -> None:
+    named = {test for test in nightly() | LONG_IN_CI.keys() | OF_MANY_CASES if test.count("::") == 1}
+    assert [test for test in sorted(named) if test not in functions_of(test.partition("::")[0])] == []
+
+
+def test_long_tests_run_in_nightly() -> None:
+    long = {test for test, taken in seconds().items() if taken >= LONG_S}
+    assert len(LONG_IN_CI) <= 8
+    assert long - nightly() - LONG_IN_CI.keys() - OF_MANY_CASES == set(), (
+        "make it faster, or name it in tests/nightly.txt"
+    )
+
+
+def test_ci_has_a_bound_of_slow_tests() -> None:
+    assert sum(taken for test, taken in seconds().items() if test not in nightly()) < CI_S
+
+
+def test_every_guarantee_has_a_test_in_ci() -> None:
+    rows = re.findall(r"^\| (.+?) \| (`tests/.+) \|$", (ROOT / "docs/guarantees.md").read_text(), flags=re.M)
+    assert len(rows) > 80
+    bare = [
+        promise
+        for promise, tests in rows
+        if not any(map(_has_ci_test, re.findall(r"`(tests/[^`]+)`", tests)))
+    ]
+    assert bare == []
+
+
+def _has_ci_test(place: str) -> bool:
+    path, _, function = place.partition("::")
+    files = [str(file.relative_to(ROOT)) for file in (ROOT / path).rglob("test_*.py")] or [path]
+    tests = {test for file in files for test in functions_of(file)} - nightly()
+    return f"{path}::{function}" in tests if function else bool(tests)

@@ -39,7 +39,7 @@ class ExportReport:
     objects: int = 0
     """Objects that are in the target now."""
     nbytes: int = 0
-    """Bytes of the values."""
+    """Bytes of these objects."""
     skipped: int = 0
     """Objects that an earlier run had written."""
     lost: list[dict[str, str]] = field(default_factory=list)

@@ -106,7 +106,7 @@ class _Provenance:
 
 
 class _Request(NamedTuple):
-    """Bytes of an object per read."""
+    """A byte range of an object."""
 
     info: ObjectInfo
     offset: int

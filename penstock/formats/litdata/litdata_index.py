@@ -75,7 +75,7 @@ class LitDataChunk(NamedTuple):
 
 
 class LitDataIndex(NamedTuple):
-    """Features, tasks and episodes of a dataset."""
+    """Chunks and leaves of a dataset."""
 
     chunks: Mapping[str, LitDataChunk]
     """Key of an object -> its chunk."""

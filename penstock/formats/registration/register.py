@@ -93,8 +93,7 @@ def register(
     store, columns = open_store(fspath(url), options), Options(key, fields, frozenset(without))
     check_apart(root.url, store.url)
     root.create()
-    newest = root.state.newest(dataset)
-    parent = root.open(newest.id) if newest else None
+    parent = root.open(newest.id) if (newest := root.state.newest(dataset)) else None
     chosen: dict[str, Any] = {"format": format, "without": sorted(set(without)), **selection.to_json()}
     objects, each, listed = _find(store, format, columns, selection, parent)
     if format in TABLES:
@@ -108,9 +107,8 @@ def register(
     if since.fresh:
         version, sealed = _publish(root, dataset, objects, each, store, parent, since, place, chosen)
     elif since.missing and parent is not None:
-        keys = [
-            key for rows in (since.live or {}).values() for key, of in rows.values() if of in since.missing
-        ]
+        live = (pair for rows in (since.live or {}).values() for pair in rows.values())
+        keys = [key for key, of in live if of in since.missing]
         version = publish_exclusions(root, parent.name, keys, "registered again: the object is gone", None)
     for known in sorted(since.places):
         put_place(root.store, known, store.url)

@@ -80,8 +80,8 @@ class JoinedObjects:
         listed = self._now()
         with self._lock:
             if self._readable is None:
-                look = joining_importer(self._format).look_at_complete
-                self._readable = look(self.place, [*listed.infos], self._options)
+                find = joining_importer(self._format).find_complete_objects
+                self._readable = find(self.place, [*listed.infos], self._options)
             return self._readable
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:

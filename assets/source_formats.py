@@ -1,6 +1,6 @@
 """Formats of raw objects whose samples are ingested as they are, without cuts.
 
-The samples of a walked format (`penstock.formats.registration`) are spans of an object. An importer of
+The samples of a walked format (`penstock.formats.REGISTERED`) are spans of an object. An importer of
 `penstock.formats` makes the samples of a read format. A raw object holds all bytes of its samples: they are
 deduplicated, split and taken down by its SHA-256. It may lie in several files (`JOINED`, `joined_objects`).
 
@@ -16,32 +16,33 @@ if TYPE_CHECKING:
     from loader.dataset.columnar.choices import Options
 
 JOINED = frozenset({"lance", "lerobot", "rosbag"})
-"""Formats whose raw objects lie in several files: their importers have `look_at_complete`."""
+"""Formats whose raw objects lie in several files: their importers have `find_complete_objects`."""
 KEYED_BY_PLACE = frozenset({"lance"})
 """Formats whose column of keys, where a source names one, is of the whole place: rows move between its objects."""
 
 
 def walked_formats() -> list[str]:
     """Return the formats whose samples may stay in place."""
-    from penstock.formats.registration import FORMATS
+    from penstock.formats import REGISTERED
 
-    return sorted(FORMATS)
+    return sorted(REGISTERED)
 
 
 def read_formats() -> list[str]:
     """Return the formats whose samples are copied."""
-    from penstock.formats import IMPORTERS
+    from penstock.formats import IMPORTED
 
-    return sorted(IMPORTERS)
+    return sorted(IMPORTED)
 
 
 def companions(format: str) -> re.Pattern[str] | None:
     """Return the names of objects that tell of others, and hold no samples; None where objects stand for themselves."""
     if not format:
         return None
-    from penstock.formats import COMPANIONS
+    from penstock.formats import FORMATS
 
-    return COMPANIONS.get(format)
+    found = FORMATS.get(format)
+    return found.companions if found else None
 
 
 def strangers(format: str) -> tuple[Callable[[str], str], Callable[[str], bool]]:

@@ -11,9 +11,9 @@ from pathlib import Path
 import loader
 from loader.errors import PenstockError
 from loader.storage import open_store
+from penstock.formats import REGISTERED
 from penstock.formats.content_digest import content_digest
 from penstock.formats.importing.importer import NO_OPTIONS, Options
-from penstock.formats.registration import FORMATS as REGISTERED
 from penstock.formats.registration.register import register
 from penstock.formats.run_import import import_place
 

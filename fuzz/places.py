@@ -20,15 +20,13 @@ from pyarrow import ipc
 import loader
 from loader.modalities.video.packet_table import index_packets
 from loader.storage import open_store
-from penstock.formats import FORMATS as WRITTEN
-from penstock.formats import IMPORTERS
-from penstock.formats.registration import FORMATS as REGISTERED
+from penstock.formats import EXPORTED, IMPORTED, REGISTERED
 from penstock.formats.run_export import export
 
 from .log_places import bags, mcap_files
 from .seeds import small_video
 
-PLACE_FORMATS = tuple(sorted({*REGISTERED, *IMPORTERS}))
+PLACE_FORMATS = tuple(sorted({*REGISTERED, *IMPORTED}))
 
 _N = 12
 _ROWS = [
@@ -257,7 +255,7 @@ _SOURCES: Mapping[str, str] = {"lerobot": "episodes", "megatron": "tokens"}
 def unwritten() -> set[str]:
     """Return the formats without a place: none, or the registries have a line that this module lacks."""
     return {
-        name for name in PLACE_FORMATS if name not in _BY_HAND and _WRITTEN_AS.get(name, name) not in WRITTEN
+        name for name in PLACE_FORMATS if name not in _BY_HAND and _WRITTEN_AS.get(name, name) not in EXPORTED
     }
 
 

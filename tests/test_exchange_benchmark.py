@@ -10,8 +10,7 @@ import pytest
 from benchmarks.data import Data, make
 from benchmarks.exchange import formats, places, rows, tables, tars
 from benchmarks.exchange.__main__ import page_of
-from penstock.formats import IMPORTERS
-from penstock.formats.registration import FORMATS
+from penstock.formats import IMPORTED, REGISTERED
 
 
 def test_archives_of_numpy_are_those_of_tarfile(tmp_path: Path) -> None:
@@ -44,7 +43,7 @@ def test_registration_is_measured_end_to_end(tmp_path: Path) -> None:
 
 
 def test_every_format_that_can_be_imported_has_a_place() -> None:
-    assert set(places.MAKERS) == {*FORMATS, *IMPORTERS}
+    assert set(places.MAKERS) == {*REGISTERED, *IMPORTED}
 
 
 def test_a_format_without_its_library_has_a_row_that_says_so(

@@ -1,92 +1,198 @@
-"""Data sets in other people's formats: versions written in them, and read out of them.
+"""Formats of other libraries: registered where they lie, imported by copy, exported. `FORMATS` is the table of them.
 
-A format that is written is a line in `FORMATS`, and a module in `exporters` with the functions of `exporter.Exporter`.
-One that is read and cannot be registered is a line in `IMPORTERS`, and a module in `importers` with the names of
-`importing.importer.Importer`.
+A format is a line in `FORMATS`, and up to three modules, which are loaded on first use:
 
-Equal samples give equal bytes: repeat a killed export to finish it. `tests/penstock/formats/exchange` holds every
-format of the registry to the same laws.
+- `<format>_registered.py`, a `RegisteredFormat` or `RegisteredTables`: the samples are spans of the objects.
+- `<format>_import.py`, an `Importer`: the samples are decoded, and their fields copied.
+- `<format>_export.py`, an `Exporter`. Equal samples give equal bytes: run a killed export again.
+
+`tests/penstock/formats/exchange` holds every line to the same laws.
 """
 
 import re
+from collections.abc import Iterable
 from importlib import import_module
-from typing import cast
+from typing import NamedTuple, Protocol, cast
 
-from loader.errors import InvalidStore
+from loader.dataset.columnar.choices import Options
+from loader.dataset.columnar.partitions import Partitions
+from loader.errors import InvalidRuntime, InvalidStore
+from loader.storage import ObjectInfo, Store
 
 from .exporting.exporter import Exporter
 from .importing.importer import Importer, JoiningImporter
-from .registration import COMPANIONS as OF_REGISTERED
-from .registration import FORMATS as REGISTERED
+from .reading.sample import FoundObjects
+
+
+class Format(NamedTuple):
+    """The modules of a format, and its oddities."""
+
+    registered: str = ""
+    """Module that registers the format; "" if it cannot be registered."""
+    importer: str = ""
+    """Module that imports it; "" for formats that are imported through `registered`."""
+    exporter: str = ""
+    """Module that exports it; "" if it cannot be exported."""
+    companions: re.Pattern[str] | None = None
+    """Names of the objects that describe others and hold no samples; None if each object is read by itself."""
+    is_table: bool = False
+    """True if `registered` is a `RegisteredTables`."""
+    is_partitioned: bool = False
+    """True if folders may name columns: `lang=de/part-0.parquet`."""
+    is_isolated: bool = False
+    """True if a damaged object may crash or hang the format's library: worker processes read the objects."""
+
+
+_INDEXES = re.compile(r"(^|/)index\.json$|/\.penstock/export\.json$")
 
 FORMATS = {
-    "energon": ".archives.to_energon",
-    "files": ".to_files",
-    "lerobot": ".lerobot.to_lerobot",
-    "litdata": ".litdata.to_litdata",
-    "mds": ".mds.to_mds",
-    "megatron": ".to_megatron",
-    "parquet": ".tables.to_parquet",
-    "webdataset": ".archives.to_webdataset",
+    "arrow": Format(
+        registered=".tables.arrow_registered",
+        importer=".tables.arrow_import",
+        is_table=True,
+        is_partitioned=True,
+    ),
+    "csv": Format(importer=".tables.csv_import", is_partitioned=True),
+    "energon": Format(
+        registered=".archives.energon_registered",
+        exporter=".archives.energon_export",
+        companions=re.compile(r"(^|/)\.nv-meta/|\.tar\.idx$"),
+    ),
+    "files": Format(registered=".files_registered", exporter=".files_export"),
+    "hf": Format(
+        registered=".tables.hf_registered",
+        importer=".tables.hf_import",
+        companions=re.compile(r"\.(json|md)$"),
+        is_table=True,
+        is_partitioned=True,
+    ),
+    "json": Format(importer=".tables.json_import", is_partitioned=True),
+    "jsonl": Format(importer=".tables.jsonl_import", is_partitioned=True),
+    "lance": Format(importer=".tables.lance_import", companions=re.compile(r"^(?!data/.*\.lance$)")),
+    # `penstock register lerobot` calls `lerobot_registered` itself: episodes are joined of several files.
+    "lerobot": Format(
+        importer=".lerobot.lerobot_import",
+        exporter=".lerobot.lerobot_export",
+        companions=re.compile(r"^meta/|(?<!\.parquet)$"),
+    ),
+    "litdata": Format(
+        registered=".litdata.litdata_registered",
+        exporter=".litdata.litdata_export",
+        companions=_INDEXES,
+    ),
+    "litdata-compressed": Format(importer=".litdata.litdata_import", companions=_INDEXES),
+    "mcap": Format(importer=".episodes.mcap_import"),
+    "mds": Format(
+        registered=".mds.mds_registered",
+        exporter=".mds.mds_export",
+        companions=_INDEXES,
+    ),
+    "mds-compressed": Format(importer=".mds.mds_import", companions=_INDEXES),
+    "megatron": Format(
+        registered=".megatron_registered",
+        exporter=".megatron_export",
+        companions=re.compile(r"\.idx$"),
+    ),
+    "parquet": Format(
+        registered=".tables.parquet_registered",
+        importer=".tables.parquet_import",
+        exporter=".tables.parquet_export",
+        is_table=True,
+        is_partitioned=True,
+    ),
+    "rlds": Format(importer=".episodes.rlds_import", companions=re.compile(r"\.json$")),
+    "robomimic": Format(importer=".episodes.robomimic_import", is_isolated=True),
+    "rosbag": Format(
+        importer=".episodes.rosbag_import",
+        companions=re.compile(r"(?<!\.bag)(?<!\bmetadata\.yaml)$", re.IGNORECASE),
+    ),
+    "tfrecord": Format(importer=".tables.tfrecord_import", is_partitioned=True),
+    "webdataset": Format(
+        registered=".archives.webdataset_registered",
+        exporter=".archives.webdataset_export",
+    ),
+    "webdataset-compressed": Format(importer=".archives.webdataset_import"),
 }
-"""Format that is written -> its module, which is imported when it is used."""
+"""Name -> its format."""
 
-IMPORTERS = {
-    "arrow": ".tables.arrow",
-    "csv": ".tables.csv_text",
-    "hf": ".tables.hf",
-    "json": ".tables.json_array",
-    "jsonl": ".tables.jsonl",
-    "lance": ".tables.lance",
-    "lerobot": ".lerobot.importer",
-    "litdata-compressed": ".litdata.compressed_chunks",
-    "mcap": ".episodes.mcap_file",
-    "mds-compressed": ".mds.compressed_shards",
-    "parquet": ".tables.parquet",
-    "rlds": ".episodes.rlds",
-    "robomimic": ".episodes.robomimic",
-    "rosbag": ".episodes.rosbag",
-    "tfrecord": ".tables.tfrecord",
-    "webdataset-compressed": ".archives.tar_streams",
-}
-"""Format that is read, and cannot be registered -> its module."""
+REGISTERED = frozenset(name for name, of in FORMATS.items() if of.registered and not of.is_table)
+"""Formats whose samples are spans of the objects; they are imported by copying the spans."""
+TABLES = frozenset(name for name, of in FORMATS.items() if of.is_table)
+"""Formats of tables that can be registered: chunks of an object are decoded."""
+IMPORTED = frozenset(name for name, of in FORMATS.items() if of.importer)
+"""Formats with an importer."""
+EXPORTED = frozenset(name for name, of in FORMATS.items() if of.exporter)
+"""Formats with an exporter."""
 
-COMPANIONS = {
-    **OF_REGISTERED,
-    "hf": re.compile(r"\.(json|md)$"),
-    "lance": re.compile(r"^(?!data/.*\.lance$)"),
-    "lerobot": re.compile(r"^meta/|(?<!\.parquet)$"),
-    "litdata-compressed": OF_REGISTERED["litdata"],
-    "mds-compressed": OF_REGISTERED["mds"],
-    "rlds": re.compile(r"\.json$"),
-    "rosbag": re.compile(r"(?<!\.bag)(?<!\bmetadata\.yaml)$", re.IGNORECASE),
-}
-"""Format whose objects are read with others of the place -> names of these others, which hold no samples."""
 
-PARTITIONED = frozenset({"arrow", "csv", "hf", "json", "jsonl", "parquet", "tfrecord"})
-"""Formats of tables whose folders may name columns: `lang=de/part-0.parquet`."""
+class RegisteredFormat(Protocol):
+    """A module that registers a format."""
 
-ISOLATED = frozenset({"robomimic"})
-"""Formats of `IMPORTERS` whose library a damaged object may kill or hold: worker processes read their objects."""
+    OBJECTS_PER_SHARD: int
+    """Objects that one index describes, at most; 1 for objects with many samples."""
+
+    def find_objects(self, store: Store, infos: list[ObjectInfo]) -> FoundObjects:
+        """Return the listed objects that are of the format. Raises: InvalidStore; Corrupt; StoreError."""
+
+
+class RegisteredTables(Protocol):
+    """A module that registers a format of tables; each object has an index of its own."""
+
+    def find_objects(self, store: Store, infos: list[ObjectInfo], options: Options) -> FoundObjects:
+        """Return the listed objects that are of the format. Raises: InvalidStore; Corrupt; StoreError."""
 
 
 def exporter_named(name: str) -> Exporter:
     """Return the exporter of a format. Raises: InvalidStore for another name."""
-    if name not in FORMATS:
-        raise InvalidStore(f"format {name!r} is not known; accepted: {', '.join(sorted(FORMATS))}")
-    return cast(Exporter, import_module(FORMATS[name], __name__))
+    _check_known(name, EXPORTED)
+    return cast(Exporter, import_module(FORMATS[name].exporter, __name__))
 
 
 def importer_named(name: str) -> Importer | None:
-    """Return the importer of a format; None for one that can be registered. Raises: InvalidStore for another name."""
-    if name in REGISTERED:
-        return None
-    if name not in IMPORTERS:
-        accepted = ", ".join(sorted({*REGISTERED, *IMPORTERS}))
-        raise InvalidStore(f"format {name!r} is not known; accepted: {accepted}")
-    return cast(Importer, import_module(IMPORTERS[name], __name__))
+    """Return the importer of a format; None for one of `REGISTERED`. Raises: InvalidStore for another name."""
+    _check_known(name, REGISTERED | IMPORTED)
+    return None if name in REGISTERED else cast(Importer, import_module(FORMATS[name].importer, __name__))
 
 
 def joining_importer(name: str) -> JoiningImporter:
-    """Return the importer of a format whose objects lie in several files."""
+    """Return the importer of a format whose samples need several files."""
     return cast(JoiningImporter, importer_named(name))
+
+
+def registered_named(name: str) -> RegisteredFormat:
+    """Return the module of one of `REGISTERED`. Raises: InvalidStore for another name."""
+    _check_known(name, REGISTERED)
+    return cast(RegisteredFormat, import_module(FORMATS[name].registered, __name__))
+
+
+def find_registered(
+    name: str,
+    store: Store,
+    infos: list[ObjectInfo],
+    options: Options,
+    texts: Iterable[str] = (),
+) -> tuple[FoundObjects, int]:
+    """Return the objects of a format, and how many of them one index describes, at most.
+
+    texts: columns that the dataset has as text.
+
+    Raises: InvalidStore for a format that cannot be registered; InvalidRuntime for options that it does not take; as
+    `RegisteredFormat.find_objects`.
+    """
+    _check_known(name, REGISTERED | TABLES)
+    if name in TABLES:
+        module = cast(RegisteredTables, import_module(FORMATS[name].registered, __name__))
+        tables = module.find_objects(store, infos, options)
+        partitions = Partitions((info.key for info in tables.infos), options.without, texts)
+        return tables.with_partitions(partitions), 1
+    if options.key is not None or options.fields:
+        raise InvalidRuntime(
+            f"--key and --field are for tables, whose columns they name; {name} has its own keys and fields"
+        )
+    format = registered_named(name)
+    return format.find_objects(store, infos), format.OBJECTS_PER_SHARD
+
+
+def _check_known(name: str, accepted: frozenset[str]) -> None:
+    if name not in accepted:
+        raise InvalidStore(f"format {name!r} is not known; accepted: {', '.join(sorted(accepted))}")

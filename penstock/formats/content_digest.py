@@ -1,11 +1,11 @@
-"""A digest of a version's content, free of order and layout: equal for equal samples, wherever they lie.
+"""Digest of a version's content, independent of order and layout: equal for equal samples.
 
-It is the sum modulo 2**256 of one SHA-256 per field and one per row of metadata, over the live samples. A SHA-256 is of
-its parts, each behind its length (uint64, little-endian):
+It is the sum modulo 2**256 of one SHA-256 per field and one per row of metadata, over the live samples. Each
+SHA-256 hashes its parts, each preceded by its length (uint64, little-endian):
 
 - field: `field`, key, name of the field, nbytes (uint64), CRC-32C (uint32); little-endian
 - field, all bytes read: `payload`, key, name of the field, SHA-256 of the bytes
-- row: `row`, key, JSON of the metadata columns that are not null, names in order. Provenance is no content.
+- row: `row`, key, JSON of the metadata columns that are not null, names in order. Provenance does not count.
 """
 
 import hashlib
@@ -22,33 +22,33 @@ from loader.errors import InvalidRuntime
 
 from ..progress import progress
 from ..units import size
-from .exporting.selection import ADDRESSES, Selection, WorkUnit, select
+from .exporting.selection import ADDRESSES, ExportSelection, WorkUnit, select
 from .unit_threads import in_threads
 
 UNIT_SAMPLES = 16 * ADDRESSES
 
 
 @dataclass(slots=True, kw_only=True)
-class Digested:
+class DigestReport:
     """The result of a digest."""
 
     version: str
-    """Name of the version."""
+    """The version's name."""
     digest: str = ""
-    """`c-` of lengths and checksums, `cf-` of all bytes, and 64 hex digits; "" where samples could not be read."""
+    """`c-` (lengths and checksums) or `cf-` (all bytes), and 64 hex digits; "" if samples could not be read."""
     samples: int = 0
     """Live samples."""
     nbytes: int = 0
-    """Bytes of their fields."""
+    """Total bytes of their fields."""
     failures: list[str] = field(default_factory=list)
     """Errors of the parts that could not be read."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON."""
+        """Return a JSON object."""
         return asdict(self)
 
     def to_text(self) -> str:
-        """Return the lines for people."""
+        """Return the report as lines of text."""
         if self.failures:
             return "\n".join(["no digest", *(f"  failed: {why}" for why in self.failures)])
         return f"{self.digest}  {self.version}: {self.samples} samples, {size(self.nbytes)}"
@@ -62,26 +62,27 @@ class _Sum(NamedTuple):
 
 def content_digest(
     version: Version, *, full: bool = False, without: Collection[str] = (), workers: int = 4
-) -> Digested:
+) -> DigestReport:
     """Return the digest of a version's live samples.
 
-    full: read every byte, and check it; otherwise lengths and checksums of the indexes are believed.
+    full: read and verify every byte; otherwise trust the lengths and checksums of the indexes.
     without: fields and metadata columns to leave out. workers: threads.
 
-    Costs the indexes and the samples table; a row of the table in memory for every sample. Time: O(samples x fields).
+    Costs the indexes and the samples table; a row of the table in memory for every sample. Time: O(samples x
+    fields).
 
-    Raises: InvalidRuntime for registered bytes that nobody has checked, unless `full`; as `select`; StoreError.
+    Raises: InvalidRuntime for registered bytes without checksums, unless `full`; as `select`; StoreError.
     """
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
     provenance = [name for name in version.manifest["columns"] if name in SOURCE_COLUMNS and name != "key"]
     selection = select(version, None, {*without, *provenance})
-    report, total = Digested(version=version.name), 0
-    made = in_threads(_Work(selection, full), selection.by_part(UNIT_SAMPLES), workers, report.failures)
-    for one in progress(made, "digest", lambda one: one.n, selection.n_samples):
-        total += one.total
-        report.samples += one.n
-        report.nbytes += one.nbytes
+    report, total = DigestReport(version=version.name), 0
+    finished = in_threads(_Work(selection, full), selection.by_part(UNIT_SAMPLES), workers, report.failures)
+    for unit_sum in progress(finished, "digest", lambda unit: unit.n, selection.n_samples):
+        total += unit_sum.total
+        report.samples += unit_sum.n
+        report.nbytes += unit_sum.nbytes
     if not report.failures:
         report.digest = f"{'cf' if full else 'c'}-{total % 2**256:064x}"
     return report
@@ -89,9 +90,9 @@ def content_digest(
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """The part of a unit in the digest."""
+    """Digests one unit."""
 
-    selection: Selection
+    selection: ExportSelection
     full: bool
 
     def __call__(self, unit: WorkUnit) -> _Sum:
@@ -112,9 +113,9 @@ class _Work:
     def _checksums(self, unit: WorkUnit) -> Iterator[tuple[bytes, int]]:
         version = self.selection.version
         for start in range(0, len(unit.ordinals), ADDRESSES):
-            some = unit.ordinals[start : start + ADDRESSES]
+            ordinals = unit.ordinals[start : start + ADDRESSES]
             for address, columns in zip(
-                version.address(some, unit.fields), self.selection.rows(some), strict=True
+                version.address(ordinals, unit.fields), self.selection.rows(ordinals), strict=True
             ):
                 key = address.key.encode()
                 for name, at in address.fields.items():
@@ -134,13 +135,13 @@ def _hashed(*parts: bytes) -> bytes:
 
 
 def _row(key: bytes, columns: dict[str, Any]) -> bytes:
-    """Return the hash of a row, also of an empty one: a sample without fields counts."""
+    """Return the hash of a row, even if it is empty: a sample without fields counts."""
     text = json.dumps(columns, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=_plain)
     return _hashed(b"row", key, text.encode("utf-8", "surrogatepass"))
 
 
 def _plain(value: object) -> object:
-    """Return what JSON holds of a column's value that it does not know."""
+    """Return a JSON value for a type that JSON lacks."""
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, timedelta):

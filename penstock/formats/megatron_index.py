@@ -1,6 +1,6 @@
-"""The index of a Megatron dataset, `<prefix>.idx`: where each sequence of `<prefix>.bin` begins, and each document.
+"""Read the index of a Megatron dataset, `<prefix>.idx`: the bounds of sequences and documents in `<prefix>.bin`.
 
-Its writer lays sequences one behind the other, so that lengths and pointers say the same twice, and both are compared.
+Megatron writes sequences contiguously, so lengths and pointers say the same twice; both are compared.
 """
 
 import struct
@@ -18,55 +18,55 @@ from .reading.window import Window
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 HEADER_BYTES = 34
 DTYPES = {1: "u1", 2: "i1", 3: "i2", 4: "i4", 5: "i8", 6: "f8", 7: "f4", 8: "u2"}
-"""Code of a dtype -> our word for it."""
+"""Code of a dtype -> penstock's word for it."""
 MAGIC = b"MMIDIDX\0\0"
 
 
 class Header(NamedTuple):
-    """The beginning of an index, and where its arrays lie."""
+    """Header of an index, and the offsets of its arrays."""
 
     word: str
-    """Word of the dtype."""
+    """Dtype word, such as "u2"."""
     n_sequences: int
     """Number of sequences."""
     n_documents: int
     """Number of documents."""
     has_modes: bool
-    """True where each sequence has a mode."""
+    """True if each sequence has a mode."""
 
     @property
     def pointers(self) -> int:
-        """First byte of the pointers, int64; the lengths, int32, stand in front."""
+        """Offset of the pointers, int64, behind the lengths, int32."""
         return HEADER_BYTES + 4 * self.n_sequences
 
     @property
     def documents(self) -> int:
-        """First byte of the documents' bounds, int64."""
+        """Offset of the documents' bounds, int64."""
         return self.pointers + 8 * self.n_sequences
 
     @property
     def modes(self) -> int:
-        """First byte of the modes, int8."""
+        """Offset of the modes, int8."""
         return self.documents + 8 * (self.n_documents + 1)
 
 
 class Documents(NamedTuple):
-    """Documents that follow one another."""
+    """Consecutive documents."""
 
     first: int
-    """Number of the first."""
+    """Number of the first document."""
     bounds: Int64s
     """int64 [n + 1]: first sequence of each among `lengths`, and the end of the last."""
     edges: Int64s
     """int64 [n + 1]: first byte of each in the object, and the end of the last."""
     lengths: Int64s
-    """int64 [sequences]: values of each sequence."""
+    """int64 [sequences]: number of values in each sequence."""
     modes: Int64s | None
     """int64 [sequences]: mode of each sequence; None without modes."""
 
 
 def documents_in(store: Store, index: ObjectInfo, data: ObjectInfo) -> Iterator[tuple[Header, Documents]]:
-    """Yield the documents of an index, at most `RUN_SAMPLES` at once. data: of the `.bin`, which is not read.
+    """Yield the documents of an index, at most `RUN_SAMPLES` at a time. data: the `.bin`, which is not read.
 
     Raises: Corrupt with the byte of the index; Changed; StoreError.
     """
@@ -129,7 +129,7 @@ def _documents(windows: list[Window], name: str, nbytes: int) -> Iterator[tuple[
 
 
 def _header(window: Window) -> Header:
-    """Return the beginning of an index. Raises: Corrupt."""
+    """Return the beginning of an index."""
     data = window.read(0, HEADER_BYTES)
     if data[: len(MAGIC)] != MAGIC[: len(data)] or not data:
         raise _corrupt(window, 0, "it is no index of Megatron: it does not begin with MMIDIDX")

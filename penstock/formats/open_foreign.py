@@ -1,4 +1,4 @@
-"""A place of another format as a version, without a root of one's own: it is registered in a folder of caches."""
+"""Open a place of another format as a version; the index is in a cache folder of this machine."""
 
 import fcntl
 import hashlib
@@ -31,24 +31,22 @@ def open_foreign(
     fields: Mapping[str, str] = NO_METADATA,
     folder: str | PathLike[str] = FOLDER,
 ) -> Version:
-    """Return the newest version of the samples at a URL, which stay where they lie: registered here where that is due.
+    """Return the newest version of the samples at a URL, which stay there. It is registered here if necessary.
 
-    The same place has the same version on every machine. Processes of one machine wait for the first of them. Each call
-    lists the place; new and changed objects make a new version.
+    The same place has the same version on every machine. Processes of one machine wait for the first of them.
+    Each call lists the place; new and changed objects make a new version.
 
-    format: as `penstock register` takes it, such as "webdataset" or "mds".
-    name: name of the dataset, from which the version's id and the order follow. None for a name that the format, the
-    URL and the options give: name it where the place may move.
+    format: a format of `penstock register`, such as "webdataset" or "mds".
+    name: name of the dataset, from which the version's id and the order follow. None derives it from the
+    format, the URL and the options: set it if the place may move.
     options, without, key, fields: as for `register`.
-    folder: folder of the root with the index. It may be deleted.
+    folder: folder of the root with the index. You may delete it.
 
     Raises: as `register`; OSError for a folder that cannot be written.
     """
     if name is None:
-        said = [open_store(fspath(url), options).url, sorted(set(without)), key, dict(fields)]
-        name = (
-            f"{format}-{hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:_NAME_DIGITS]}"
-        )
+        inputs = [open_store(fspath(url), options).url, sorted(set(without)), key, dict(fields)]
+        name = f"{format}-{hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:_NAME_DIGITS]}"
     base = Path(folder).expanduser()
     base.mkdir(parents=True, exist_ok=True)
     with _alone(base / "register.lock"):
@@ -60,7 +58,7 @@ def open_foreign(
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Wait until no other process is inside."""
+    """Wait until no other process is in the block."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

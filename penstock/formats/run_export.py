@@ -1,4 +1,4 @@
-"""A version written in another format, in work units, so that a killed export is finished by doing it again."""
+"""Export a version in another format, unit by unit: a killed export is finished by running it again."""
 
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
@@ -14,16 +14,16 @@ from . import exporter_named
 from .exporting.export_journal import ExportJournal
 from .exporting.exporter import Exporter, Loss, refuse
 from .exporting.outbox import Outbox
-from .exporting.selection import Selection, WorkUnit, select
-from .objects_as_registered import note_of, registered_objects
+from .exporting.selection import ExportSelection, WorkUnit, select
 from .unit_threads import in_threads
+from .verbatim_export import note_of, registered_objects
 
 WORKERS = 4
-"""Units that are written at once, unless told otherwise."""
+"""Units that are written at the same time, by default."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Exported:
+class ExportReport:
     """The result of an export."""
 
     format: str
@@ -31,28 +31,28 @@ class Exported:
     url: str
     """URL of the target."""
     version: str
-    """Name of the version."""
+    """The version's name."""
     id: str
-    """Id of the version."""
+    """The version's id."""
     samples: int = 0
     """Samples that are in the target now."""
     objects: int = 0
     """Objects that are in the target now."""
     nbytes: int = 0
-    """Their bytes."""
+    """Bytes of these objects."""
     skipped: int = 0
-    """Objects of them that an earlier run had written."""
+    """Objects that an earlier run had written."""
     lost: list[dict[str, str]] = field(default_factory=list)
     """Fields and columns that the format could not hold: name and why."""
     failures: list[str] = field(default_factory=list)
     """Errors of units that could not be written."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON."""
+        """Return a JSON object."""
         return asdict(self)
 
     def to_text(self) -> str:
-        """Return the lines for people."""
+        """Return the report as lines of text."""
         lines = [
             f"{self.version}  {self.id}",
             f"{self.url}: {self.samples} samples as {self.format} in {self.objects} objects ({size(self.nbytes)}), "
@@ -80,19 +80,19 @@ def export(
     without: Collection[str] = (),
     lossy: bool = False,
     workers: int = WORKERS,
-) -> Exported:
-    """Write the live samples of a version into an empty store, or go on with the same export.
+) -> ExportReport:
+    """Write the live samples of a version into an empty store, or continue the same export.
 
     where: SQL expression that is true for the samples to export. without: fields and columns to leave out.
-    lossy: leave out what the format cannot hold, which is refused otherwise.
+    lossy: True leaves out what the format cannot hold; otherwise it is an error.
     workers: threads, each with a unit of its own.
 
-    Registered objects whose samples are all exported leave as they came, to their own format. A unit that fails is
-    told, and the others go on. Memory: 32 MiB, or one larger field, per thread; a row of the samples table for every
-    sample.
+    If the format is the one that was registered, objects whose samples are all exported are copied unchanged.
+    The report names units that fail; the others go on. Memory: 32 MiB, or one larger field, per thread; a row
+    of the samples table per sample.
 
-    Raises: LossyExport; Conflict where the target holds other things; InvalidRuntime; InvalidStore for a format that is
-    not known; as `select`; StoreError.
+    Raises: LossyExport; Conflict for a target with other objects; InvalidRuntime; InvalidStore for an unknown
+    format; as `select`; StoreError.
     """
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
@@ -102,15 +102,15 @@ def export(
     losses = exporter.losses(selection)
     if not lossy:
         refuse(format, version.name, losses)
-    report = Exported(format=format, url=store.url, version=version.name, id=version.id)
+    report = ExportReport(format=format, url=store.url, version=version.name, id=version.id)
     report.lost = [loss._asdict() for loss in losses]
-    told = _identity(version, format, where, without, losses)
-    # Units that write are other units: neither goes on with an export that the other began.
-    journal = ExportJournal(store, told | ({"copied": True} if registered else {}))
+    identity = _identity(version, format, where, without, losses)
+    # Copied and written exports have different units: neither continues the other.
+    journal = ExportJournal(store, identity | ({"copied": True} if registered else {}))
     units, facts = exporter.units(selection), dict[int, dict[str, Any]]()
     work = _Work(exporter, selection, store, journal)
-    made = in_threads(work, units, workers, report.failures)
-    for done in progress(made, "export", lambda one: len(one.unit.ordinals), selection.n_samples):
+    finished = in_threads(work, units, workers, report.failures)
+    for done in progress(finished, "export", lambda written: len(written.unit.ordinals), selection.n_samples):
         facts[done.unit.number] = done.note["facts"]
         _count(report, done.note["objects"], done.was_there)
         report.samples += len(done.unit.ordinals)
@@ -121,16 +121,16 @@ def export(
         summary = _summary(selection, report, outbox)
         note = (
             note_of(version) if registered else summary
-        )  # of registered objects that were an export of ours before
+        )  # registered objects may be an earlier export of penstock
         journal.finish({**summary, **(note or {})}, is_ours=note is not None)
     return report
 
 
 class _Work:
-    """Writes one unit, or finds that it is there."""
+    """Writes one unit, unless it exists."""
 
     def __init__(
-        self, exporter: Exporter, selection: Selection, store: Store, journal: ExportJournal
+        self, exporter: Exporter, selection: ExportSelection, store: Store, journal: ExportJournal
     ) -> None:
         self._exporter, self._selection, self._store, self._journal = exporter, selection, store, journal
 
@@ -158,10 +158,10 @@ def _identity(
     }
 
 
-def _summary(selection: Selection, report: Exported, outbox: Outbox) -> dict[str, Any]:
+def _summary(selection: ExportSelection, report: ExportReport, outbox: Outbox) -> dict[str, Any]:
     return {
         "columns": selection.columns,
-        "facts": {name: told for name, told in selection.version.facts.items() if name in selection.fields},
+        "facts": {name: fact for name, fact in selection.version.facts.items() if name in selection.fields},
         "fields": list(selection.fields),
         "n_samples": report.samples,
         "n_objects": report.objects,
@@ -170,7 +170,7 @@ def _summary(selection: Selection, report: Exported, outbox: Outbox) -> dict[str
     }
 
 
-def _count(report: Exported, objects: list[dict[str, Any]], was_there: bool) -> None:
+def _count(report: ExportReport, objects: list[dict[str, Any]], was_there: bool) -> None:
     report.objects += len(objects)
     report.nbytes += sum(one["nbytes"] for one in objects)
     report.skipped += len(objects) if was_there else 0

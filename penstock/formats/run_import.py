@@ -1,8 +1,8 @@
-"""A version with bytes of its own from another format, in work units: a killed import is finished by doing it again.
+"""Import a version from another format, in work units: a killed import is finished by running it again.
 
-A format of `penstock.formats.registration` is walked as at registration, while its bytes are copied. An importer reads
-the objects of the others. The version's id follows from the dataset's name, the options, and the objects' keys,
-sizes and change tokens.
+Formats of `penstock.formats.REGISTERED` are walked as for registration, and their bytes copied. An importer
+decodes the others. The version's id follows from the dataset's name, the options, and the objects' keys, sizes
+and change tokens.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,82 +31,82 @@ from loader.storage.refusals import Refusals
 
 from ..class_names import class_names_of
 from ..progress import progress
-from . import ISOLATED, PARTITIONED, importer_named
+from . import FORMATS, importer_named, registered_named
 from .importing.importer import NO_OPTIONS, Importer, Options, Readable, check_options
 from .importing.in_workers import in_workers
 from .importing.read_units import UnitReader, check_unique, read_units, settled
 from .importing.span_blocks import blocks_of
 from .importing.spilled import SpilledUnit, spilled
-from .importing.unit_writer import FOLDER, RENAMED, Unit, UnitWriter, Written, delete_units, in_order
+from .importing.unit_writer import FOLDER, RENAMED, Unit, UnitWriter, WrittenUnit, delete_units, in_order
 from .importing.walk import UnitsAhead, Walk
-from .reading.sample import Found
-from .registration import format_named
+from .reading.sample import FoundObjects
 from .registration.earlier import Difference, imported_difference
 from .registration.groups import group_guessed
 from .registration.register import check_apart, transaction
-from .registration.selection import EVERYTHING, Listed, Selection, list_selected
+from .registration.selection import EVERYTHING, ListedObjects, Selection, list_selected
 from .registration.shard_rows import shards_of
 from .unit_threads import in_threads
 
 _ENDINGS = {"json": ".json", "jsonl": ".jsonl"}
-"""Formats of text that are taken for one another -> ending of their objects' names."""
+"""Text formats that users confuse -> ending of their objects' names."""
 WORKERS = 8
-"""Units that are copied at once, unless told otherwise: half of them wait for the disk."""
+"""Units that are copied at the same time, by default: half of them wait for the disk."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Imported:
+class ImportReport:
     """The result of an import."""
 
     name: str = ""
-    """Name of the version; empty where there is none because of failures."""
+    """Name of the version; "" after failures."""
     id: str = ""
-    """Id of the version."""
+    """The version's id."""
     samples: int = 0
     """Samples of the version."""
     new: int = 0
     """Objects that no earlier version had."""
     replaced: int = 0
-    """Objects that were written again since: their earlier samples are left out."""
+    """Objects that changed since; their earlier samples are excluded."""
     same: int = 0
-    """Objects that are as they were."""
+    """Number of unchanged objects."""
     others: int = 0
-    """Objects of the place that are not of the format, or not selected."""
+    """Objects that are of another format or not selected."""
     refusals: Refusals = field(default_factory=Refusals)
-    """Objects that the listing of the place could not hand out."""
+    """Objects that the listing could not return."""
     nbytes: int = 0
-    """Bytes of fields that were copied."""
+    """Bytes of fields copied."""
     skipped: int = 0
     """Parts that an earlier run had written."""
     left_out: list[str] = field(default_factory=list)
-    """Features of the place that are not read yet: text over time."""
+    """Features of the place that penstock does not read yet: text over time."""
     notes: list[str] = field(default_factory=list)
-    """Notes on values of JSON documents that became no column."""
+    """Warnings about values of JSON documents that became no column."""
     failures: list[str] = field(default_factory=list)
     """Errors of objects and parts that could not be read or written."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON."""
+        """Return a JSON object."""
         return asdict(self)
 
     def to_text(self) -> str:
-        """Return the lines for people."""
-        objects = f"objects: {self.new} new, {self.replaced} written again, {self.same} as before; {self.others} others"
+        """Return the report as lines of text."""
+        objects = f"objects: {self.new} new, {self.replaced} changed, {self.same} unchanged"
+        objects += f"; {self.others} others ignored"
         refused = self.refusals.lines()
         if self.failures:
-            told = [f"  failed: {why}" for why in self.failures]
+            failed = [f"  failed: {why}" for why in self.failures]
             return "\n".join(
                 [
-                    *told,
+                    *failed,
                     *refused,
                     objects,
-                    "there is no version: repair or move these, and run the command again",
+                    "nothing was published: repair or move these objects, then run the command again",
                 ]
             )
-        made = [f"{self.name}  {self.id}", f"{self.samples} samples with bytes of their own"]
+        lines = [f"{self.name}  {self.id}", f"{self.samples} samples with bytes of their own"]
         if self.left_out:
             refused.append(f"left out, as text over time is not read yet: {', '.join(self.left_out)}")
-        return "\n".join([*made, f"{objects} were left alone", *refused, *self.notes])
+        return "\n".join([*lines, f"{objects}", *refused, *self.notes])
 
 
 def import_place(
@@ -120,21 +120,21 @@ def import_place(
     workers: int = WORKERS,
     shard_bytes: int = DEFAULT_SHARD_BYTES,
     selection: Selection = EVERYTHING,
-) -> Imported:
-    """Publish a version with copies of the samples of a place, or the next one with those of its new objects.
+) -> ImportReport:
+    """Publish a version with copies of the samples of a place, or the next version with its new objects.
 
-    Samples of objects that were written again take the place of the earlier ones. Objects that are gone change nothing.
+    Samples of changed objects replace the earlier ones. Removed objects change nothing.
 
-    options: Column of the keys, columns that become fields, fields and columns that are left out.
-    shuffle: Lay the samples in the order of their keys' hashes. None does it where a file is a sample.
-    workers: Threads, each with a part of its own.
-    selection: Objects that are looked at.
+    options: column of the keys, columns that become fields, fields and columns to leave out.
+    shuffle: True orders the samples by their keys' hashes. None does so if each file is a sample.
+    workers: threads, each with a part of its own.
+    selection: objects to import.
 
-    What fails is named, the rest goes on, and no version is published. Memory: of a format that can be registered some
-    1 KB per sample, of others their keys; 8 MiB or one larger sample per thread.
+    The report names failures; the rest goes on, and no version is published. Memory: about 1 KB per sample of a
+    registered format, else the keys; 8 MiB or one larger sample per thread.
 
-    Raises: InvalidStore; InvalidRuntime; Conflict where the dataset is not of this place, or somebody published
-    meanwhile; EmptyVersion; FieldMismatch; StoreError.
+    Raises: InvalidStore; InvalidRuntime; Conflict if the dataset is of another place, or changed meanwhile;
+    EmptyVersion; FieldMismatch; StoreError.
     """
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
@@ -145,65 +145,62 @@ def import_place(
     root.create()
     parent = root.open(newest.id) if (newest := root.state.newest(dataset)) else None
     listed = list_selected(store, format, selection)
-    found = _look(format, importer, store, listed, options, parent)
-    since = imported_difference(parent, store, found.infos)
+    objects = _find_objects(format, importer, store, listed, options, parent)
+    since = imported_difference(parent, store, objects.infos)
     new, replaced = len(since.fresh) - len(since.replaced), len(since.replaced)
-    report = Imported(new=new, replaced=replaced, same=since.same, others=listed.n - len(found.infos))
-    report.refusals, report.failures = listed.refusals, [*found.lacking]
-    report.left_out += getattr(found, "left_out", ())
+    report = ImportReport(new=new, replaced=replaced, same=since.same, others=listed.n - len(objects.infos))
+    report.refusals, report.failures = listed.refusals, [*objects.lacking]
+    report.left_out += getattr(objects, "left_out", ())
     version = parent
     if since.fresh:
         chosen = _chosen(format, importer, options, shuffle, shard_bytes) | selection.to_json()
         work = _Import(root, dataset, store, parent, since, chosen, workers, report)
-        if isinstance(found, Found):
-            version = work.of_spans(found)
-        elif importer is not None and format in ISOLATED:
-            with in_workers(found, importer.look, store, options, workers) as isolated:
+        if isinstance(objects, FoundObjects):
+            version = work.of_spans(objects)
+        elif importer is not None and FORMATS[format].is_isolated:
+            with in_workers(objects, importer.find_objects, store, options, workers) as isolated:
                 version = work.of_samples(isolated, options)
         else:
-            version = work.of_samples(found, options)
+            version = work.of_samples(objects, options)
     if version is not None and not report.failures:
         report.name, report.id, report.samples = version.name, version.id, len(version)
     return report
 
 
-def _look(
+def _find_objects(
     format: str,
     importer: Importer | None,
     store: Store,
-    listed: Listed,
+    listed: ListedObjects,
     options: Options,
     parent: Version | None,
-) -> Found | Readable:
-    """Return the objects of the format, and their reader; of tables with the columns of their folders.
-
-    Raises: EmptyVersion; as `Format.look`.
-    """
-    found: Found | Readable
+) -> FoundObjects | Readable:
+    """Return the objects of the format, and their reader; for tables with the columns of their folders."""
+    objects: FoundObjects | Readable
     if importer is None:
-        found = format_named(format).look(store, listed.infos)
+        objects = registered_named(format).find_objects(store, listed.infos)
     else:
-        found = importer.look(store, listed.infos, options)
-        if format in PARTITIONED:
+        objects = importer.find_objects(store, listed.infos, options)
+        if FORMATS[format].is_partitioned:
             texts = text_columns(parent.manifest["columns"]) if parent else ()
-            keys = (info.key for info in found.infos)
-            found = found.with_partitions(Partitions(keys, options.without, texts))
-    if not found.infos and not found.lacking:
+            keys = (info.key for info in objects.infos)
+            objects = objects.with_partitions(Partitions(keys, options.without, texts))
+    if not objects.infos and not objects.lacking:
         why = f"{listed.why_none(store.url, format)}; nothing was imported"
         for other, ending in _ENDINGS.items():
             is_there = any(info.key.lower().endswith(ending) for info in listed.infos)
             if format in _ENDINGS and other != format and is_there:
                 why += f": penstock import {other} reads its objects *{ending}"
         raise EmptyVersion(why)
-    return found
+    return objects
 
 
 def _chosen(
     format: str, importer: Importer | None, options: Options, shuffle: bool | None, shard_bytes: int
 ) -> dict[str, Any]:
-    """Return the choices that the version's id follows from, as plain JSON."""
+    """Return the options that the version's id follows from, as a JSON object."""
     if shuffle is None:
-        shuffle = importer is None and format_named(format).OBJECTS_PER_SHARD > 1
+        shuffle = importer is None and registered_named(format).OBJECTS_PER_SHARD > 1
     chosen: dict[str, Any] = {
         "format": format,
         "without": sorted(options.without),
@@ -226,46 +223,45 @@ class _Import:
     since: Difference
     chosen: dict[str, Any]
     workers: int
-    report: Imported
+    report: ImportReport
 
     @property
     def groups(self) -> Mapping[str, Mapping[str, Any]]:
-        """Groups that the dataset has."""
         return self.parent.manifest["groups"] if self.parent else {}
 
-    def of_spans(self, found: Found) -> Version | None:
-        """Copy bytes that are spans of objects. Return None where something failed."""
-        shards = shards_of(self.since.fresh, format_named(self.chosen["format"]).OBJECTS_PER_SHARD)
+    def of_spans(self, objects: FoundObjects) -> Version | None:
+        """Copy bytes that are spans of objects. Return None after failures."""
+        shards = shards_of(self.since.fresh, registered_named(self.chosen["format"]).OBJECTS_PER_SHARD)
         blocks = partial(blocks_of, self.store)
         columns = self.parent.manifest["columns"] if self.parent else {}
-        found = found.reading(self.chosen["without"])
-        with Walk(found, shards, self.chosen["without"], self.since, self.groups, columns) as walk:
+        objects = objects.reading(self.chosen["without"])
+        with Walk(objects, shards, self.chosen["without"], self.since, self.groups, columns) as walk:
             ahead = UnitsAhead(walk, self.groups, self.chosen["shard_bytes"])
             units = iter(() if self.chosen["shuffle"] else ahead)
-            first = [*islice(units, 1)]  # a transaction is begun where there are samples
+            first = [*islice(units, 1)]  # only samples begin a transaction
             if not first and (walk.failed() or not walk.walked):
                 self.report.failures += walk.failed()
                 return self._publish("", [])
             txn = self._begin()
             with self.root.heartbeat(txn):
                 if self.chosen["shuffle"]:
-                    some, group_of = walk.shuffled(self.chosen["shard_bytes"]), walk.layout.group_of
-                    written = self._write(txn, some, blocks, group_of.__getitem__)
-                    return self._publish(txn, written, members=found.members)
+                    shuffled, group_of = walk.shuffled(self.chosen["shard_bytes"]), walk.layout.group_of
+                    written = self._write(txn, shuffled, blocks, group_of.__getitem__)
+                    return self._publish(txn, written, members=objects.members)
                 written = self._write(txn, chain(first, units), blocks, ahead.group_of, walk.nbytes)
                 self.report.failures += walk.failed()
                 if not self.report.failures:
                     written += self._write(txn, ahead.others(), blocks, walk.layout.group_of.__getitem__)
-                return self._publish(txn, in_order(written), members=found.members)
+                return self._publish(txn, in_order(written), members=objects.members)
 
     def of_samples(self, readable: Readable, options: Options) -> Version | None:
-        """Write samples that an importer makes. Return None where something failed."""
+        """Write decoded samples. Return None after failures."""
         failures = self.report.failures
         self._check_labels(readable.labels)
         units = read_units(readable, self.since.fresh, self.chosen["shard_bytes"], failures)
         if not units and not failures:
             raise self._empty()
-        self._check_columns(readable)  # of tables whose footers tell: before anything is copied
+        self._check_columns(readable)  # tables tell their columns in footers: fail before anything is copied
         reader = UnitReader(self.store, readable, options, self.since.keys, failures)
         txn, of_json = self._begin(), readable.members is not None
         with self.root.heartbeat(txn):
@@ -300,11 +296,11 @@ class _Import:
             readable.columns.check_known(fields, self.parent.name)
 
     def _check_labels(self, labels: Sequence[str] | None) -> None:
-        """Raise Conflict for other class names than the dataset's: the numbers of its samples would mean others."""
+        """Raise Conflict for other class names than the dataset's: its numbers would mean other classes."""
         before = class_names_of(self.parent) if self.parent else None
         if labels is not None and before is not None and list(labels) != before:
             raise Conflict(
-                f"class names of {self.parent.name if self.parent else ''} are {before}, and those of {self.store.url} "
+                f"class names of {self.parent.name if self.parent else ''} are {before}, and {self.store.url} has "
                 f"{list(labels)}; choose another name"
             )
 
@@ -320,35 +316,35 @@ class _Import:
         group_of: Callable[[str], str],
         size: int | None = None,
         any_values: bool = False,
-    ) -> list[Written[Unit]]:
-        """Return the parts of the units, in the units' order, without those that failed.
+    ) -> list[WrittenUnit[Unit]]:
+        """Return the parts of the units, in order, without failed units.
 
-        size: sum of the units' sizes, where they are not there yet. any_values: as `UnitWriter` takes it.
+        size: sum of the units' sizes, if they are not known yet. any_values: as `UnitWriter` takes it.
         """
-        done = list[Written[Unit]]()
+        done = list[WrittenUnit[Unit]]()
         if size is None:
             units = [*units]
             size = sum(unit.size for unit in units)
         writer = UnitWriter(
             self.root.store, txn, samples, group_of, self.chosen["shard_bytes"], any_values=any_values
         )
-        made = in_threads(writer, units, self.workers, self.report.failures)
-        for one in progress(made, "import", lambda one: one.unit.size, size):
-            done.append(one)
-            self.report.nbytes += one.nbytes
-            self.report.skipped += one.skipped
+        finished = in_threads(writer, units, self.workers, self.report.failures)
+        for written in progress(finished, "import", lambda written: written.unit.size, size):
+            done.append(written)
+            self.report.nbytes += written.nbytes
+            self.report.skipped += written.skipped
         return in_order(done)
 
     def _publish(
         self,
         txn: str,
-        written: Sequence[Written[Any]],
+        written: Sequence[WrittenUnit[Any]],
         readable: Readable | None = None,
         members: JsonMembers | None = None,
     ) -> Version | None:
-        """Publish the parts; return None where something failed. Raises: EmptyVersion without parts; StoreError.
+        """Publish the parts; return None after failures.
 
-        members: Of JSON documents, whose columns agree once all are read.
+        members: of JSON documents, whose columns agree once all are read.
         """
         self.report.failures.sort()
         parts = [part for unit in written for part in unit.parts]
@@ -378,12 +374,12 @@ class _Import:
         )
 
     def _agreed(self, parts: Sequence[Part], members: JsonMembers) -> list[pa.Table]:
-        """Return the samples table of each part, with columns as all samples and the dataset have them."""
+        """Return the samples table of each part, with columns that all samples and the dataset share."""
         tables = part_tables(self.root.store, parts)
         types = members.agreed(tables, self.parent.manifest["columns"] if self.parent else {})
-        made = [members.as_agreed(table, types) for table in tables]
+        tables_agreed = [members.as_agreed(table, types) for table in tables]
         self.report.notes += members.lines()
-        return made
+        return tables_agreed
 
     def _empty(self) -> EmptyVersion:
         return EmptyVersion(

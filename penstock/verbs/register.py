@@ -12,7 +12,7 @@ from .table_arguments import episodes_argument, fields_of, selection_arguments, 
 from .verb import Answer, Verb
 
 if TYPE_CHECKING:
-    from ..formats.registration.register import Registered
+    from ..formats.registration.register import RegistrationReport
 
 LEROBOT = "lerobot"
 """The format whose numbers and texts are copied, and whose videos stay."""
@@ -48,7 +48,9 @@ def run(arguments: Namespace) -> Answer:
 
     done = _registered(arguments)
     version = done.version
-    counts = {name: getattr(done, name) for name in ("new", "replaced", "gone", "same", "others")}
+    counts = {name: getattr(done, name) for name in ("new", "replaced", "same", "others")} | {
+        "gone": done.missing
+    }
     body = {
         "name": version.name,
         "id": version.id,
@@ -62,8 +64,8 @@ def run(arguments: Namespace) -> Answer:
     lines = [
         f"{version.name}  {version.id}",
         f"{len(version)} samples with {', '.join(version.fields)}, whose {stay} stay at {arguments.url}",
-        f"{what}: {done.new} new, {done.replaced} written again, {done.gone} gone, {done.same} as before; "
-        f"{done.others} others were left alone",
+        f"{what}: {done.new} new, {done.replaced} changed, {done.missing} removed, {done.same} unchanged; "
+        f"{done.others} others ignored",
         *done.refusals.lines(),
         *done.notes,
     ]
@@ -73,15 +75,15 @@ def run(arguments: Namespace) -> Answer:
     if done.sealed:
         body["sealed"] = done.sealed
         lines.append(f"{done.sealed} new shards were read through, and are sealed")
-    if told := chunks_of(version):
-        body |= told.to_json()
-        lines.append(told.to_text())
+    if chunks := chunks_of(version):
+        body |= chunks.to_json()
+        lines.append(chunks.to_text())
     return body, "\n".join(lines), 0
 
 
-def _registered(arguments: Namespace) -> "Registered":
+def _registered(arguments: Namespace) -> "RegistrationReport":
     """Register the place. Raises: InvalidRuntime; InvalidStore; as `register` and `register_lerobot`."""
-    from ..formats.registration import FORMATS, TABLES
+    from ..formats import REGISTERED, TABLES
     from ..formats.registration.register import register
 
     root, format, selection = loader.Root(arguments.root), arguments.format, selection_of(arguments)
@@ -90,7 +92,7 @@ def _registered(arguments: Namespace) -> "Registered":
 
         raise InvalidRuntime(EPISODES_OF)
     if format == LEROBOT:
-        from ..formats.lerobot.registered_videos import register_lerobot
+        from ..formats.lerobot.lerobot_registered import register_lerobot
 
         if arguments.key or arguments.field:
             raise InvalidRuntime(f"--key and --field are for tables; {format} has its own keys and fields")
@@ -102,8 +104,8 @@ def _registered(arguments: Namespace) -> "Registered":
             selection=selection,
             episodes=arguments.episodes,
         )
-    if format not in FORMATS and format not in TABLES:
-        accepted = ", ".join(sorted([LEROBOT, *FORMATS, *TABLES]))
+    if format not in REGISTERED | TABLES:
+        accepted = ", ".join(sorted([LEROBOT, *REGISTERED, *TABLES]))
         raise InvalidStore(f"format {format!r} cannot be registered; accepted: {accepted}")
     return register(
         root,

@@ -12,7 +12,7 @@ from fuzz.campaign import campaign
 from fuzz.place_case import PlaceCase, run_place_case
 from fuzz.places import PLACE_FORMATS, unwritten, write_places
 from loader.storage import Store
-from penstock.formats.run_import import Imported, import_place
+from penstock.formats.run_import import ImportReport, import_place
 
 
 @pytest.fixture(scope="module")
@@ -48,14 +48,14 @@ def test_broken_promises_are_told(places: tuple[str, ...], monkeypatch: pytest.M
     case = next(one for one in cases(places, range(300)) if one.made()[0].startswith("files/"))
     assert run_place_case(case).broken == []
 
-    def erase(root: loader.Root, format: str, store: Store, dataset: str, **options: Any) -> Imported:
+    def erase(root: loader.Root, format: str, store: Store, dataset: str, **options: Any) -> ImportReport:
         done = import_place(root, format, store, dataset, **options)
         shutil.rmtree(Path(store.url))
         return done
 
-    def refuse(root: loader.Root, format: str, store: Store, dataset: str, **options: Any) -> Imported:
+    def refuse(root: loader.Root, format: str, store: Store, dataset: str, **options: Any) -> ImportReport:
         import_place(root, format, store, dataset, **options)
-        return Imported(failures=[""])
+        return ImportReport(failures=[""])
 
     for fault, said in (
         (erase, ["imported, and not registered", "the place was written to"]),

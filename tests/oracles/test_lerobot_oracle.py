@@ -24,7 +24,7 @@ def exported(folder, target, lossy=False):
 
 
 def test_its_writers_dataset_comes_out_with_every_row_and_picture(tmp_path, peer, monkeypatch):
-    monkeypatch.setattr("penstock.formats.lerobot.to_lerobot.FILE_BYTES", 9200)
+    monkeypatch.setattr("penstock.formats.lerobot.lerobot_export.FILE_BYTES", 9200)
     peer("lerobot", "write", tmp_path / "made")
     done = exported(tmp_path / "made", tmp_path / "out")
     assert (done.lost, done.samples) == ([], 3)

@@ -110,7 +110,7 @@ def _beside(
             )
         ]
         if kept:
-            stay.append((shard, rows.some(kept) if len(kept) < len(known) else rows))
+            stay.append((shard, rows.take(kept) if len(kept) < len(known) else rows))
             samples.append([known[number] for number in kept])
     last_first = (one for some in reversed(samples) for one in reversed(some))
     beside.replace_lost({one.source["raw_key"]: one.key for one in last_first}, earlier)

@@ -11,7 +11,7 @@ from loader.dataset.writing.spill import Sample
 from loader.errors import PenstockError, Throttled, Transient
 from loader.storage import ObjectInfo, Store
 from loader.storage.refusals import list_place
-from penstock.formats import PARTITIONED, importer_named
+from penstock.formats import FORMATS, importer_named
 from penstock.formats.importing.importer import Importer, Readable
 from penstock.formats.importing.read_units import ReadUnit, UnitReader
 from penstock.formats.registration.live_files import live_files
@@ -33,7 +33,7 @@ class ReadPlace:
         joined = JoinedObjects(files, format, options) if format in JOINED else None
         self.landing = cast(Store, joined or files)
         self._files, self._format, self._options = files, format, options
-        self.is_partitioned = format in PARTITIONED
+        self.is_partitioned = FORMATS[format].is_partitioned
         self._all: Readable | PenstockError | None = None
         self._keys = frozenset[str]()
         self.has_members = False
@@ -45,7 +45,7 @@ class ReadPlace:
                 self._all = (
                     joined.readable()
                     if joined
-                    else self._importer.look(
+                    else self._importer.find_objects(
                         files, live_files(files, format, list(list_place(files))), options
                     )
                 )
@@ -59,7 +59,7 @@ class ReadPlace:
         """Return the reader of an object. Raises: as the format; Unusable where it is not of the format."""
         if isinstance(self._all, PenstockError):
             raise self._all
-        found = self._all or self._importer.look(self._files, [info], self._options)
+        found = self._all or self._importer.find_objects(self._files, [info], self._options)
         if not (info.key in self._keys if self._all else found.infos):
             raise not_of(self._format)
         if found.members is not None:

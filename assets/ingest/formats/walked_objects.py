@@ -20,8 +20,8 @@ from loader.storage import ObjectInfo, Store
 from loader.storage.refusals import list_place
 from penstock.card.counting.classes import modality_of
 from penstock.compute.work import Fault
-from penstock.formats.reading.sample import Found
-from penstock.formats.registration import format_named
+from penstock.formats import registered_named
+from penstock.formats.reading.sample import FoundObjects
 from penstock.formats.registration.shard_rows import Rows, Shard, rows_of, shards_of
 
 from ...joined_objects import JoinedObjects
@@ -98,14 +98,14 @@ class WalkedPlace:
     def __init__(self, landing: Store, format: str, options: Options) -> None:
         """Costs a listing where an index tells of all objects. Raises: StoreError."""
         self.landing, self._options = landing, options
-        self._name, self._format = format, format_named(format)
-        self._all: Found | PenstockError | None = None
+        self._name, self._format = format, registered_named(format)
+        self._all: FoundObjects | PenstockError | None = None
         self._has_members = False
         self.members = JsonMembers()
         """Notes on values of JSON documents that became no column, of all objects that were walked."""
         if companions(format):
             try:
-                self._all = self._format.look(landing, list(list_place(landing)))
+                self._all = self._format.find_objects(landing, list(list_place(landing)))
             except (Throttled, Transient):
                 raise
             except PenstockError as error:
@@ -121,11 +121,11 @@ class WalkedPlace:
         """True where an object was walked whose JSON documents become columns."""
         return self._has_members
 
-    def found(self, info: ObjectInfo) -> Found:
+    def found(self, info: ObjectInfo) -> FoundObjects:
         """Return the reader of an object. Raises: as the format; Unusable where it is not of the format."""
         if isinstance(self._all, PenstockError):
             raise self._all
-        found = self._all or self._format.look(self.landing, [info])
+        found = self._all or self._format.find_objects(self.landing, [info])
         if info.key not in {one.key for one in found.infos}:
             raise not_of(self._name)
         self._has_members = self._has_members or found.members is not None

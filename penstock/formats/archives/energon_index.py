@@ -1,7 +1,7 @@
-"""The index of a dataset's archives, `.nv-meta/index.sqlite`: samples and their members, by archive.
+"""Read the index of an Energon dataset, `.nv-meta/index.sqlite`: samples and their members, by archive.
 
-A database of somebody else is hostile input: it is fetched whole, opened read-only as it lies, and its tables are read
-once from end to end. Neither its own indexes nor views, triggers or expressions have a say.
+The database is untrusted. It is fetched whole and opened read-only, and each table is read once from end to
+end. Its own indexes, views, triggers and expressions are never used.
 """
 
 import os
@@ -23,21 +23,21 @@ from .tar_headers import BLOCK_BYTES
 
 INDEX = ".nv-meta/index.sqlite"
 RECORD_BYTES = 20 * BLOCK_BYTES
-"""Multiple that writers of archives pad to with zeros."""
+"""Writers of archives pad with zeros to a multiple of it."""
 TEXT_BYTES = 2**20
-"""Bytes of a name, and of a table's definition, at most."""
+"""Limit on the bytes of a name, and of a table's definition."""
 _LEAST_ROW = 8
-"""Bytes that a row of five columns takes in a database, at least."""
+"""Least bytes of a row with five columns in a database."""
 _SAMPLES = "tar_file_id", "sample_key", "sample_index", "byte_offset", "byte_size"
 _PARTS = "tar_file_id", "sample_index", "part_name", "content_byte_offset", "content_byte_size"
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
-class Member(NamedTuple):
+class IndexedMember(NamedTuple):
     """A field of a sample."""
 
     name: str
-    """Name behind the sample's key."""
+    """Name without the sample's key."""
     offset: int
     """First byte of its content."""
     nbytes: int
@@ -45,7 +45,7 @@ class Member(NamedTuple):
 
 
 class IndexedTar:
-    """The samples of one archive, as the index has them."""
+    """The samples of one archive, from the index."""
 
     def __init__(self) -> None:
         self._keys: list[str] = []
@@ -61,10 +61,10 @@ class IndexedTar:
         """Add a row of `sample_parts`. number: of its sample."""
         self._parts.extend((number, self._names.setdefault(name, len(self._names)), offset, nbytes))
 
-    def samples(self, nbytes: int, count: int) -> list[tuple[str, list[Member]]] | None:
-        """Return key and members of each sample, in their order; None where they do not fill an archive of this size.
+    def samples(self, nbytes: int, count: int) -> list[tuple[str, list[IndexedMember]]] | None:
+        """Return key and members of each sample, in order; None if they do not fill an archive of this size.
 
-        nbytes: of the archive. count: number of its samples, as the dataset's list has it.
+        nbytes: of the archive. count: number of its samples in the dataset's list.
         """
         samples = np.array(self._samples, np.int64).reshape(-1, 3)
         parts = np.array(self._parts, np.int64).reshape(-1, 4)
@@ -74,7 +74,7 @@ class IndexedTar:
         if not (len(samples) == count > 0 and _fills(samples, parts, nbytes)):
             return None
         names = list(self._names)
-        members = [Member(names[name], *place) for name, *place in parts[:, 1:].tolist()]
+        members = [IndexedMember(names[name], *place) for name, *place in parts[:, 1:].tolist()]
         cuts = np.searchsorted(parts[:, 0], np.arange(count + 1)).tolist()
         return [
             (self._keys[at], members[cuts[number] : cuts[number + 1]])
@@ -83,10 +83,10 @@ class IndexedTar:
 
 
 def index_of(store: Store, info: ObjectInfo, n_archives: int) -> Mapping[int, IndexedTar]:
-    """Return number of an archive in the dataset's list -> its samples; nothing of an index without members.
+    """Return number of an archive in the dataset's list -> its samples; empty for an index without members.
 
-    Costs the whole object, on scratch and once read. Memory: 64 bytes and the key per sample, 32 per member, and never
-    more than a few times the object. Raises: Corrupt with table and row; Changed; StoreError.
+    Costs a copy of the object on scratch, read once. Memory: 64 bytes and the key per sample, 32 per member,
+    and never more than a few times the object. Raises: Corrupt with table and row; Changed; StoreError.
     """
     name = f"{store.url}/{info.key}"
     with (
@@ -101,7 +101,7 @@ def index_of(store: Store, info: ObjectInfo, n_archives: int) -> Mapping[int, In
         except (
             sqlite3.Error,
             UnicodeDecodeError,
-        ) as error:  # its messages quote the schema, whatever bytes that has
+        ) as error:  # messages quote the schema, which may hold any bytes
             raise Corrupt(
                 f"{name} is damaged, or no index of Energon: {error}; run `energon prepare` again"
             ) from error
@@ -124,35 +124,34 @@ def _opened(path: str) -> sqlite3.Connection:
 
 
 def _read(database: sqlite3.Connection, name: str, nbytes: int, n_archives: int) -> dict[int, IndexedTar]:
-    """Return the tables' rows. Raises: Corrupt; sqlite3.Error."""
     if not _columns(database, "samples", _SAMPLES, name):
         raise Corrupt(f"{name} has no table samples; run `energon prepare` again")
-    found: dict[int, IndexedTar] = {}
+    tars: dict[int, IndexedTar] = {}
     if not _columns(database, "sample_parts", _PARTS, name):
-        return found  # of a release that did not keep members
+        return tars  # older releases kept no members
     for row in _rows(database, "samples", _SAMPLES, name, nbytes, n_archives):
         archive, key, *place = row
-        found.setdefault(archive, IndexedTar()).add_sample(key, *place)
+        tars.setdefault(archive, IndexedTar()).add_sample(key, *place)
     for row in _rows(database, "sample_parts", _PARTS, name, nbytes, n_archives):
         archive, number, part, *place = row
-        found.setdefault(archive, IndexedTar()).add_part(number, part, *place)
-    return found
+        tars.setdefault(archive, IndexedTar()).add_part(number, part, *place)
+    return tars
 
 
-def _columns(database: sqlite3.Connection, table: str, wanted: tuple[str, ...], name: str) -> bool:
-    """Return whether there is such a table. Raises: Corrupt for one of another kind, or without these columns."""
-    told = database.execute("SELECT type, sql FROM sqlite_master WHERE name = ?", (table,)).fetchone()
-    if told is None:
+def _columns(database: sqlite3.Connection, table: str, required: tuple[str, ...], name: str) -> bool:
+    """Return whether the table exists."""
+    definition = database.execute("SELECT type, sql FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+    if definition is None:
         return False
-    kind, sql = told
+    kind, sql = definition
     columns = {one[1]: one[6] for one in database.execute(f"PRAGMA table_xinfo({table})")}
     if (
         kind != "table"
         or not str(sql).upper().startswith("CREATE TABLE ")
-        or any(columns.get(one) for one in wanted)
+        or any(columns.get(one) for one in required)
     ):
         raise Corrupt(f"{name}: {table} is no plain table; run `energon prepare` again")
-    if missing := [one for one in wanted if one not in columns]:
+    if missing := [one for one in required if one not in columns]:
         raise Corrupt(f"{name}: the table {table} has no column {missing[0]}; run `energon prepare` again")
     return True
 
@@ -165,7 +164,7 @@ def _rows(
     nbytes: int,
     n_archives: int,
 ) -> Iterator[Any]:
-    """Yield the rows of a table. Raises: Corrupt for a value of another kind, and for more rows than have room."""
+    """Yield the rows of a table."""
     kinds = tuple(str if column in ("sample_key", "part_name") else int for column in columns)
     rows = database.execute(f"SELECT {', '.join(columns)} FROM {table} NOT INDEXED")
     for number, row in enumerate(rows):
@@ -175,9 +174,10 @@ def _rows(
 
 
 def _fills(samples: Int64s, parts: Int64s, nbytes: int) -> bool:
-    """Return whether samples lie one behind the other to the archive's end, and members in them with room for headers.
+    """Return whether samples are contiguous to the archive's end, and members leave room for headers.
 
-    samples: number, first byte, nbytes, by number. parts: number of the sample, name, first byte, nbytes, by place.
+    samples: number, first byte, nbytes, by number. parts: number of the sample, name, first byte, nbytes, by
+    offset.
     """
     for table in (samples[:, 1:], parts[:, 2:]):
         if not ((table >= 0) & (table <= nbytes)).all():

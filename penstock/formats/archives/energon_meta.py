@@ -1,4 +1,4 @@
-"""The list of a dataset's archives, and its splits: `.nv-meta/.info.json` and `split.yaml`, or older names of them."""
+"""Read the list of a dataset's archives, and its splits: `.nv-meta/.info.json` and `split.yaml`, or older names."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -13,14 +13,14 @@ from loader.storage import ObjectInfo, Store
 
 FOLDER = ".nv-meta/"
 INFO = ".info.json", ".info.yaml"
-"""Names of the list of archives; the first that is there counts."""
+"""Names of the list of archives; the first that exists counts."""
 SPLIT = "split.yaml", "split.json"
 MOST_BYTES = 16 * 2**20
-"""Bytes of one of these files, at most."""
+"""Limit on the bytes of such a file."""
 MOST_YAML_BYTES = 2**20
-"""Bytes of one that is no JSON: its parser takes a second for a third of it."""
+"""Limit on the bytes of YAML: the parser needs a second for a third of it."""
 MOST_NAMES = 10**6
-"""Names that the patterns of a file stand for, at most."""
+"""Limit on the names that a file's patterns expand to."""
 _NESTED = 16
 _RANGE = re.compile(
     r"(-?\d{1,12})\.\.(-?\d{1,12})(?:\.\.(-?\d{1,12}))?|([a-zA-Z])\.\.([a-zA-Z])(?:\.\.(-?\d{1,6}))?"
@@ -28,27 +28,27 @@ _RANGE = re.compile(
 
 
 class NvMeta(NamedTuple):
-    """A dataset, as its folder `.nv-meta` describes it."""
+    """An Energon dataset, as its folder `.nv-meta` describes it."""
 
     counts: dict[str, int]
-    """Archive -> number of its samples, in the order of their numbers in the index."""
+    """Archive -> number of its samples, in the order of the index's numbers."""
     splits: dict[str, str]
-    """Archive -> its split; archives that no split has are left out."""
+    """Archive -> its split; without archives of no split."""
     excluded: frozenset[str]
-    """Archives, and `<archive>/<key>` of samples, that Energon leaves out."""
+    """Excluded archives, and `<archive>/<key>` of excluded samples."""
 
 
 def meta_of(store: Store, objects: Mapping[str, ObjectInfo]) -> NvMeta:
     """Return the description of the dataset at a place. objects: of the place, by key.
 
-    Raises: InvalidStore where there is none, or an archive is of two splits; Corrupt by name; MissingDependency;
+    Raises: InvalidStore without one, and for an archive of two splits; Corrupt by name; MissingDependency;
     StoreError.
     """
     info = next((FOLDER + name for name in INFO if FOLDER + name in objects), None)
     if info is None:
         raise InvalidStore(
-            f"{store.url} has no {FOLDER}{INFO[0]}: register the folder that `energon prepare` was run on, or archives "
-            "alone as webdataset"
+            f"{store.url} has no {FOLDER}{INFO[0]}: register the folder that `energon prepare` was run on, or register "
+            "the archives as webdataset"
         )
     counts = _counts(_document(store, objects[info]), f"{store.url}/{info}")
     split = next((FOLDER + name for name in SPLIT if FOLDER + name in objects), None)
@@ -58,12 +58,12 @@ def meta_of(store: Store, objects: Mapping[str, ObjectInfo]) -> NvMeta:
 
 
 def expanded(pattern: str, name: str) -> Iterator[str]:
-    """Yield the names that a pattern with braces stands for, as Bash has them. Raises: Corrupt where it is too deep."""
+    """Yield the names that a pattern with braces expands to, as in Bash. Raises: Corrupt for deep nesting."""
     yield from _expanded(pattern, name, 0)
 
 
 def _document(store: Store, info: ObjectInfo) -> Any:
-    """Return the document of a file; scalars of YAML as text. Raises: Corrupt; MissingDependency; StoreError."""
+    """Return the parsed file; YAML scalars as text."""
     name = f"{store.url}/{info.key}"
     if info.nbytes > MOST_BYTES:
         raise Corrupt(f"{name} has {info.nbytes:,} bytes; at most {MOST_BYTES:,} are read")
@@ -87,9 +87,9 @@ def _document(store: Store, info: ObjectInfo) -> Any:
         raise Corrupt(f"{name} is no YAML: {' '.join(str(error).split())[:300]}") from error
 
 
-def _counts(told: Any, name: str) -> dict[str, int]:
+def _counts(document: Any, name: str) -> dict[str, int]:
     try:
-        return {key: _count(n) for key, n in told["shard_counts"].items() if isinstance(key, str)}
+        return {key: _count(n) for key, n in document["shard_counts"].items() if isinstance(key, str)}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise Corrupt(
             f"{name} has no shard_counts of archives and their numbers of samples: {error!r}"
@@ -97,7 +97,7 @@ def _counts(told: Any, name: str) -> dict[str, int]:
 
 
 def _count(n: Any) -> int:
-    if not isinstance(n, str | int):  # a list of YAML's aliases is endless as text
+    if not isinstance(n, str | int):  # YAML aliases make a list endless as text
         raise TypeError(f"a {type(n).__name__} is no number of samples")
     text = str(n)
     if not re.fullmatch(r"\d{1,15}", text):
@@ -105,17 +105,18 @@ def _count(n: Any) -> int:
     return int(text)
 
 
-def _with_splits(counts: dict[str, int], told: Any, name: str) -> NvMeta:
-    """Return the description with what split.yaml says. Raises: Corrupt; InvalidStore."""
+def _with_splits(counts: dict[str, int], document: Any, name: str) -> NvMeta:
+    """Return the description with the splits of split.yaml."""
     try:
         if (
-            n := sum(map(len, told["split_parts"].values()))
-        ) > MOST_NAMES:  # aliases name one list many times
+            n := sum(map(len, document["split_parts"].values()))
+        ) > MOST_NAMES:  # aliases repeat one list many times
             raise Corrupt(beyond(f"{name}: its splits", n, "patterns", MOST_NAMES))
-        parts = {split: list(patterns) for split, patterns in told["split_parts"].items()}
-        excluded = list(told.get("exclude") or ())
+        parts = {split: list(patterns) for split, patterns in document["split_parts"].items()}
+        excluded = list(document.get("exclude") or ())
         if not all(
-            isinstance(one, str) for one in (*parts, *excluded, *(p for some in parts.values() for p in some))
+            isinstance(one, str)
+            for one in (*parts, *excluded, *(p for patterns in parts.values() for p in patterns))
         ):
             raise TypeError("a name is no text")
     except (AttributeError, KeyError, TypeError) as error:
@@ -134,7 +135,7 @@ def _with_splits(counts: dict[str, int], told: Any, name: str) -> NvMeta:
 
 
 def _names(patterns: list[str], name: str) -> Iterator[str]:
-    """Yield the names of patterns. Raises: Corrupt for more than MOST_NAMES, equal ones counted too."""
+    """Yield the names of patterns."""
     n = 0
     for pattern in patterns:
         for key in expanded(pattern, name):
@@ -156,8 +157,8 @@ def _expanded(pattern: str, name: str, depth: int) -> Iterator[str]:
         cuts = [start, *commas, stop]
         words = [pattern[a + 1 : b] for a, b in pairwise(cuts)]
         heads: Iterator[str] = (one for word in words for one in _expanded(word, name, depth + 1))
-    elif (found := _RANGE.fullmatch(inner)) is not None:
-        heads = _range(found)
+    elif (match := _RANGE.fullmatch(inner)) is not None:
+        heads = _range(match)
     else:
         heads = (f"{{{one}}}" for one in _expanded(inner, name, depth + 1))
     for head in heads:
@@ -166,7 +167,7 @@ def _expanded(pattern: str, name: str, depth: int) -> Iterator[str]:
 
 
 def _braces(pattern: str) -> tuple[int, int, list[int]]:
-    """Return the places of the first pair of braces, and of the commas in it; -1 for a second one that is not there."""
+    """Return the indices of the first pair of braces, and of its commas; -1 for a missing brace."""
     start, open_, commas = pattern.find("{"), 0, list[int]()
     for at in range(max(0, start), len(pattern) if start >= 0 else 0):
         open_ += (pattern[at] == "{") - (pattern[at] == "}")
@@ -177,15 +178,15 @@ def _braces(pattern: str) -> tuple[int, int, list[int]]:
     return start, -1, []
 
 
-def _range(found: re.Match[str]) -> Iterator[str]:
-    if found[4]:
-        first, last, step = ord(found[4]), ord(found[5]), abs(int(found[6] or 1)) or 1
+def _range(match: re.Match[str]) -> Iterator[str]:
+    if match[4]:
+        first, last, step = ord(match[4]), ord(match[5]), abs(int(match[6] or 1)) or 1
         yield from map(
             chr, range(first, last + (1 if last >= first else -1), step if last >= first else -step)
         )
         return
-    first, last, step = int(found[1]), int(found[2]), abs(int(found[3] or 1)) or 1
-    padded = any(len(one.lstrip("-")) > 1 and one.lstrip("-")[0] == "0" for one in (found[1], found[2]))
-    width = max(len(found[1]), len(found[2])) if padded else 0
+    first, last, step = int(match[1]), int(match[2]), abs(int(match[3] or 1)) or 1
+    padded = any(len(one.lstrip("-")) > 1 and one.lstrip("-")[0] == "0" for one in (match[1], match[2]))
+    width = max(len(match[1]), len(match[2])) if padded else 0
     for number in range(first, last + (1 if last >= first else -1), step if last >= first else -step):
         yield f"{number:0{width}d}"

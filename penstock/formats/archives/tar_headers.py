@@ -1,7 +1,7 @@
-"""Headers of a tar archive, walked without reading the payloads behind them: ustar, GNU and pax.
+"""Walk the headers of a tar archive without reading payloads: ustar, GNU and pax.
 
-Nothing is extracted, and nothing is guessed. What a reader of the archive would drop, or take for something else, is an
-error that names the object and the byte.
+Nothing is extracted, and nothing is guessed. Everything that a tar reader would drop or misread is an error
+that names the object and the byte.
 """
 
 import re
@@ -19,29 +19,29 @@ from ..reading.window import Window
 
 BLOCK_BYTES = 512
 HEADER_BYTES = 1 << 20
-"""Names and pax records, at most: larger ones are no names."""
+"""Limit on names and pax records."""
 TAIL_BYTES = 64 * 2**10
-"""Bytes behind the end of an archive that are looked at: writers pad it with zeros."""
+"""Bytes checked behind the end of an archive, where writers pad with zeros."""
 
 Read = Callable[[int, int], bytes]
-"""(offset, nbytes) -> at most so many bytes of the object from there; fewer at its end alone."""
+"""(offset, nbytes) -> at most `nbytes` bytes of the object from there; fewer only at its end."""
 
 
 class Members(NamedTuple):
     """Neighbouring regular files of an archive."""
 
     names: list[str]
-    """Path of each, as it is stored; bytes that are no UTF-8 are lone surrogates, as file names have them."""
+    """Path of each as stored; bytes that are not UTF-8 are lone surrogates, as in file names."""
     places: list[int]
-    """First byte of the content of each, and its bytes, one behind the other."""
+    """First byte and length of each member's content, flat."""
     crcs: list[int]
-    """CRC-32C of the content of each; `UNKNOWN_CRC` where it was not read, or not by whoever found them."""
+    """CRC-32C of each content; `UNKNOWN_CRC` if it was not read."""
     end: int
-    """First byte behind them."""
+    """Offset of the byte behind them."""
 
 
 Many = Callable[[int], Members]
-"""(offset) -> the members from there whose headers are plain and at hand; none is always right."""
+"""(offset) -> the buffered members from there with plain headers; may be empty."""
 
 _PLAIN = re.compile(rb"[0-7]{6}\0 ", re.DOTALL)
 _NUMBER = re.compile(rb"[0-7]+")
@@ -63,7 +63,7 @@ class Member(NamedTuple):
     """A regular file of an archive."""
 
     name: str
-    """Path as it is stored; bytes that are no UTF-8 are lone surrogates, as file names have them."""
+    """Path as stored; bytes that are not UTF-8 are lone surrogates, as in file names."""
     offset: int
     """First byte of its content."""
     nbytes: int
@@ -77,28 +77,28 @@ class Member(NamedTuple):
 
 def members(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterator[Member]:
     """Yield the regular files of an archive one by one, as `runs` does. Raises: as `runs`."""
-    for found in runs(read, nbytes, name, many):
-        yield from each_of(found.names, found.places)
+    for run in runs(read, nbytes, name, many):
+        yield from each_of(run.names, run.places)
 
 
 def each_of(names: Sequence[str], places: Sequence[int]) -> Iterator[Member]:
-    """Yield members one by one. places: as those of `Members`."""
+    """Yield members one by one. places: as in `Members`."""
     return map(Member, names, places[::2], places[1::2])
 
 
 def runs(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterator[Members]:
-    """Yield the regular files of an archive, in order; directories are left out.
+    """Yield the regular files of an archive, in order, without directories.
 
-    nbytes: size of the object. name: of it, for errors. many: is asked wherever a header may be plain.
+    nbytes: size of the object. name: of it, for errors. many: fast path, tried wherever a header may be plain.
 
-    Raises: Corrupt for an archive that is cut, damaged or none, or that goes on behind its end; InvalidSample for a
-    member that is no regular file; errors of `read`.
+    Raises: Corrupt for an archive that is truncated, damaged or none, or that continues behind its end;
+    InvalidSample for a member that is no regular file; errors of `read`.
     """
     at, known, pax = 0, dict[str, bytes](), dict[str, bytes]()
     while True:
-        if many and not pax and not known and (found := many(at)).names:
-            at = found.end
-            yield found
+        if many and not pax and not known and (run := many(at)).names:
+            at = run.end
+            yield run
         block = read(at, BLOCK_BYTES)
         if len(block) < BLOCK_BYTES:
             raise _corrupt(
@@ -119,35 +119,35 @@ def runs(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterat
                 known["path"] = data.rstrip(b"\0")
             at += BLOCK_BYTES + _padded(size)
             continue
-        if kind == b"0" and not pax and not known and at + BLOCK_BYTES + size <= nbytes:  # nearly all are so
+        if kind == b"0" and not pax and not known and at + BLOCK_BYTES + size <= nbytes:  # nearly all headers
             place = [at + BLOCK_BYTES, size]
             at += BLOCK_BYTES + _padded(size)
             yield Members([_path(block).decode("utf-8", "surrogateescape")], place, [UNKNOWN_CRC], at)
             continue
-        said = {**pax, **known}
+        records = {**pax, **known}
         known = {}
-        path = said["path"] if said.get("path") else _path(block)
-        if "size" in said:
-            size = _decimal(said["size"], name, header)
+        path = records["path"] if records.get("path") else _path(block)
+        if "size" in records:
+            size = _decimal(records["size"], name, header)
         at += BLOCK_BYTES
-        if _is_folder(path, kind, said, name, header):
+        if _is_folder(path, kind, records, name, header):
             continue
         if at + size > nbytes:
-            shown, left = path.decode(errors="backslashreplace"), nbytes - at
+            shown, n_left = path.decode(errors="backslashreplace"), nbytes - at
             raise _corrupt(
                 name,
                 header,
-                f"member {shown!r} has {size:,} bytes, and the object ends after {left:,} of them",
+                f"member {shown!r} has {size:,} bytes, and the object ends after {n_left:,} of them",
             )
         place = [at, size]
         at += _padded(size)
         yield Members([path.decode("utf-8", "surrogateescape")], place, [UNKNOWN_CRC], at)
 
 
-def _is_folder(path: bytes, kind: bytes, said: Mapping[str, bytes], name: str, header: int) -> bool:
-    """Return whether a member is a folder. Raises: InvalidSample for one that is neither that nor a regular file."""
+def _is_folder(path: bytes, kind: bytes, records: Mapping[str, bytes], name: str, header: int) -> bool:
+    """Return whether a member is a folder."""
     shown = path.decode(errors="backslashreplace")
-    if any(record.startswith("GNU.sparse") for record in said) or kind in _OTHERS:
+    if any(record.startswith("GNU.sparse") for record in records) or kind in _OTHERS:
         raise _refused(name, header, shown, _OTHERS.get(kind, "a sparse file"))
     if kind in _LINKS:
         raise _refused(name, header, shown, _LINKS[kind])
@@ -158,28 +158,28 @@ def _is_folder(path: bytes, kind: bytes, said: Mapping[str, bytes], name: str, h
 
 
 def walk(window: Window) -> Iterator[Members]:
-    """Yield the regular files of a window's archive, as `runs` does, which are summed as far as they are read."""
-    for found in runs(window.read, window.nbytes, window.name, partial(plain_members, window)):
-        window.sum(found.places, found.crcs)
-        yield found
+    """Yield the regular files of a window's archive, as `runs`; contents that are read are summed."""
+    for run in runs(window.read, window.nbytes, window.name, partial(plain_members, window)):
+        window.sum(run.places, run.crcs)
+        yield run
 
 
 def plain_members(window: Window, at: int) -> Members:
-    """Return the members of a window's object from byte `at` on, as `Many`."""
+    """Return the buffered members of a window's object from byte `at` on, as `Many`."""
     opened, start = window.at_hand()
-    names, told, end = tar_contents(opened, at - start, window.nbytes - start, window.sums)
-    found = np.frombuffer(told, np.int64).reshape(-1, 3)
-    window.served(len(found))
-    places = found[:, :2].flatten()
+    names, table, end = tar_contents(opened, at - start, window.nbytes - start, window.sums)
+    rows = np.frombuffer(table, np.int64).reshape(-1, 3)
+    window.served(len(rows))
+    places = rows[:, :2].flatten()
     places[::2] += start
     told_names = names.decode("utf-8", "surrogateescape").split("\0")[:-1]
-    return Members(told_names, places.tolist(), found[:, 2].tolist(), end + start)
+    return Members(told_names, places.tolist(), rows[:, 2].tolist(), end + start)
 
 
 def is_header(block: bytes, path: str, nbytes: int) -> bool:
     """Return whether a block is the header of a member with this path and size.
 
-    Long paths, and sizes from 8 GiB on, stand in front of it, and are not compared.
+    Long paths, and sizes from 8 GiB on, have headers of their own, and are not compared.
     """
     try:
         size = _checked(block, "", 0)
@@ -190,17 +190,17 @@ def is_header(block: bytes, path: str, nbytes: int) -> bool:
 
 
 def _checked(block: bytes, name: str, at: int) -> int:
-    """Return the size that a header says. Raises: Corrupt where it is none."""
+    """Return the size in a header."""
     total = _sum(block[:256]) + _sum(block[256:])
-    if total != _total(block[148:156]) and (said := _octal(block[148:156])) != (
+    if total != _total(block[148:156]) and (checksum := _octal(block[148:156])) != (
         unsigned := total - _sum(block[148:156]) + 8 * 32
     ):
         signed = unsigned - 256 * sum(byte > 127 for byte in block[:148] + block[156:])
-        if said != signed:
+        if checksum != signed:
             what = "it is no tar archive" if at == 0 else "the header there is damaged"
             raise _corrupt(name, at, f"{what}: the checksum of a header is wrong")
     field = block[124:136]
-    if field[0] in (0x80, 0xFF):  # a binary number, as GNU tar writes those from 8 GiB on
+    if field[0] in (0x80, 0xFF):  # a binary number: GNU tar writes it from 8 GiB on
         size = int.from_bytes(field[1:], "big") if field[0] == 0x80 else -1
     else:
         size = _octal(field)
@@ -209,20 +209,20 @@ def _checked(block: bytes, name: str, at: int) -> int:
     return size
 
 
-def _sum(some: bytes) -> int:
-    """Return the sum of at most 256 bytes: Adler-32 counts it modulo 65,521, and is fast."""
-    return adler32(some, 0) & 0xFFFF
+def _sum(data: bytes) -> int:
+    """Return the sum of at most 256 bytes, by Adler-32, which counts modulo 65,521 and is fast."""
+    return adler32(data, 0) & 0xFFFF
 
 
 @lru_cache(4096)
 def _total(checksum: bytes) -> int:
-    """Return the sum of a header with this field, as nearly all write it; -1 of other forms."""
-    said = int(checksum[:6], 8) if _PLAIN.fullmatch(checksum) else -1
-    return said + _sum(checksum) - 8 * 32 if said >= 0 else -1
+    """Return the sum of a header with this checksum field in its common form; -1 for other forms."""
+    checksum_sum = int(checksum[:6], 8) if _PLAIN.fullmatch(checksum) else -1
+    return checksum_sum + _sum(checksum) - 8 * 32 if checksum_sum >= 0 else -1
 
 
 def _octal(field: bytes) -> int:
-    """Return an octal number; 0 of an empty field, -1 of what is none."""
+    """Return an octal number; 0 for an empty field, -1 for an invalid one."""
     if field[-1] in (0, 32) and _NUMBER.fullmatch(field[:-1]):
         return int(field[:-1], 8)
     text = field.split(b"\0", 1)[0].strip(b" ")
@@ -233,20 +233,20 @@ def _octal(field: bytes) -> int:
 
 def _decimal(text: bytes, name: str, at: int) -> int:
     if not text.isdigit() or len(text) > 20:
-        raise _corrupt(name, at, f"a pax record there says size={text[:40]!r}, which is no number of bytes")
+        raise _corrupt(name, at, f"a pax record there has size={text[:40]!r}, which is no number of bytes")
     return int(text)
 
 
 def _path(block: bytes) -> bytes:
     path = block[:100].split(b"\0", 1)[0]
-    if block[345] and block[257:263] == b"ustar\0":  # GNU's own format has other things there
+    if block[345] and block[257:263] == b"ustar\0":  # GNU's own format uses these bytes differently
         prefix = block[345:500].split(b"\0", 1)[0]
         return prefix + b"/" + path
     return path
 
 
 def _content(read: Read, at: int, size: int, nbytes: int, name: str) -> bytes:
-    """Return what an extended header says. Raises: Corrupt."""
+    """Return the content of an extended header."""
     if size > HEADER_BYTES:
         raise _corrupt(
             name, at, f"an extended header there has {size:,} bytes; at most {HEADER_BYTES:,} are read"
@@ -258,20 +258,20 @@ def _content(read: Read, at: int, size: int, nbytes: int, name: str) -> bytes:
 
 
 def _records(data: bytes, name: str, header: int) -> dict[str, bytes]:
-    """Return the records of a pax header, keyword -> value. Raises: Corrupt."""
+    """Return the records of a pax header, keyword -> value."""
     out, at = dict[str, bytes](), 0
     while at < len(data) and data[at] != 0:
-        found = _PAX.match(data, at)
-        end = at + int(found[1]) if found else 0
-        if found is None or not found.end() < end <= len(data) or data[end - 1 : end] != b"\n":
+        match = _PAX.match(data, at)
+        end = at + int(match[1]) if match else 0
+        if match is None or not match.end() < end <= len(data) or data[end - 1 : end] != b"\n":
             raise _corrupt(name, header, "the pax header there is damaged")
-        out[found[2].decode(errors="replace")] = data[found.end() : end - 1]
+        out[match[2].decode(errors="replace")] = data[match.end() : end - 1]
         at = end
     return out
 
 
 def _check_end(read: Read, at: int, nbytes: int, name: str) -> None:
-    """Raise Corrupt where something follows the end: readers of tar stop there."""
+    """Raise Corrupt if data follows the end, where tar readers stop."""
     tail = read(at, min(TAIL_BYTES, nbytes - at))
     if any(tail):
         other = at + next(i for i, byte in enumerate(tail) if byte)
@@ -279,7 +279,7 @@ def _check_end(read: Read, at: int, nbytes: int, name: str) -> None:
             name,
             at,
             f"the archive ends there, and the object goes on at byte {other // BLOCK_BYTES * BLOCK_BYTES}: archives "
-            "that were joined are read to the first end alone. Join them with tar --concatenate, or keep them apart",
+            "that were joined are read only to the first end. Join them with tar --concatenate, or keep them apart",
         )
     if len(tail) < 2 * BLOCK_BYTES:
         raise _corrupt(name, at, "the archive is cut: one of its two last blocks of zeros is missing")

@@ -1,4 +1,4 @@
-"""Messages of bags: of a ROS 1 file by its index, of a ROS 2 database in the order of their times."""
+"""Read the messages of bags: of ROS 1 files by their index, of ROS 2 databases in the order of their times."""
 
 import bz2
 import io
@@ -15,7 +15,7 @@ _BEGIN = b"#ROSBAG V2.0\n"
 
 
 class _Opened:
-    """A file as the path that the reader of bags wants."""
+    """An open file, in the form of the path that rosbags expects."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -33,7 +33,7 @@ def ros1_messages(file: io.RawIOBase, where: str) -> Iterator[LogMessage]:
         from rosbags.rosbag1 import Reader
 
         buffered = io.BufferedReader(file, 2**16)
-        if buffered.read(len(_BEGIN)) != _BEGIN:  # the reader looks for the end of a line, however far it is
+        if buffered.read(len(_BEGIN)) != _BEGIN:  # rosbags would search for the end of the line, however far
             raise ValueError("it is no bag of version 2.0")
         buffered.seek(0)
         path: Any = _Opened(buffered)
@@ -50,7 +50,7 @@ def ros1_messages(file: io.RawIOBase, where: str) -> Iterator[LogMessage]:
 
 
 def _unpackers() -> dict[Any, Callable[[bytes], bytes]]:
-    """Return the reader's function of a codec -> ours, which has an end."""
+    """Return rosbags' function of a codec -> ours, which limits its output."""
     import lz4.frame
     from rosbags.rosbag1.reader import decompressors
 
@@ -86,18 +86,22 @@ def ros2_database_messages(path: Path, where: str) -> Iterator[LogMessage]:
         encodings = {MessageDefinitionFormat.MSG: "ros2msg", MessageDefinitionFormat.IDL: "ros2idl"}
         with Reader(path) as reader:
             channels = {}
-            for one in reader.connections:
-                ext: Any = one.ext
-                encoding = encodings.get(one.msgdef.format, "")
-                channels[one.id] = Channel(
-                    one.topic, ext.serialization_format, one.msgtype, encoding, one.msgdef.data.encode()
+            for connection in reader.connections:
+                ext: Any = connection.ext
+                encoding = encodings.get(connection.msgdef.format, "")
+                channels[connection.id] = Channel(
+                    connection.topic,
+                    ext.serialization_format,
+                    connection.msgtype,
+                    encoding,
+                    connection.msgdef.data.encode(),
                 )
             for connection, log_time, data in reader.messages(list(reader.connections)):
                 yield LogMessage(channels[connection.id], log_time, bytes(memoryview(data)))
 
 
 def _check_tables(path: Path) -> None:
-    """Raise ValueError for a database with more than tables: a view may never end."""
+    """Raise ValueError for a database with views or the like: a view may never end."""
     database = sqlite3.connect(f"{path.as_uri()}?immutable=1", uri=True)
     try:
         others = database.execute(

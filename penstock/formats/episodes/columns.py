@@ -1,4 +1,4 @@
-"""Columns of a topic: an array where all its values are numbers of one shape, else a list in JSON."""
+"""Columns of a topic: an array if all values are numbers of one shape, else a JSON list."""
 
 import io
 import json
@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 _EXACT = 2**53
-"""Whole numbers up to it are float64 too."""
+"""Whole numbers up to it are exact in float64."""
 _JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 def leaves(message: Mapping[str, Any], front: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the path and the value of each value that is no mapping."""
+    """Yield path and value of each value that is no mapping."""
     for name, value in message.items():
         if isinstance(value, dict):
             yield from leaves(value, f"{front}{name}.")
@@ -22,8 +22,8 @@ def leaves(message: Mapping[str, Any], front: str = "") -> Iterator[tuple[str, A
             yield f"{front}{name}", value
 
 
-class Column:
-    """Values of one path, a row for each message."""
+class TopicColumn:
+    """Values of one path, a row per message."""
 
     def __init__(self) -> None:
         self._dtype: np.dtype[Any] | None = None
@@ -32,7 +32,7 @@ class Column:
         self._texts: list[bytes] | None = None  # JSON of each row, once a value is no number
 
     def add(self, row: int, value: Any) -> int:
-        """Add the value of a row, and nothing for rows that were left out. Return its bytes."""
+        """Add the value of a row, with gaps for rows that were left out; return its bytes."""
         before = len(self._data)
         if self._texts is None and self._takes(value):
             self._shapes += [None] * (row - len(self._shapes))
@@ -47,7 +47,7 @@ class Column:
         return 40 + len(self._texts[-1])
 
     def _takes(self, value: Any) -> bool:
-        """Say whether a value is of the column's dtype; JSON's whole numbers become float64 where one is none."""
+        """Return whether a value fits the column's dtype; JSON's int64 becomes float64 if numbers are mixed."""
         if not isinstance(value, np.generic | np.ndarray):
             return False
         if self._dtype is None:
@@ -77,7 +77,7 @@ class Column:
             yield json_of(numbers)
 
     def finish(self, rows: int) -> tuple[str, bytes]:
-        """Return the extension and the bytes of the field."""
+        """Return extension and bytes of the field."""
         if self._texts is None and len(self._shapes) == rows and len(set(self._shapes)) == 1:
             shape = self._shapes[0]
             assert shape is not None
@@ -87,7 +87,7 @@ class Column:
 
 
 def _exact(numbers: Any) -> bool:
-    """Say whether whole numbers are float64 too."""
+    """Return whether whole numbers are exact in float64."""
     return bool(((numbers >= -_EXACT) & (numbers <= _EXACT)).all())
 
 
@@ -99,7 +99,7 @@ def npy_of(values: Any) -> bytes:
 
 
 def json_of(value: Any) -> bytes:
-    """Return values as JSON; numbers that JSON lacks are the texts "nan", "inf", "-inf"."""
+    """Return values as JSON; numbers that JSON lacks become the texts "nan", "inf", "-inf"."""
     return _JSON.encode(_plain(value)).encode()
 
 

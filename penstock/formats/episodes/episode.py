@@ -1,4 +1,4 @@
-"""A log as a sample: its messages are given one by one, in the order of the file; its fields follow."""
+"""Build the sample of a log from its messages, which are added in the order of the file."""
 
 from array import array
 from collections.abc import Mapping
@@ -10,20 +10,20 @@ from loader.errors import Corrupt, FieldTooLarge, InvalidSample
 from loader.modalities.video.packet_table import SUFFIX, index_packets
 
 from ..importing.importer import ReadSample
-from .columns import Column, json_of, leaves, npy_of
+from .columns import TopicColumn, json_of, leaves, npy_of
 from .log_message import MAX_EPISODE_BYTES, MAX_FIELD_BYTES, MAX_LEAVES, LogMessage, damage_named
 from .message_decoders import decoder_of
-from .message_pictures import encoded_frame, kind_of, mp4_of_frames, raw_image
+from .message_images import encoded_frame, kind_of, mp4_of_frames, raw_image
 
 FACTS = "episode.json"
 _LOG_TIME = "log_time"
 
 
-class Episode:
+class EpisodeBuilder:
     """The topics of a log."""
 
     def __init__(self, where: str, without: frozenset[str]) -> None:
-        """Begin. where: name of the log in errors. without: topics that are left out, by either of their names."""
+        """where: name of the log, for errors. without: topics to leave out, by either of their names."""
         self._where, self._without = where, without
         self._topics: dict[str, _Topic] = {}
         self._nbytes = 0
@@ -58,7 +58,7 @@ class Episode:
         zero = min(int(times[0]) for _, times in clocks.values())
         last = max(int(times[-1]) for _, times in clocks.values())
         fields: dict[str, bytes] = {}
-        told = {}
+        topics = {}
         for name, topic in self._topics.items():
             clock, times = clocks[name]
             for field, data in topic.fields(times - zero).items():
@@ -68,14 +68,14 @@ class Episode:
                         f"{topic.channel.topic})"
                     )
                 fields[field] = data
-            told[name] = {
+            topics[name] = {
                 "topic": topic.channel.topic,
                 "type": topic.channel.type_name,
                 "encoding": topic.channel.encoding,
                 "clock": clock,
                 "n_messages": len(times),
             }
-        fields[FACTS] = json_of({"topics": told})
+        fields[FACTS] = json_of({"topics": topics})
         metadata = {
             "clock_zero_ns": zero,
             "duration_ns": last - zero,
@@ -94,7 +94,7 @@ class _Topic:
         with damage_named(f"{where}: its definition"), self._refused("it"):
             self._decode = decoder_of(self.channel)
         self._kind = kind_of(self.channel.type_name)
-        self._columns: dict[str, Column] = {}
+        self._columns: dict[str, TopicColumn] = {}
         self._sizes: dict[str, int] = {}
         self._codec, self._frames = "", list[bytes]()
         self._log_times, self._stamps = array("q"), array("q")
@@ -104,20 +104,20 @@ class _Topic:
         return _Refused(f"{self._where}, {what}", self._leave_out)
 
     def add(self, message: LogMessage) -> int:
-        """Add a message. Return the bytes that it takes."""
+        """Add a message; return the bytes that it takes."""
         row = len(self._log_times)
         with damage_named(f"{self._where}, row {row}"), self._refused(f"row {row}"):
             values = dict(self._decode(message.data))
             self._log_times.append(message.log_time)
             self._stamp(values)
-            taken = 0
+            nbytes = 0
             if self._kind == "encoded":
                 codec, frame = encoded_frame(values)
                 if self._codec not in ("", codec):
-                    raise InvalidSample(f"its pictures are {codec}, and {self._codec} before")
+                    raise InvalidSample(f"its images are {codec}, and {self._codec} before")
                 self._codec = codec
                 self._frames.append(frame)
-                taken += self._counted("mp4", len(frame))
+                nbytes += self._counted("mp4", len(frame))
                 del values["data"]
             elif self._kind == "raw":
                 values[""] = raw_image(values)
@@ -128,9 +128,9 @@ class _Topic:
                         raise InvalidSample(
                             f"its messages have more than {MAX_LEAVES:,} values of different names"
                         )
-                    self._columns[path] = Column()
-                taken += self._counted(path, self._columns[path].add(row, value))
-        return taken
+                    self._columns[path] = TopicColumn()
+                nbytes += self._counted(path, self._columns[path].add(row, value))
+        return nbytes
 
     def _counted(self, path: str, nbytes: int) -> int:
         self._sizes[path] = self._sizes.get(path, 0) + nbytes
@@ -141,7 +141,7 @@ class _Topic:
         return nbytes
 
     def _stamp(self, values: Mapping[str, Any]) -> None:
-        """Keep the time that a message has in itself: `header.stamp`, or `timestamp`."""
+        """Keep the time in the message itself: `header.stamp`, or `timestamp`."""
         if self._stamp_name is None:
             return
         header = values.get("header")
@@ -157,7 +157,7 @@ class _Topic:
         self._stamp_name = None
 
     def clock(self) -> tuple[str, Any]:
-        """Return the clock's name, and int64 [T] of Unix nanoseconds. Raises: Corrupt where none ascends strictly."""
+        """Return the clock's name, and int64 [T] of Unix nanoseconds."""
         if self._stamp_name:
             stamps = np.frombuffer(self._stamps, np.int64)
             if (stamps[1:] > stamps[:-1]).all():
@@ -174,27 +174,27 @@ class _Topic:
 
     def fields(self, ns: Any) -> dict[str, bytes]:
         """Return the topic's fields. ns: int64 [T], nanoseconds of its messages."""
-        found = {f"{self._name}.ns.npy": npy_of(ns)}
+        out = {f"{self._name}.ns.npy": npy_of(ns)}
         for path, column in self._columns.items():
             word, data = column.finish(len(ns))
             field = f"{self._name}.{path}.{word}" if path else f"{self._name}.{word}"
-            if field in found:
+            if field in out:
                 raise InvalidSample(
                     f"{self._where} has a value {path!r}, the name of its clock; {self._leave_out}"
                 )
             if not path and word != "npy":
-                raise InvalidSample(f"{self._where} has pictures of different sizes; {self._leave_out}")
-            found[field] = data
+                raise InvalidSample(f"{self._where} has images of different sizes; {self._leave_out}")
+            out[field] = data
         if self._frames:
-            with self._refused("its pictures"):
+            with self._refused("its images"):
                 data = mp4_of_frames(self._codec, self._frames, ns, "as a video")
-                found[f"{self._name}.mp4"] = data
-                found[f"{self._name}.mp4{SUFFIX}"] = index_packets(data)
-        return found
+                out[f"{self._name}.mp4"] = data
+                out[f"{self._name}.mp4{SUFFIX}"] = index_packets(data)
+        return out
 
 
 class _Refused:
-    """Puts the topic's name, and the way to go on without it, around what is said against a message."""
+    """Adds the topic's name, and how to leave it out, to errors of a message."""
 
     def __init__(self, where: str, leave_out: str) -> None:
         self._where, self._leave_out = where, leave_out

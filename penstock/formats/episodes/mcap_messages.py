@@ -1,4 +1,4 @@
-"""Messages of an MCAP file, in the order of the file: read once, from the beginning, with its checksums."""
+"""Read the messages of an MCAP file once, from the beginning, with its checksums."""
 
 import io
 import struct
@@ -37,13 +37,13 @@ def mcap_messages(file: io.RawIOBase, where: str) -> Iterator[LogMessage]:
 
 @contextmanager
 def _end_named(file: io.RawIOBase, where: str) -> Iterator[None]:
-    """Raise Corrupt, with what helps, for a file that ends within a record: mcap's own errors say neither."""
+    """Raise Corrupt with advice for a file that ends within a record; mcap's own errors lack it."""
     from mcap.exceptions import EndOfFile
 
     try:
         yield
     except (EndOfFile, struct.error) as error:
-        if file.read(1):  # it goes on
+        if file.read(1):  # it continues
             raise
         raise Corrupt(
             f"{where}: it ends in the middle of a record, because its recorder was killed or the copy is incomplete. "
@@ -52,7 +52,7 @@ def _end_named(file: io.RawIOBase, where: str) -> Iterator[None]:
 
 
 def _records(file: io.RawIOBase) -> Iterator[Any]:
-    """Yield the records, those within chunks too."""
+    """Yield the records, also within chunks."""
     from mcap.records import Chunk
     from mcap.stream_reader import StreamReader, breakup_chunk
 
@@ -67,7 +67,7 @@ def _records(file: io.RawIOBase) -> Iterator[Any]:
 
 
 def _unpacked(chunk: Any) -> bytes:
-    """Return the bytes of a chunk. Raises: InvalidSample for a large one; errors of the codecs."""
+    """Return the bytes of a chunk."""
     size = chunk.uncompressed_size
     if size > MAX_CHUNK_BYTES:
         raise InvalidSample(f"it has a chunk of {size:,} bytes; at most {MAX_CHUNK_BYTES:,} are read")

@@ -1,6 +1,7 @@
-"""Decoders of messages: of JSON, of protobuf by the log's descriptors, of ROS by its definitions.
+"""Decoders of messages: JSON, protobuf by the log's descriptors, ROS by its definitions.
 
-A decoder gives a mapping: numbers as numpy scalars, arrays of numbers as numpy arrays, text, lists, None, mappings.
+A decoder returns a mapping: numbers as numpy scalars, arrays of numbers as numpy arrays, text, lists, None,
+mappings.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,7 +31,7 @@ _PROTOBUF_DTYPES = {
 
 
 def decoder_of(channel: Channel) -> Decoder:
-    """Return the decoder of a topic's messages. Raises: InvalidSample for an encoding that is not read."""
+    """Return the decoder of a topic's messages. Raises: InvalidSample for an unknown encoding."""
     how = (channel.encoding, channel.schema_encoding)
     if channel.encoding == "json":
         return _json_decoder(channel)
@@ -50,23 +51,23 @@ def _json_decoder(channel: Channel) -> Decoder:
     )
 
     def decode(data: bytes) -> Mapping[str, Any]:
-        found = _of_json(parse_json(data, lenient=True), schema)
-        if not isinstance(found, dict):
+        message = _of_json(parse_json(data, lenient=True), schema)
+        if not isinstance(message, dict):
             raise InvalidSample("a message of JSON is an object; this is none")
-        return found
+        return message
 
     return decode
 
 
 def _of_json(value: Any, schema: Any) -> Any:
-    """Return a value of JSON with numbers as numpy has them. schema: of the value, where it has one."""
-    told = schema if isinstance(schema, dict) else {}
+    """Return a JSON value with numpy numbers. schema: of the value, or None."""
+    own_schema = schema if isinstance(schema, dict) else {}
     if isinstance(value, dict):
-        inner = told.get("properties")
+        inner = own_schema.get("properties")
         members = inner if isinstance(inner, dict) else {}
         return {name: _of_json(one, members.get(name)) for name, one in value.items()}
     if isinstance(value, list):
-        values = [_of_json(one, told.get("items")) for one in value]
+        values = [_of_json(one, own_schema.get("items")) for one in value]
         kinds = {type(one) for one in values}
         if len(kinds) == 1 and kinds <= {np.int64, np.float64, np.bool_}:
             return np.array(values)
@@ -75,7 +76,7 @@ def _of_json(value: Any, schema: Any) -> Any:
         return values
     if isinstance(value, bool):
         return np.bool_(value)
-    if isinstance(value, float) or (isinstance(value, int) and told.get("type") == "number"):
+    if isinstance(value, float) or (isinstance(value, int) and own_schema.get("type") == "number"):
         return np.float64(value)
     return np.int64(value) if isinstance(value, int) and -(2**63) <= value < 2**63 else value
 
@@ -87,42 +88,42 @@ def _protobuf_decoder(channel: Channel) -> Decoder:
     pool = descriptor_pool.DescriptorPool()
 
     def add(name: str) -> None:
-        if one := files.pop(name, None):  # each once, behind those that it builds on
-            for other in one.dependency:
+        if file := files.pop(name, None):  # each once, after its dependencies
+            for other in file.dependency:
                 add(other)
-            pool.AddSerializedFile(one.SerializeToString())
+            pool.AddSerializedFile(file.SerializeToString())
 
     for name in list(files):
         add(name)
-    made = message_factory.GetMessageClass(pool.FindMessageTypeByName(channel.type_name))
-    return lambda data: _Protobuf(MAX_LEAVES + 8 * len(data)).read(made.FromString(data), ())
+    message_class = message_factory.GetMessageClass(pool.FindMessageTypeByName(channel.type_name))
+    return lambda data: _Protobuf(MAX_LEAVES + 8 * len(data)).read(message_class.FromString(data), ())
 
 
 class _Protobuf:
     """Reads one message."""
 
     def __init__(self, most: int) -> None:
-        """Begin. most: values that it may have; two bytes can stand for a message of thousands of defaults."""
-        self._most = self._left = most
+        """most: limit on its values; two bytes can stand for a message of thousands of defaults."""
+        self._most = self._n_left = most
 
     def read(self, message: Any, within: tuple[str, ...]) -> Mapping[str, Any]:
-        """Return a message's values; those that are not set are the type's defaults. within: types around it."""
-        found = {}
+        """Return a message's values; unset ones have the type's defaults. within: enclosing types."""
+        values = {}
         within = (*within, message.DESCRIPTOR.full_name)
         for field in message.DESCRIPTOR.fields:
             value = getattr(message, field.name)
             if field.is_repeated:
-                found[field.name] = self._repeated(field, value, within)
+                values[field.name] = self._repeated(field, value, within)
             elif field.cpp_type != field.CPPTYPE_MESSAGE:
-                self._left -= 1
-                found[field.name] = _scalar(field, value)
-            elif field.message_type.full_name in within:  # a type in itself has no end
-                found[field.name] = [self.read(value, within)] if message.HasField(field.name) else []
+                self._n_left -= 1
+                values[field.name] = _scalar(field, value)
+            elif field.message_type.full_name in within:  # a recursive type
+                values[field.name] = [self.read(value, within)] if message.HasField(field.name) else []
             else:
-                found[field.name] = self.read(value, within)
-            if self._left < 0:
+                values[field.name] = self.read(value, within)
+            if self._n_left < 0:
                 raise InvalidSample(f"it has more than {self._most:,} values outside of arrays")
-        return found
+        return values
 
     def _repeated(self, field: Any, value: Any, within: tuple[str, ...]) -> Any:
         kind = field.message_type

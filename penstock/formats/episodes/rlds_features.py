@@ -1,4 +1,4 @@
-"""`features.json` of TensorFlow Datasets: the features of an episode and of its steps, by their paths."""
+"""Read `features.json` of TensorFlow Datasets: the features of an episode and its steps, by path."""
 
 import math
 from collections.abc import Iterator
@@ -10,17 +10,17 @@ from loader.errors import Corrupt, InvalidSample
 from loader.json_text import DamagedJson, parse_json_object
 
 STEPS = "steps"
-"""Feature whose values are lists, one entry for each step."""
+"""Feature whose values are lists with one entry per step."""
 _MOST_DEPTH = 32
 
 
-class Feature(NamedTuple):
+class RldsFeature(NamedTuple):
     """A leaf of the tree of features."""
 
     path: str
-    """Name in a record: names of the tree, with "/" between them."""
+    """Name in a record: names of the tree, joined by "/"."""
     in_steps: bool
-    """True for a value of each step, False for the episode's own."""
+    """True for a value per step, False for the episode's own."""
     kind: str
     """"numbers", "text", "image" of 8 bits, or "depth" of steps: one channel of 16 bits."""
     dtype: np.dtype[Any]
@@ -30,23 +30,23 @@ class Feature(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Numbers of one value."""
+        """Numbers in one value."""
         return math.prod(self.shape)
 
 
-def features_in(data: bytes, name: str) -> list[Feature]:
+def features_in(data: bytes, name: str) -> list[RldsFeature]:
     """Return the features of a `features.json`. name: of it, for errors. Raises: Corrupt; InvalidSample."""
     try:
-        found = list(_leaves(parse_json_object(data), "", 0, name, 0))
+        features = list(_leaves(parse_json_object(data), "", 0, name, 0))
     except (DamagedJson, KeyError, TypeError, ValueError, AttributeError) as error:
         raise Corrupt(f"{name}: it is no features.json of TensorFlow Datasets: {error!r}") from error
-    if not any(one.in_steps for one in found):
+    if not any(one.in_steps for one in features):
         raise InvalidSample(f"{name} has no steps: import such a dataset as tfrecord")
-    return found
+    return features
 
 
-def _leaves(node: Any, path: str, sequences: int, name: str, depth: int) -> Iterator[Feature]:
-    """Yield the leaves below a node. sequences: lists around it. Raises: KeyError; TypeError; ValueError."""
+def _leaves(node: Any, path: str, sequences: int, name: str, depth: int) -> Iterator[RldsFeature]:
+    """Yield the leaves below a node. sequences: number of enclosing lists."""
     if depth > _MOST_DEPTH:
         raise ValueError(f"{path} lies deeper than {_MOST_DEPTH}")
     if "featuresDict" in node:
@@ -58,16 +58,16 @@ def _leaves(node: Any, path: str, sequences: int, name: str, depth: int) -> Iter
         yield _leaf(node, path, sequences)
 
 
-def _leaf(node: dict[str, Any], path: str, sequences: int) -> Feature:
-    """Return a leaf; of a kind that is not read its kind says so. Raises: KeyError; TypeError; ValueError."""
+def _leaf(node: dict[str, Any], path: str, sequences: int) -> RldsFeature:
+    """Return a leaf; its kind is "" if it cannot be read."""
     kind, dtype, shape = "", "int64", list[int]()
     if "tensor" in node:
-        told = node["tensor"]
-        kind, dtype = "numbers", str(told["dtype"])
-        shape = [int(one) for one in told.get("shape", {}).get("dimensions", [])]
+        body = node["tensor"]
+        kind, dtype = "numbers", str(body["dtype"])
+        shape = [int(one) for one in body.get("shape", {}).get("dimensions", [])]
         if dtype == "string":
             kind, dtype = ("text" if not shape else ""), "int64"
-        if told.get("encoding", "none") != "none" or min(shape, default=1) < 0:
+        if body.get("encoding", "none") != "none" or min(shape, default=1) < 0:
             kind = ""
     elif "classLabel" in node:
         kind = "numbers"
@@ -75,10 +75,10 @@ def _leaf(node: dict[str, Any], path: str, sequences: int) -> Feature:
         kind = "text"
     in_steps = path.partition("/")[0] == STEPS
     if "image" in node:
-        told = node["image"]
+        body = node["image"]
         kind = "image"
-        if in_steps and told.get("dtype", "uint8") != "uint8":
-            kind = "depth" if (told["dtype"], told["shape"]["dimensions"][-1]) == ("uint16", "1") else ""
+        if in_steps and body.get("dtype", "uint8") != "uint8":
+            kind = "depth" if (body["dtype"], body["shape"]["dimensions"][-1]) == ("uint16", "1") else ""
     if sequences != in_steps:
         kind = ""
-    return Feature(path, in_steps, kind, np.dtype(dtype.replace("bfloat16", "float32")), tuple(shape))
+    return RldsFeature(path, in_steps, kind, np.dtype(dtype.replace("bfloat16", "float32")), tuple(shape))

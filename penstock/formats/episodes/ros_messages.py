@@ -1,4 +1,4 @@
-"""Messages of ROS 1 and ROS 2, read along the parse tree of their definition: no code is made of a definition's text.
+"""Decode messages of ROS 1 and ROS 2 along the parse tree of their definition, without generating code.
 
 A struct is a mapping, an array of numbers a numpy array, any other array a list, a number a numpy scalar.
 """
@@ -31,18 +31,18 @@ class _Node(NamedTuple):
     """A type."""
 
     kind: str
-    """number, string, struct, array (of a fixed length), sequence."""
+    """"number", "string", "struct", "array" (of a fixed length) or "sequence"."""
     least: int
     """Fewest bytes of a value."""
     dtype: Any = None
     of: Any = None
-    """Node of an array's values; name -> node of a struct's."""
+    """Node of an array's values; for a struct, name -> node."""
     length: int = 0
-    """Values of an array."""
+    """Number of values in an array."""
 
 
 def ros_decoder(channel: Channel) -> Callable[[bytes], Mapping[str, Any]]:
-    """Return the function that reads a message of a topic. Raises: InvalidSample; errors of rosbags."""
+    """Return the decoder of a topic's messages. Raises: InvalidSample; errors of rosbags."""
     from rosbags.typesys.msg import normalize_msgtype
 
     if len(channel.schema) > _MAX_SCHEMA_BYTES:
@@ -56,14 +56,14 @@ def ros_decoder(channel: Channel) -> Callable[[bytes], Mapping[str, Any]]:
 
 
 def _definitions(channel: Channel, name: str) -> Mapping[str, Any]:
-    """Return type -> its parse tree: those of the definition, and the usual ones of ROS where it has none."""
+    """Return type -> its parse tree, from the definition, or else from ROS's usual types."""
     from rosbags.typesys import get_types_from_idl, get_types_from_msg
 
     text = channel.schema.decode()
     if channel.schema_encoding == "ros2idl":
         return {**_usual(False), **get_types_from_idl(text)}
-    found = get_types_from_msg(text, name) if text.strip() or channel.schema_encoding else {}
-    return {**_usual(channel.encoding == "ros1"), **found}
+    own = get_types_from_msg(text, name) if text.strip() or channel.schema_encoding else {}
+    return {**_usual(channel.encoding == "ros1"), **own}
 
 
 @cache
@@ -77,28 +77,28 @@ class _Types:
     """The types of a definition."""
 
     def __init__(self, definitions: Mapping[str, Any], *, ros1: bool) -> None:
-        self._definitions, self._ros1, self._left = definitions, ros1, MAX_LEAVES
+        self._definitions, self._ros1, self._n_left = definitions, ros1, MAX_LEAVES
 
     def node_of(self, name: str, depth: int = 0) -> _Node:
-        """Return the node of a struct. Raises: InvalidSample."""
+        """Return the node of a struct."""
         if name not in self._definitions:
             raise InvalidSample(f"the type {name} is not defined in the log")
         if depth > _MAX_DEPTH:
             raise InvalidSample(f"the type {name} lies more than {_MAX_DEPTH} types deep, or in itself")
         members = {}
-        for field, told in self._definitions[name][1]:
-            self._left -= 1
-            if self._left < 0:
+        for field, description in self._definitions[name][1]:
+            self._n_left -= 1
+            if self._n_left < 0:
                 raise InvalidSample(f"the type {name} has more than {MAX_LEAVES:,} values")
-            members[field] = self._node(told, depth)
+            members[field] = self._node(description, depth)
         if not members and not self._ros1:
             members[_EMPTY] = _number("uint8")
         if self._ros1:
             members.pop(_EMPTY, None)
         return _Node("struct", sum(node.least for node in members.values()), None, members)
 
-    def _node(self, told: Any, depth: int) -> _Node:
-        kind, of = told[0].name, told[1]
+    def _node(self, description: Any, depth: int) -> _Node:
+        kind, of = description[0].name, description[1]
         if kind == "BASE":
             if of[0] == "string":
                 return _Node("string", 4)
@@ -124,10 +124,10 @@ def _number(name: str) -> _Node:
 
 def _read_cdr(node: _Node, data: bytes) -> Mapping[str, Any]:
     if len(data) < 4 or data[0] or data[1] > 1:
-        raise Corrupt(f"its first bytes {data[:4].hex()} are not those of plain CDR, which alone is read")
+        raise Corrupt(f"its first bytes {data[:4].hex()} are no plain CDR; other encodings are not read")
     reader = _Reader(data[4:], "<" if data[1] else ">", cdr=True)
     message: Mapping[str, Any] = reader.value(node)
-    if len(reader.data) - reader.at > 3:  # of padding
+    if len(reader.data) - reader.at > 3:  # more than padding
         raise Corrupt(f"{len(reader.data) - reader.at:,} bytes follow it that its definition does not have")
     return message
 
@@ -141,7 +141,7 @@ def _read_ros1(node: _Node, data: bytes) -> Mapping[str, Any]:
 
 
 class _Reader:
-    """Reads the values of a message one behind the other."""
+    """Reads the values of a message in sequence."""
 
     def __init__(self, data: bytes, order: str, *, cdr: bool) -> None:
         self.data, self.at = data, 0
@@ -149,11 +149,10 @@ class _Reader:
         self._of_count: Literal["little", "big"] = "little" if order == "<" else "big"
 
     def value(self, node: _Node) -> Any:
-        """Return the next value. Raises: Corrupt."""
         if node.kind == "number":
             return self._numbers(node, 1)[0]
         if node.kind == "string":
-            text = self._taken(self._count())
+            text = self._take(self._count())
             if self._cdr and text[-1:] == b"\0":
                 text = text[:-1]
             return text.decode(errors="backslashreplace")
@@ -171,22 +170,22 @@ class _Reader:
         return [self.value(node.of) for _ in range(length)]
 
     def _count(self) -> int:
-        """Return the bytes of a text, or the values of an array."""
+        """Return the length of a text, or of an array."""
         if self._cdr:
             self.at += -self.at % 4
-        return int.from_bytes(self._taken(4), self._of_count)
+        return int.from_bytes(self._take(4), self._of_count)
 
     def _numbers(self, node: _Node, length: int) -> Any:
         size = node.dtype.itemsize
         if self._cdr and length:
             self.at += -self.at % size
         dtype = node.dtype.newbyteorder() if self._swapped else node.dtype
-        values = np.frombuffer(self._taken(length * size), dtype)
+        values = np.frombuffer(self._take(length * size), dtype)
         if dtype.kind == "b":
             return values.view(np.uint8) != 0
         return values.astype(node.dtype) if self._swapped else values
 
-    def _taken(self, nbytes: int) -> bytes:
+    def _take(self, nbytes: int) -> bytes:
         data = self.data[self.at : self.at + nbytes]
         if len(data) < nbytes:
             raise Corrupt(f"it ends at byte {len(self.data):,}, within a value")

@@ -1,1 +1,1 @@
-"""The choice of samples, the journal and the outbox, which all exports share."""
+"""Selection of samples, journal and outbox, shared by all exports."""

@@ -1,11 +1,11 @@
-"""The notes of an export, in the target: what it is of, and what is written.
+"""The journal of an export, in its target: what is exported, and which units are written.
 
-- `.penstock/begun.json`: canonical JSON of what is exported; created once, before anything else.
+- `.penstock/begun.json`: canonical JSON of the export's identity; created once, before anything else.
 - `.penstock/units/<n>.json`: facts, n_samples, objects (nbytes, path, sha256) of a unit; put after its objects.
-- `.penstock/export.json`: the same as begun.json, with counts, types of columns and facts; put last.
-- `.penstock/copied.json`: this instead, of registered objects that left as they came.
+- `.penstock/export.json`: begun.json with counts, types of columns and facts; put last.
+- `.penstock/copied.json`: the same, for registered objects that were copied unchanged.
 
-Readers of the formats pass over names that begin with a dot.
+Readers of the formats skip names that begin with a dot.
 """
 
 from typing import Any
@@ -19,12 +19,12 @@ _BEGUN, _DONE, _COPIED = (f"{FOLDER}{name}.json" for name in ("begun", "export",
 
 
 class ExportJournal:
-    """Notes in one place; thread-safe."""
+    """Journal in one place; thread-safe."""
 
     def __init__(self, store: Store, of: dict[str, Any]) -> None:
-        """Begin an export, or continue it. of: the version, the format and the options, as plain JSON.
+        """Begin an export, or continue it. of: version, format and options, as a JSON object.
 
-        Raises: Conflict where the place holds other things, or another export; StoreError.
+        Raises: Conflict if the place holds other objects, or another export; StoreError.
         """
         self._store, self._of = store, of
         self._there: dict[str, int] = {}
@@ -51,7 +51,7 @@ class ExportJournal:
             self._there = {info.key: info.nbytes for info in store.list()}
 
     def find(self, number: int) -> dict[str, Any] | None:
-        """Return the note of a unit whose objects are all there; None without. Raises: StoreError."""
+        """Return the record of a unit whose objects all exist; else None. Raises: StoreError."""
         if (key := _unit(number)) not in self._there:
             return None
         try:
@@ -62,11 +62,11 @@ class ExportJournal:
         return note if all(self._there.get(one["path"]) == one["nbytes"] for one in objects) else None
 
     def add(self, number: int, note: dict[str, Any]) -> None:
-        """Note a unit whose objects are all there. Raises: StoreError."""
+        """Record a unit whose objects all exist. Raises: StoreError."""
         self._store.put(_unit(number), canonical_json(note))
 
     def finish(self, facts: dict[str, Any], *, is_ours: bool) -> None:
-        """Note that all is there. is_ours: readers find columns as exports have them. Raises: StoreError."""
+        """Record the end. is_ours: readers find columns as penstock exports them. Raises: StoreError."""
         self._store.put(_DONE if is_ours else _COPIED, canonical_json({**self._of, **facts}))
 
     def _other(self, what: str) -> Conflict:

@@ -1,4 +1,4 @@
-"""The interface of an exporter, and its report of what a format cannot hold."""
+"""The interface of an exporter, and the refusal of lossy exports."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 from loader.errors import LossyExport
 
 from .outbox import Outbox
-from .selection import Selection, WorkUnit
+from .selection import ExportSelection, WorkUnit
 
 
 class Loss(NamedTuple):
@@ -15,23 +15,23 @@ class Loss(NamedTuple):
     name: str
     """The field or column, such as "field 'Jpg'"."""
     why: str
-    """The reason, and what becomes of it."""
+    """The reason, and the consequence."""
 
 
 class Exporter(Protocol):
-    """A module of `exporters`."""
+    """A module that exports a format."""
 
-    def losses(self, selection: Selection) -> list[Loss]:
+    def losses(self, selection: ExportSelection) -> list[Loss]:
         """Return everything that the format cannot hold."""
 
-    def units(self, selection: Selection) -> list[WorkUnit]:
-        """Return runs of samples in order, each of which becomes whole objects; the same ones every time."""
+    def units(self, selection: ExportSelection) -> list[WorkUnit]:
+        """Return runs of samples in order, each of which becomes whole objects; deterministic."""
 
-    def write(self, selection: Selection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
+    def write(self, selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
         """Put the objects of a unit, and return facts for `finish`. Raises: Corrupt; StoreError."""
 
-    def finish(self, selection: Selection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
-        """Put objects that are of all units. facts: of each unit, in order."""
+    def finish(self, selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
+        """Put the objects that describe all units. facts: of each unit, in order."""
 
 
 def refuse(format: str, name: str, losses: Sequence[Loss]) -> None:

@@ -1,4 +1,4 @@
-"""Objects on their way into the target: each is there whole or not at all, and is noted with its hash."""
+"""Put objects into the target, whole or not at all, and record their hashes."""
 
 import hashlib
 import os
@@ -11,7 +11,7 @@ from loader.storage.disk.scratch import held_file, held_folder, on_scratch
 
 
 class HashedFile:
-    """A file that is written from its beginning to its end, and hashed meanwhile."""
+    """A file that is hashed while it is written."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._sha256, self.nbytes = file, hashlib.sha256(), 0
@@ -25,12 +25,12 @@ class HashedFile:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of what was written, hex."""
+        """SHA-256 of the bytes written so far, hex."""
         return self._sha256.hexdigest()
 
 
 class Outbox:
-    """Puts objects, and knows those that it has put. One thread uses it."""
+    """Puts objects, and lists those it has put. Not thread-safe."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -43,7 +43,7 @@ class Outbox:
 
     @contextmanager
     def file(self, key: str) -> Iterator[HashedFile]:
-        """Put an object of what is written inside; nothing, if that raises. Raises: StoreError."""
+        """Put an object of the bytes written in the block; nothing if the block raises. Raises: StoreError."""
         with (
             on_scratch(
                 None,
@@ -61,7 +61,7 @@ class Outbox:
 
     @contextmanager
     def path(self, key: str) -> Iterator[str]:
-        """Put the file that is written at the path inside; nothing, if that raises. Raises: StoreError."""
+        """Put the file written at the yielded path; nothing if the block raises. Raises: StoreError."""
         with self.file(key) as file, held_folder("export") as folder:
             path = os.path.join(folder, "file")
             yield path

@@ -1,7 +1,9 @@
-"""The samples, fields and columns of an export, and their bytes."""
+"""Select the samples, fields and columns of an export, and read their bytes."""
 
-from collections.abc import Collection, Iterator, Sequence
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,9 +19,9 @@ from loader.keywords import did_you_mean
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 READ_BYTES = 32 * 2**20
-"""Payloads that are read together, and lie in memory at once; a larger field is read alone."""
+"""Limit on the payloads read together, and held in memory; a larger field is read by itself."""
 ADDRESSES = 2048
-"""Samples whose places are looked up together: a row group of an index."""
+"""Samples whose addresses are looked up together: a row group of an index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,40 +31,40 @@ class WorkUnit:
     number: int
     """Number of the unit in the export."""
     fields: tuple[str, ...]
-    """Fields that its samples have, sorted."""
+    """Names of its samples' fields, sorted."""
     ordinals: Int64s
     """Live ordinals of its samples, int64, ascending."""
 
 
-class Sample(NamedTuple):
-    """One sample on its way out."""
+class ExportSample(NamedTuple):
+    """One sample to export."""
 
     key: str
-    """Key."""
+    """The sample's key."""
     fields: dict[str, bytes]
-    """Field -> its bytes, names in order."""
+    """Field -> its bytes, sorted by name."""
     columns: dict[str, Any]
-    """Column -> value, those that are null left out; provenance too, names in order."""
+    """Metadata or provenance column -> value without nulls, sorted by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """Immutable; used by many threads at once."""
+class ExportSelection:
+    """The samples, fields and columns to export; immutable and thread-safe."""
 
     version: Version
-    """Version that the samples are of."""
+    """Version of the samples."""
     fields: tuple[str, ...]
-    """Names of all fields that are exported, sorted."""
+    """Names of all exported fields, sorted."""
     columns: dict[str, str]
-    """Column of metadata or provenance with any value -> its type."""
+    """Metadata or provenance column with any value -> its type."""
     members: Bools
-    """True for a live ordinal that is exported, bool [len(version)]."""
+    """True for live ordinals that are exported, bool [len(version)]."""
     frame: Any
-    """The polars table of these columns, a row per live ordinal; None without columns."""
+    """polars table of these columns, a row per live ordinal; None without columns."""
 
     @property
     def n_samples(self) -> int:
-        """Number of samples that are exported."""
+        """Number of exported samples."""
         return int(np.count_nonzero(self.members))
 
     @property
@@ -77,33 +79,33 @@ class Selection:
         return {name: n for name, n in lacking.items() if n}
 
     def by_part(self, most: int | None = None) -> list[WorkUnit]:
-        """Return the samples of each part, in the version's order, `most` of them at once."""
+        """Return the samples of each part, in the version's order, at most `most` per unit."""
         parts, out = self.version.parts, list[WorkUnit]()
         has = {name: parts.has_group(self.version.group_of(name)) for name in self.fields}
         for position in range(len(parts)):
             first, end = parts.first_ordinal[position : position + 2].tolist()
-            mine = np.flatnonzero(self.members[first:end]) + first
+            ordinals = np.flatnonzero(self.members[first:end]) + first
             fields = tuple(name for name in self.fields if has[name][position])
-            for start in range(0, len(mine), most or max(1, len(mine))):
-                some = mine[start : start + most] if most else mine
-                out.append(WorkUnit(number=len(out), fields=fields, ordinals=some))
+            for start in range(0, len(ordinals), most or max(1, len(ordinals))):
+                chosen = ordinals[start : start + most] if most else ordinals
+                out.append(WorkUnit(number=len(out), fields=fields, ordinals=chosen))
         return out
 
-    def samples(self, unit: WorkUnit) -> Iterator[Sample]:
-        """Yield the samples of a unit in order, each field checked. Raises: Corrupt; StoreError."""
+    def samples(self, unit: WorkUnit) -> Iterator[ExportSample]:
+        """Yield the samples of a unit in order, each field verified. Raises: Corrupt; StoreError."""
         pins: dict[str, str] = {}
         for start in range(0, len(unit.ordinals), ADDRESSES):
-            some = unit.ordinals[start : start + ADDRESSES]
-            rows = self.rows(some)
+            ordinals = unit.ordinals[start : start + ADDRESSES]
+            rows = self.rows(ordinals)
             done = 0
-            for batch in _batches(self.version.address(some, unit.fields)):
+            for batch in _batches(self.version.address(ordinals, unit.fields)):
                 read = read_fields(self.version.shard_store, batch, pins=pins)
                 for address, fields in zip(batch, read, strict=True):
-                    yield Sample(address.key, dict(sorted(fields.items())), rows[done])
+                    yield ExportSample(address.key, dict(sorted(fields.items())), rows[done])
                     done += 1
 
     def rows(self, ordinals: Int64s) -> list[dict[str, Any]]:
-        """Return column -> value of each live ordinal, nulls left out."""
+        """Return column -> value of each live ordinal, without nulls."""
         if self.frame is None:
             return [{} for _ in ordinals]
         return [
@@ -112,13 +114,13 @@ class Selection:
         ]
 
 
-def select(version: Version, where: str | None = None, without: Collection[str] = ()) -> Selection:
-    """Return what is exported of a version: live samples for which `where` is true.
+def select(version: Version, where: str | None = None, without: Collection[str] = ()) -> ExportSelection:
+    """Select what to export of a version: live samples for which `where` is true.
 
     without: names of fields and columns to leave out.
 
-    Raises: FieldNotFound for a name or an expression that the version does not have; EmptyVersion without samples;
-    MissingDependency without polars.
+    Raises: FieldNotFound for a name or an expression that the version does not have; EmptyVersion without
+    samples; MissingDependency without polars.
     """
     columns = _columns(version)
     if unknown := sorted(set(without) - {*version.fields, *columns}):
@@ -136,7 +138,7 @@ def select(version: Version, where: str | None = None, without: Collection[str] 
     frame = _frame(version, columns)
     if frame is not None:
         columns = {name: columns[name] for name in frame.columns}
-    return Selection(
+    return ExportSelection(
         version=version,
         fields=fields,
         columns=columns if frame is not None else {},
@@ -147,12 +149,12 @@ def select(version: Version, where: str | None = None, without: Collection[str] 
 
 def _columns(version: Version) -> dict[str, str]:
     """Return metadata and provenance columns -> type, sorted."""
-    told = {name: str(body["type"]) for name, body in version.manifest["columns"].items()}
-    return {name: told[name] for name in sorted({*told, *SOURCE_COLUMNS} & set(told)) if name != "key"}
+    types = {name: str(body["type"]) for name, body in version.manifest["columns"].items()}
+    return {name: types[name] for name in sorted({*types, *SOURCE_COLUMNS} & set(types)) if name != "key"}
 
 
 def _frame(version: Version, columns: Collection[str]) -> Any:
-    """Return the table of these columns, a row per live ordinal, without columns of nulls; None where none is left."""
+    """Return the table of these columns, without columns of nulls; None if none is left."""
     if not columns:
         return None
     pl = import_polars()
@@ -174,3 +176,15 @@ def _batches(addresses: Sequence[SampleAddress]) -> Iterator[list[SampleAddress]
         held += nbytes
     if batch:
         yield batch
+
+
+def metadata_json(columns: Mapping[str, Any]) -> bytes:
+    """Return columns as JSON, names sorted: times as ISO 8601 text, NaN and infinities as Python writes them."""
+    text = json.dumps(columns, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=_text)
+    return text.encode()
+
+
+def _text(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    raise TypeError(f"a {type(value).__name__} is in no column of a samples table")

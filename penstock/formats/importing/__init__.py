@@ -1,1 +1,1 @@
-"""Work units of imports: of bytes that are spans of objects, and of samples that a format has to make."""
+"""Work units of imports, for spans of objects and for decoded samples."""

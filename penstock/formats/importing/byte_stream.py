@@ -1,4 +1,4 @@
-"""The bytes of an object from its beginning to its end, decompressed on the way, up to a limit."""
+"""Read an object from its beginning to its end, decompressed, up to a limit."""
 
 import lzma
 from typing import Any
@@ -15,7 +15,7 @@ _XZ_MEMORY_BYTES = 2**28
 
 
 class ByteStream:
-    """Reads forward; not thread-safe. Errors of Arrow inside are those of `object_file.opened`."""
+    """Reads forward; not thread-safe. Arrow raises its errors through `object_file.opened`."""
 
     def __init__(self, file: ObjectFile, codec: str | None, nbytes: int) -> None:
         """Begin at the first byte. codec: Arrow's name of the compression, or xz. nbytes: of the object."""
@@ -29,16 +29,16 @@ class ByteStream:
         self.name, self.at = file.path, 0
 
     def read(self, nbytes: int) -> bytes:
-        """Return so many bytes, fewer at the end alone. Raises: Corrupt for a bomb; ArrowException; OSError."""
-        pieces, left = [], nbytes
-        while left and (piece := self._source.read(min(left, _READ_BYTES))):
+        """Return `nbytes` bytes, fewer only at the end. Raises: Corrupt for a bomb; ArrowException; OSError."""
+        pieces, n_left = [], nbytes
+        while n_left and (piece := self._source.read(min(n_left, _READ_BYTES))):
             pieces.append(piece)
-            left -= len(piece)
+            n_left -= len(piece)
             self._count(len(piece))
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def skip(self, nbytes: int) -> None:
-        """Pass over so many bytes, fewer at the end alone. Raises: as `read`."""
+        """Skip `nbytes` bytes, fewer only at the end. Raises: as `read`."""
         while nbytes and (piece := self._source.read(min(nbytes, _READ_BYTES))):
             nbytes -= len(piece)
             self._count(len(piece))
@@ -48,19 +48,19 @@ class ByteStream:
         if self.at > self.most:
             raise Corrupt(
                 f"{self.name}: {self._nbytes:,} bytes became more than {self.most:,}; an object that is compressed "
-                "so much is taken for a mistake or an attack: write it uncompressed"
+                "so much is probably a mistake or an attack: write it uncompressed"
             )
 
 
 class _Xz:
-    """Bytes of an .xz file, which may be several streams one behind the other."""
+    """Bytes of an .xz file, which may have several concatenated streams."""
 
     def __init__(self, file: ObjectFile) -> None:
         self._file = file
         self._stream: lzma.LZMADecompressor | None = None
 
     def read(self, nbytes: int) -> bytes:
-        """Return at most so many bytes; none at the end alone. Raises: OSError where it is damaged; EOFError."""
+        """Return at most `nbytes` bytes, none only at the end."""
         while True:
             data = b""
             if self._stream is None or self._stream.eof:
@@ -71,8 +71,8 @@ class _Xz:
             elif self._stream.needs_input and not (data := self._file.read(_READ_BYTES)):
                 raise EOFError("its compressed bytes end too soon")
             try:
-                made = self._stream.decompress(data, nbytes)
+                piece = self._stream.decompress(data, nbytes)
             except lzma.LZMAError as error:
-                raise OSError(f"it is no sound xz: {error}") from error
-            if made:
-                return made
+                raise OSError(f"it is damaged xz: {error}") from error
+            if piece:
+                return piece

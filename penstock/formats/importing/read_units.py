@@ -1,7 +1,7 @@
-"""Work units of samples that an importer makes: neighbouring runs, of about a shard's bytes.
+"""Work units of imported samples: neighbouring runs, of about a shard's bytes.
 
-Units are written before it is known which fields all samples have, and which keys repeat. `settled` tells afterwards;
-the units that do not fit are written again, under other names.
+Units are written before all fields and repeated keys are known. `settled` finds the units that do not fit; they
+are written again, under other names.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -22,11 +22,11 @@ from ..registration.earlier import token_of
 from ..registration.groups import groups_of
 from ..registration.parts import text_of
 from ..registration.shard_rows import Rows, key_of, names_of
-from .importer import Options, Readable, ReadSample, Run
-from .unit_writer import RENAMED, Written
+from .importer import ImportRun, Options, Readable, ReadSample
+from .unit_writer import RENAMED, WrittenUnit
 
 BOMB_BYTES, BOMB_TIMES = 2**30, 1000
-"""A run gives no more bytes than the first, or so many times those of its object."""
+"""Limit on the bytes of a run: the first, or so many times the bytes of its object."""
 
 SAMPLE_BYTES = 64
 """Bytes that a sample counts beside its fields and texts."""
@@ -34,24 +34,24 @@ SAMPLE_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class ReadUnit:
-    """Runs that are read one behind the other."""
+    """Runs that are read in sequence."""
 
     name: str
     """Name in the import, and of its first part."""
-    runs: Sequence[Run]
+    runs: Sequence[ImportRun]
     """The runs, in order."""
 
     @property
     def size(self) -> int:
-        """Bytes of its fields, estimated."""
+        """Estimated bytes of its fields."""
         return sum(run.nbytes for run in self.runs)
 
 
 def read_units(
     readable: Readable, infos: Iterable[ObjectInfo], shard_bytes: int, failures: list[str]
 ) -> list[ReadUnit]:
-    """Return the units of objects, in order; name the objects that cannot be cut into runs."""
-    units, some, nbytes = list[ReadUnit](), list[Run](), 0
+    """Return the units of objects, in order; append errors of objects without runs to `failures`."""
+    units, pending, nbytes = list[ReadUnit](), list[ImportRun](), 0
     for info in infos:
         try:
             runs = list(readable.runs(info))
@@ -59,35 +59,35 @@ def read_units(
             failures.append(str(error))
             continue
         for run in runs:
-            some.append(run)
+            pending.append(run)
             nbytes += run.nbytes
             if nbytes >= shard_bytes:
-                units.append(ReadUnit(f"{len(units):05d}", some))
-                some, nbytes = [], 0
-    if some:
-        units.append(ReadUnit(f"{len(units):05d}", some))
+                units.append(ReadUnit(f"{len(units):05d}", pending))
+                pending, nbytes = [], 0
+    if pending:
+        units.append(ReadUnit(f"{len(units):05d}", pending))
     return units
 
 
 @dataclass(frozen=True, slots=True)
 class UnitReader:
-    """Reads the samples of units under their keys; used by many threads."""
+    """Reads the samples of units under their keys; thread-safe."""
 
     store: Store
     """The place."""
     readable: Readable
-    """Its objects of the format."""
+    """The place's objects of the format."""
     options: Options
-    """The choices of whoever imports."""
-    taken: Container[str]
+    """Options of the import."""
+    in_use: Container[str]
     """Keys of the dataset that stay."""
     failures: list[str]
-    """Gets the errors of a unit's objects but the last, which is raised."""
+    """Gets the errors of a unit's objects, except the last, which is raised."""
     twice: Container[str] = ()
-    """Keys that repeat: their samples have the object's name in front."""
+    """Keys that repeat; their samples get the object's name in front."""
 
     def __call__(self, unit: ReadUnit) -> Iterator[Sample]:
-        """Yield the samples of a unit. An object that fails does not keep the others from being looked at.
+        """Yield the samples of a unit. If an object fails, the others are still read for errors.
 
         Raises: the last error of its objects.
         """
@@ -103,44 +103,46 @@ class UnitReader:
             self.failures.extend(str(error) for error in errors[:-1])
             raise errors[-1]
 
-    def _samples(self, run: Run) -> Iterator[Sample]:
+    def _samples(self, run: ImportRun) -> Iterator[Sample]:
         known, total = dict[tuple[str, ...], dict[str, str]](), 0
         most = max(BOMB_BYTES, BOMB_TIMES * run.info.nbytes)
         token = token_of(self.store, run.info)
-        for one in self.readable.samples(run):
-            told = tuple(one.fields)
-            if told not in known:
-                known[told] = self._names(run.info, one)
-            fields = {mine: one.fields[name] for mine, name in known[told].items()}
+        for sample in self.readable.samples(run):
+            names = tuple(sample.fields)
+            if names not in known:
+                known[names] = self._names(run.info, sample)
+            fields = {ours: sample.fields[name] for ours, name in known[names].items()}
             longest = max(map(len, fields))
-            texts = (value for value in one.metadata.values() if isinstance(value, str))
+            texts = (value for value in sample.metadata.values() if isinstance(value, str))
             total += SAMPLE_BYTES + sum(map(len, fields.values())) + sum(map(len, texts))
             if total > most:
                 raise Corrupt(
-                    f"{run.info.key}, sample {one.key!r}: {run.info.nbytes:,} bytes became more than {most:,}; an "
-                    "object that is compressed so much is taken for a mistake or an attack: write it uncompressed"
+                    f"{run.info.key}, sample {sample.key!r}: {run.info.nbytes:,} bytes became more than {most:,}; an "
+                    "object that is compressed so much is probably a mistake or an attack: write it uncompressed"
                 )
-            key = key_of(one.key, longest)
-            if key in self.twice or key in self.taken:
-                key = key_of(f"{run.info.key}/{one.key}", longest)
-            source = {**one.source, "raw_key": text_of(run.info.key), "raw_etag": token}
-            if key != one.key:
-                source.setdefault("source_key", text_of(one.key))
+            key = key_of(sample.key, longest)
+            if key in self.twice or key in self.in_use:
+                key = key_of(f"{run.info.key}/{sample.key}", longest)
+            source = {**sample.source, "raw_key": text_of(run.info.key), "raw_etag": token}
+            if key != sample.key:
+                source.setdefault("source_key", text_of(sample.key))
             try:
-                yield make_sample(key, fields, one.metadata, source)
+                yield make_sample(key, fields, sample.metadata, source)
             except InvalidSample as error:
-                raise type(error)(f"{run.info.key}, sample {one.key!r}: {error}") from error
+                raise type(error)(f"{run.info.key}, sample {sample.key!r}: {error}") from error
 
-    def _names(self, info: ObjectInfo, one: ReadSample) -> dict[str, str]:
-        """Return our name of each field -> its format's. Raises: InvalidSample without fields; InvalidField."""
-        names = names_of([name for name in one.fields if name not in self.options.without], info, one.key)
+    def _names(self, info: ObjectInfo, sample: ReadSample) -> dict[str, str]:
+        """Return our name of each field -> its format's."""
+        names = names_of(
+            [name for name in sample.fields if name not in self.options.without], info, sample.key
+        )
         if not names:
-            raise without_field(info.key, one.key, one.metadata)
+            raise without_field(info.key, sample.key, sample.metadata)
         return names
 
 
-class Settled(NamedTuple):
-    """Facts of all samples, which no unit knows alone."""
+class SettledUnits(NamedTuple):
+    """Facts that follow from all samples."""
 
     group_of: Mapping[str, str]
     """Field -> its group."""
@@ -151,9 +153,9 @@ class Settled(NamedTuple):
 
 
 def settled(
-    root: Store, written: Sequence[Written[ReadUnit]], known: Mapping[str, Mapping[str, Any]]
-) -> Settled:
-    """Return groups and repeated keys of written units. known: groups of the dataset, as its newest manifest has them.
+    root: Store, written: Sequence[WrittenUnit[ReadUnit]], known: Mapping[str, Mapping[str, Any]]
+) -> SettledUnits:
+    """Return groups and repeated keys of written units. known: groups in the newest manifest of the dataset.
 
     Costs the keys of all samples. Raises: FieldMismatch, as `groups_of`; StoreError.
     """
@@ -170,17 +172,17 @@ def settled(
     fits = iter(zip(parts, keys, strict=True))
     again = []
     for unit in written:
-        mine = [next(fits) for _ in unit.parts]
+        tables = [next(fits) for _ in unit.parts]
         if any(
             any(group_of[name] != shard.group for shard in part.shards for name in shard.field_nbytes)
             or (twice and not twice.isdisjoint(table["key"].to_pylist()))
-            for part, table in mine
+            for part, table in tables
         ):
             again.append(replace(unit.unit, name=f"{unit.unit.name}{RENAMED}"))
-    return Settled(group_of, twice, again)
+    return SettledUnits(group_of, twice, again)
 
 
-def check_unique(root: Store, written: Sequence[Written[ReadUnit]]) -> None:
+def check_unique(root: Store, written: Sequence[WrittenUnit[ReadUnit]]) -> None:
     """Raise DuplicateKey for two samples of one object with one key. Costs the keys of all samples."""
     files = [part.samples for unit in written for part in unit.parts if part.samples is not None]
     table = pa.concat_tables(get_tables(root, files, ["key", "raw_key"]))

@@ -1,6 +1,6 @@
-"""Samples of a unit that are read together: their bytes come from objects to their places in a shard, copied once.
+"""Blocks of samples read together: bytes are copied once, from objects to their places in a shard.
 
-In a folder of this machine they are read where they lie. Of a bucket's objects neighbours share a request.
+Files of this machine are read directly. Neighbours in a bucket's object share a request.
 """
 
 import os
@@ -21,44 +21,44 @@ from loader.storage.store import disk_of
 
 from ..registration.earlier import token_of
 from ..registration.parts import text_of
-from .span_units import Samples, Unit
+from .span_units import SpanSamples, SpanUnit
 
 BLOCK_BYTES = 8 * 2**20
 """Bytes of a block, and of a request, unless one sample has more."""
 BLOCK_OBJECTS = 64
-"""Objects of a block, at most: all are open at once."""
+"""Limit on a block's objects, which are all open at once."""
 GAP_BYTES = 64 * 2**10
-"""Bytes between two fields that are read with them."""
+"""Largest gap between two fields of one request."""
 AT_ONCE = 16
-"""Requests of a block in flight."""
+"""Concurrent requests of a block."""
 
 
-def blocks_of(store: Store, unit: Unit) -> Iterator[SampleBlock]:
+def blocks_of(store: Store, unit: SpanUnit) -> Iterator[SampleBlock]:
     """Yield the samples of a unit in blocks.
 
-    Raises: InvalidField; as a block's `fill` Changed where an object was written since it was listed, ObjectNotFound
-    and Corrupt.
+    Raises: InvalidField. A block's `fill` raises Changed for an object written since its listing,
+    ObjectNotFound and Corrupt.
     """
     check_case(unit.rows.fields, f"sample {unit.rows.keys[0]!r}")
-    told = _Provenance(store)
-    for some in _cut(unit.rows):
-        yield _block(store, some, told)
+    provenance = _Provenance(store)
+    for block in _cut(unit.rows):
+        yield _block(store, block, provenance)
 
 
-def read_fields(store: Store, samples: Samples) -> Iterator[dict[str, bytes]]:
+def read_fields(store: Store, samples: SpanSamples) -> Iterator[dict[str, bytes]]:
     """Yield the fields of each sample. Raises: as a block's `fill`."""
-    for some in _cut(samples):
-        requests, which = _requests(some)
+    for block in _cut(samples):
+        requests, which = _requests(block)
         data = _fetched(store, requests)
-        for places, numbers in zip(some.places.tolist(), which.tolist(), strict=True):
+        for places, numbers in zip(block.places.tolist(), which.tolist(), strict=True):
             fields = {}
-            for name, (offset, nbytes), number in zip(some.fields, places, numbers, strict=True):
+            for name, (offset, nbytes), number in zip(block.fields, places, numbers, strict=True):
                 start = offset - requests[number].offset
                 fields[name] = data[number][start : start + nbytes]
             yield fields
 
 
-def _cut(samples: Samples) -> Iterator[Samples]:
+def _cut(samples: SpanSamples) -> Iterator[SpanSamples]:
     """Yield the samples of each block."""
     ends, start, done = np.cumsum(samples.sizes), 0, 0
     while start < len(samples):
@@ -70,7 +70,7 @@ def _cut(samples: Samples) -> Iterator[Samples]:
         start, done = stop, int(ends[stop - 1])
 
 
-def _block(store: Store, samples: Samples, told: "_Provenance") -> SampleBlock:
+def _block(store: Store, samples: SpanSamples, provenance: "_Provenance") -> SampleBlock:
     return SampleBlock(
         keys=samples.keys,
         fields=samples.fields,
@@ -79,22 +79,22 @@ def _block(store: Store, samples: Samples, told: "_Provenance") -> SampleBlock:
             check_metadata(key, one) if one else one
             for key, one in zip(samples.keys, samples.metadata, strict=True)
         ],
-        sources=[*told.of(samples)],
+        sources=[*provenance.of(samples)],
         fill=_Bytes(store, samples).fill,
     )
 
 
 class _Provenance:
-    """Provenance of samples. Those of one object that have no more than its name share a mapping."""
+    """Provenance of samples. Samples of one object without more share a mapping."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._shared: dict[str, Mapping[str, str]] = {}
 
-    def of(self, samples: Samples) -> Iterator[Mapping[str, str]]:
+    def of(self, samples: SpanSamples) -> Iterator[Mapping[str, str]]:
         for of in set(samples.objects) - self._shared.keys():
-            told = {"raw_key": of, "raw_etag": token_of(self._store, samples.infos[of])}
-            self._shared[of] = check_source(samples.keys[0], told)
+            place = {"raw_key": of, "raw_etag": token_of(self._store, samples.infos[of])}
+            self._shared[of] = check_source(samples.keys[0], place)
         for key, theirs, source, of in zip(
             samples.keys, samples.source_keys, samples.sources, samples.objects, strict=True
         ):
@@ -106,7 +106,7 @@ class _Provenance:
 
 
 class _Request(NamedTuple):
-    """Bytes of an object that are read at once."""
+    """A byte range of an object."""
 
     info: ObjectInfo
     offset: int
@@ -116,21 +116,21 @@ class _Request(NamedTuple):
 class _Bytes:
     """The bytes of a block's samples."""
 
-    def __init__(self, store: Store, samples: Samples) -> None:
+    def __init__(self, store: Store, samples: SpanSamples) -> None:
         self._store, self._samples = store, samples
         self._read: tuple[list[OpenFile], Int64s, Int64s] | None = None
 
     def fill(self, columns: Sequence[int], memory: Uint8s, at: Int64s) -> Int64s:
-        """Put the bytes of these fields into memory, as `SampleBlock.fill` says."""
+        """Fill memory with the bytes of these fields, as `SampleBlock.fill` defines."""
         with ExitStack() as stack:
-            found = self._opened(stack) or self._requested()
-            files, which, begin = found[0], found[1][:, columns], found[2][:, columns]
+            sources = self._opened(stack) or self._requested()
+            files, which, begin = sources[0], sources[1][:, columns], sources[2][:, columns]
             crcs, status = np.full(at.shape, UNKNOWN_CRC), np.empty(at.size, np.uint8)
             sizes = self._samples.places[:, columns, 1]
             flat = [np.ascontiguousarray(array).reshape(-1) for array in (which, begin, sizes)]
             crcs = crcs.reshape(-1)
             gather(files, *flat, b"", memory, at.reshape(-1), crcs, status)
-        for i in np.flatnonzero(status != RIGHT).tolist():  # the store says why, or can read it
+        for i in np.flatnonzero(status != RIGHT).tolist():  # the store raises the reason, or reads it
             of, start, nbytes = (
                 self._samples.objects[i // len(columns)],
                 int(at.reshape(-1)[i]),
@@ -143,7 +143,7 @@ class _Bytes:
         return crcs.reshape(at.shape)
 
     def _opened(self, stack: ExitStack) -> tuple[list[OpenFile], Int64s, Int64s] | None:
-        """Return the objects as open files, and which file each field is in, and its first byte; None of a bucket."""
+        """Return the objects as open files, and the file and offset of each field; None for a bucket."""
         if (disk := disk_of(self._store)) is None:
             return None
         numbers = dict[str, int]()
@@ -151,7 +151,7 @@ class _Bytes:
         for of in dict.fromkeys(self._samples.objects):
             file = disk.open_same(of, self._samples.infos[of].etag)
             if file is None:
-                return None  # a read says why
+                return None  # a read raises the reason
             stack.callback(os.close, file)
             numbers[of] = len(files)
             files.append((file, None))
@@ -160,7 +160,7 @@ class _Bytes:
         return files, np.broadcast_to(which[:, None], begin.shape), begin
 
     def _requested(self) -> tuple[list[OpenFile], Int64s, Int64s]:
-        """Return as `_opened` the bytes of requests, which are made once. Raises: as `Store.get_range`."""
+        """Return the responses in the form of `_opened`."""
         if self._read is None:
             requests, which = _requests(self._samples)
             files: list[OpenFile] = [(IN_MEMORY, data) for data in _fetched(self._store, requests)]
@@ -170,7 +170,7 @@ class _Bytes:
 
 
 def _fetched(store: Store, requests: Sequence[_Request]) -> list[bytes]:
-    """Return the bytes of requests. Raises: as `Store.get_range`."""
+    """Return the bytes of requests."""
     pool = DaemonPool(AT_ONCE, "penstock-spans")
     try:
         coming = [pool.submit(copy_context().run, _get, store, one) for one in requests]
@@ -179,14 +179,16 @@ def _fetched(store: Store, requests: Sequence[_Request]) -> list[bytes]:
         pool.dismiss()
 
 
-def _get(store: Store, one: _Request) -> bytes:
-    if not one.nbytes:
+def _get(store: Store, request: _Request) -> bytes:
+    if not request.nbytes:
         return b""
-    return bytes(store.get_range(one.info.key, one.offset, one.nbytes, one.info.etag or None).data)
+    return bytes(
+        store.get_range(request.info.key, request.offset, request.nbytes, request.info.etag or None).data
+    )
 
 
-def _requests(samples: Samples) -> tuple[list[_Request], Int64s]:
-    """Return the requests for the fields, and which one each field is in, int64 [samples, fields]."""
+def _requests(samples: SpanSamples) -> tuple[list[_Request], Int64s]:
+    """Return the requests for the fields, and the request of each field, int64 [samples, fields]."""
     requests, which = list[_Request](), list[list[int]]()
     offsets, sizes = samples.places[:, :, 0], samples.places[:, :, 1]
     lows, highs = offsets.min(axis=1).tolist(), (offsets + sizes).max(axis=1).tolist()
@@ -199,7 +201,7 @@ def _requests(samples: Samples) -> tuple[list[_Request], Int64s]:
                 break
             high, stop = highs[stop], stop + 1
         if high - low > BLOCK_BYTES + 2 * int(sizes[at:stop].sum()):
-            for places in samples.places[at:stop].tolist():  # members of one sample that lie far apart
+            for places in samples.places[at:stop].tolist():  # a sample's members that lie far apart
                 which.append([*range(len(requests), len(requests) + n_fields)])
                 requests += (_Request(info, offset, nbytes) for offset, nbytes in places)
         else:

@@ -1,4 +1,4 @@
-"""Work units of samples whose bytes are spans of objects: runs with the same fields, each of which becomes a part."""
+"""Work units of samples whose bytes are spans of objects: each unit becomes a part."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,23 +16,23 @@ from .unit_writer import RENAMED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Samples:
-    """Samples with the same fields as columns, and where their bytes are."""
+class SpanSamples:
+    """Samples with the same fields, as columns, and their spans."""
 
     keys: Sequence[str]
     """Key of each in the version."""
     source_keys: Sequence[str]
     """Key of each in its format."""
     fields: tuple[str, ...]
-    """Names, sorted."""
+    """Field names, sorted."""
     metadata: Sequence[Mapping[str, Any]]
-    """Metadata column -> value, of each."""
+    """Metadata column -> value, of each sample."""
     sources: Sequence[Mapping[str, str]]
-    """Provenance column -> value, of each, as its format tells it."""
+    """Provenance column -> value, of each sample."""
     objects: Sequence[str]
-    """Key of the object of each."""
+    """Object key of each sample."""
     infos: Mapping[str, ObjectInfo]
-    """Key of an object -> the object."""
+    """Object key -> the object."""
     places: Int64s
     """int64 [samples, fields, 2]: offset in the object, nbytes."""
 
@@ -41,13 +41,13 @@ class Samples:
 
     @property
     def sizes(self) -> Int64s:
-        """int64 [samples]: bytes of the fields of each."""
+        """int64 [samples]: bytes of each sample's fields."""
         sizes: Int64s = self.places[:, :, 1].sum(axis=1)
         return sizes
 
-    def cut(self, start: int, stop: int) -> "Samples":
-        """Return neighbours."""
-        return Samples(
+    def cut(self, start: int, stop: int) -> "SpanSamples":
+        """Return a slice of the samples."""
+        return SpanSamples(
             keys=self.keys[start:stop],
             source_keys=self.source_keys[start:stop],
             fields=self.fields,
@@ -60,17 +60,17 @@ class Samples:
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class SpanUnit:
     """Samples of one part."""
 
     number: int
     """Number in the import."""
-    rows: Samples
-    """The samples, in their order."""
+    rows: SpanSamples
+    """The samples, in order."""
     size: int
-    """Its share of the work: of the shards' bytes, or the number of its samples."""
+    """Its share of the work: bytes of the shards, or number of samples."""
     renamed: bool = False
-    """True where keys or groups are not those under which it may have been written first."""
+    """True if keys or groups differ from the first guess, under which it may have been written."""
 
     @property
     def name(self) -> str:
@@ -78,15 +78,15 @@ class Unit:
         return f"{self.number:05d}{RENAMED if self.renamed else ''}"
 
 
-def samples_in(walked: Sequence[tuple[Shard, Rows]], keys: Sequence[Sequence[str]]) -> list[Samples]:
-    """Return the samples of each run that has the same fields. keys: of each run's samples."""
+def samples_in(walked: Sequence[tuple[Shard, Rows]], keys: Sequence[Sequence[str]]) -> list[SpanSamples]:
+    """Return the samples of each run with the same fields. keys: of each run's samples."""
     out = []
     for (shard, rows), own in zip(walked, keys, strict=True):
         start_of = {info.key: start for info, start in zip(shard.infos, shard.offsets, strict=True)}
         starts = np.array([start_of[of] for of in rows.objects], np.int64)
         places = rows.spans()
         out.append(
-            Samples(
+            SpanSamples(
                 keys=own,
                 source_keys=rows.source_keys,
                 fields=rows.fields,
@@ -100,17 +100,17 @@ def samples_in(walked: Sequence[tuple[Shard, Rows]], keys: Sequence[Sequence[str
     return out
 
 
-def units_of(runs: Sequence[Samples], shard_bytes: int) -> list[Unit]:
-    """Return units of about `shard_bytes`, of all samples with the same fields in the order of their keys' hashes."""
-    kinds: dict[tuple[str, ...], list[Samples]] = {}
+def units_of(runs: Sequence[SpanSamples], shard_bytes: int) -> list[SpanUnit]:
+    """Return units of about `shard_bytes`, with samples of the same fields in the order of their keys' hashes."""
+    kinds: dict[tuple[str, ...], list[SpanSamples]] = {}
     for run in runs:
         kinds.setdefault(run.fields, []).append(run)
-    ordered = [_in_hash_order(some) for _, some in sorted(kinds.items())]
-    return [Unit(number, rows, len(rows)) for number, rows in enumerate(cut(ordered, shard_bytes))]
+    ordered = [_in_hash_order(same_fields) for _, same_fields in sorted(kinds.items())]
+    return [SpanUnit(number, rows, len(rows)) for number, rows in enumerate(cut(ordered, shard_bytes))]
 
 
-def cut(runs: Sequence[Samples], shard_bytes: int) -> Iterator[Samples]:
-    """Yield runs in pieces, each of which ends with the sample that fills it."""
+def cut(runs: Sequence[SpanSamples], shard_bytes: int) -> Iterator[SpanSamples]:
+    """Yield pieces of runs, each of which ends with the sample that fills it."""
     for run in runs:
         ends, start, done = np.cumsum(run.sizes), 0, 0
         while start < len(run):
@@ -119,8 +119,8 @@ def cut(runs: Sequence[Samples], shard_bytes: int) -> Iterator[Samples]:
             start, done = stop, int(ends[stop - 1])
 
 
-def _in_hash_order(runs: Sequence[Samples]) -> Samples:
-    """Return all samples of runs with the same fields, by the hashes of their keys."""
+def _in_hash_order(runs: Sequence[SpanSamples]) -> SpanSamples:
+    """Return all samples of runs with the same fields, in the order of their keys' hashes."""
     keys = [*chain.from_iterable(run.keys for run in runs)]
     hashes = [key_hash(key) for key in keys]
     order = sorted(range(len(keys)), key=hashes.__getitem__)
@@ -128,7 +128,7 @@ def _in_hash_order(runs: Sequence[Samples]) -> Samples:
     def ordered(columns: Iterator[Sequence[Any]]) -> list[Any]:
         return [*map([*chain.from_iterable(columns)].__getitem__, order)]
 
-    return Samples(
+    return SpanSamples(
         keys=[*map(keys.__getitem__, order)],
         source_keys=ordered(run.source_keys for run in runs),
         fields=runs[0].fields,

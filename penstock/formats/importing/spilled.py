@@ -1,4 +1,4 @@
-"""Samples that an importer makes, in the order of their keys' hashes: they go through scratch, which holds them all."""
+"""Sort imported samples by their keys' hashes, through scratch, which holds them all."""
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ class SpilledUnit:
 
 
 class Spilled:
-    """The samples of units on scratch; `close` deletes them. 100 bytes of memory for each, and 256 MiB."""
+    """Samples of units on scratch; `close` deletes them. Memory: 100 bytes per sample, and 256 MiB."""
 
     def __init__(self) -> None:
         self._spill = Spill()
@@ -38,7 +38,7 @@ class Spilled:
         self.twice: dict[str, str] = {}
 
     def add(self, sample: Sample) -> None:
-        """Take a sample; of one whose key was there, the key alone."""
+        """Add a sample; if its key exists, remember only the key."""
         hashed, kind = key_hash(sample.key), tuple(sorted(sample.fields))
         with self._lock:
             if hashed in self._seen:
@@ -63,22 +63,22 @@ class Spilled:
 
 
 def spilled(reader: UnitReader, units: Sequence[ReadUnit], workers: int, failures: list[str]) -> Spilled:
-    """Return the samples of all units; read again, where keys repeat. Failures are added to `failures`.
+    """Return the samples of all units. If keys repeat, they are read twice. Errors are appended to `failures`.
 
-    Raises: DuplicateKey for a key that comes twice in one object; StoreError where scratch is full.
+    Raises: DuplicateKey for a key that one object has twice; StoreError for full scratch.
     """
     twice: dict[str, str] = {}
     for _ in range(2):
-        made = Spilled()
+        samples = Spilled()
         try:
-            _read(replace(reader, twice=frozenset(twice)), units, made, workers, failures)
+            _read(replace(reader, twice=frozenset(twice)), units, samples, workers, failures)
         except BaseException:
-            made.close()
+            samples.close()
             raise
-        if failures or not made.twice:
-            return made
-        made.close()
-        twice = made.twice
+        if failures or not samples.twice:
+            return samples
+        samples.close()
+        twice = samples.twice
     key, of = min(twice.items())
     raise duplicate_key(key, of)
 
@@ -91,6 +91,6 @@ def _read(
             into.add(sample)
         return unit
 
-    made = in_threads(read, units, workers, failures)
-    for _ in progress(made, "read", lambda unit: unit.size, sum(unit.size for unit in units)):
+    finished = in_threads(read, units, workers, failures)
+    for _ in progress(finished, "read", lambda unit: unit.size, sum(unit.size for unit in units)):
         pass

@@ -1,7 +1,7 @@
-"""Parts of a work unit of an import, written once: a note beside them says that they are there.
+"""Write the parts of import units once, with a record beside them.
 
-`data/<txn>/imported/<unit>.json` has the parts of a unit, put when all are there. A part of a larger unit is noted when
-it is full (`<part>.part.json`): whoever imports the same again reads its samples, and writes it no more.
+`data/<txn>/imported/<unit>.json` lists the parts of a unit, and is put when all exist. A full part of a larger
+unit is recorded at once (`<part>.part.json`), so a repeated import does not write it again.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -18,14 +18,14 @@ from loader.storage.disk.unlisted_files import delete_in_place, list_in_place
 
 FOLDER = "imported"
 BLOCK_BYTES = 2**20
-"""Bytes of samples that are written at once; a larger one is written by itself."""
+"""Bytes of samples that are written together; a larger sample is written by itself."""
 MOST_OPEN = 32
-"""Parts of samples with other fields that a unit has open at once."""
+"""Limit on a unit's open parts, which differ in their fields."""
 RENAMED = "s"
-"""Ends the name of a unit whose first name stands for parts with other keys or groups than its samples have."""
+"""Suffix of a unit that is written again, with other keys or groups than before."""
 
 
-class Named(Protocol):
+class ImportUnit(Protocol):
     """A work unit."""
 
     @property
@@ -37,10 +37,10 @@ class Named(Protocol):
         """Its share of the work."""
 
 
-Unit = TypeVar("Unit", bound=Named)
+Unit = TypeVar("Unit", bound=ImportUnit)
 
 
-class Written(NamedTuple, Generic[Unit]):
+class WrittenUnit(NamedTuple, Generic[Unit]):
     """Parts of a unit."""
 
     unit: Unit
@@ -48,13 +48,13 @@ class Written(NamedTuple, Generic[Unit]):
     parts: list[Part]
     """Its parts, in the order of their first samples."""
     nbytes: int
-    """Bytes of fields that were written now."""
+    """Bytes of fields written now."""
     skipped: int
     """Parts that an earlier run had written."""
 
 
 class UnitWriter(Generic[Unit]):
-    """Writes the parts of units, or finds them; used by many threads."""
+    """Writes the parts of units, or finds them; thread-safe."""
 
     def __init__(
         self,
@@ -68,23 +68,23 @@ class UnitWriter(Generic[Unit]):
     ) -> None:
         """Open nothing yet.
 
-        folder: of the parts and notes, below the transaction's; another for each try finds none of an earlier.
+        folder: of the parts and records, in the transaction's folder; a new name ignores earlier parts.
         any_values: as `PartWriter` takes it.
         """
         self._any_values = any_values
         self._root, self._txn, self._samples, self._folder = root, txn, samples, folder
         self._group_of, self._shard_bytes = group_of, shard_bytes
 
-    def __call__(self, unit: Unit) -> Written[Unit]:
-        """Return the parts of a unit: one, or more where its samples differ in fields, or have more than a shard takes.
+    def __call__(self, unit: Unit) -> WrittenUnit[Unit]:
+        """Return the parts of a unit: several if its samples differ in fields, or exceed a shard.
 
         Raises: as the samples; StoreError.
         """
         note = f"data/{self._txn}/{self._folder}/{unit.name}.json"
         try:
-            told = parse_json_object(self._root.get(note).data)["parts"]
-            parts = [Part.from_json(one) for one in told]
-            return Written(unit, parts, 0, len(parts))
+            rows = parse_json_object(self._root.get(note).data)["parts"]
+            parts = [Part.from_json(part) for part in rows]
+            return WrittenUnit(unit, parts, 0, len(parts))
         except (ObjectNotFound, DamagedJson, InvalidSample, KeyError, TypeError):
             pass  # not written yet, or not to its end
         parts_now: list[_OpenPart] = []
@@ -101,13 +101,13 @@ class UnitWriter(Generic[Unit]):
                     parts_now.append(self._open(name))
                     opened[kind] = parts_now[-1]
                 opened[kind].add(sample)
-            parts = [one.finish() for one in parts_now]
+            parts = [part.finish() for part in parts_now]
         finally:
-            for one in parts_now:
-                one.close()
+            for part in parts_now:
+                part.close()
         self._root.put(note, canonical_json({"parts": [part.to_json() for part in parts]}))
-        skipped = sum(one.was_there for one in parts_now)
-        return Written(unit, parts, sum(one.nbytes for one in parts_now if not one.was_there), skipped)
+        skipped = sum(part.was_there for part in parts_now)
+        return WrittenUnit(unit, parts, sum(part.nbytes for part in parts_now if not part.was_there), skipped)
 
     def _open(self, name: str) -> "_OpenPart":
         writer = PartWriter(
@@ -121,35 +121,35 @@ class UnitWriter(Generic[Unit]):
         return _OpenPart(self._root, f"data/{self._txn}/{self._folder}/{name}.part.json", writer)
 
 
-def in_order(written: Iterable[Written[Unit]]) -> list[Written[Unit]]:
-    """Return units by their numbers. One that was written again stands for the first."""
-    last = dict[str, Written[Unit]]()
-    for one in sorted(written, key=lambda one: one.unit.name.endswith(RENAMED)):
-        last[one.unit.name.removesuffix(RENAMED)] = one
+def in_order(written: Iterable[WrittenUnit[Unit]]) -> list[WrittenUnit[Unit]]:
+    """Return units by their numbers. A unit written again replaces the first."""
+    last = dict[str, WrittenUnit[Unit]]()
+    for unit in sorted(written, key=lambda item: item.unit.name.endswith(RENAMED)):
+        last[unit.unit.name.removesuffix(RENAMED)] = unit
     return [last[name] for name in sorted(last, key=lambda name: (len(name), name))]
 
 
 def delete_units(root: Store, txn: str, names: Collection[str]) -> None:
-    """Delete the parts and notes of units that no version is to have; where the store refuses, a collector does.
+    """Delete the parts and records of units that no version uses. If the store refuses, a collector deletes them.
 
-    A takedown finds what no version names by the keys of the samples, which are others in these parts.
-    Raises: StoreError where they cannot be listed.
+    A takedown searches unused objects by the keys of its samples, which are different in these parts. Raises:
+    StoreError if they cannot be listed.
     """
     there = list_in_place(root, f"data/{txn}/{FOLDER}/", f"data/{txn}/")
     keys = [info.key for info, is_link in there if not is_link and _unit_of(info.key) in names]
     with suppress(StoreError):  # a writer may have no right to delete, or an object lock keeps them
-        # a note tells of no part that is gone
+        # parts go first: no record may list a deleted part
         delete_in_place(root, sorted(keys, key=lambda key: not key.endswith(".json")), f"data/{txn}/")
 
 
 def _unit_of(key: str) -> str:
-    """Return the name of the unit of a part's object, or of a note."""
+    """Return the unit of a part's object, or of a record."""
     part = key.rpartition("/")[2].partition(".")[0].rpartition("-")[2]
     return part.partition("_")[0]
 
 
 class _OpenPart:
-    """A part that is written, or that an earlier run has written in full."""
+    """A part that is being written, or was written by an earlier run."""
 
     def __init__(self, root: Store, note: str, writer: PartWriter) -> None:
         self._root, self._note, self._writer = root, note, writer
@@ -160,20 +160,20 @@ class _OpenPart:
             self._part = Part.from_json(parse_json_object(root.get(self._note).data))
         self.was_there = self._part is not None
 
-    def add(self, one: Sample | SampleBlock) -> None:
-        self.nbytes += one.nbytes
+    def add(self, sample: Sample | SampleBlock) -> None:
+        self.nbytes += sample.nbytes
         if self.was_there:
             return
-        if isinstance(one, SampleBlock):
-            self._writer.add_block(one)
+        if isinstance(sample, SampleBlock):
+            self._writer.add_block(sample)
             return
-        if self._n_waiting + one.nbytes > BLOCK_BYTES:
+        if self._n_waiting + sample.nbytes > BLOCK_BYTES:
             self._write()
-        self._waiting.append(one)
-        self._n_waiting += one.nbytes
+        self._waiting.append(sample)
+        self._n_waiting += sample.nbytes
 
     def _write(self) -> None:
-        """Write the samples that wait: many at once, which copies them all; one piece by piece."""
+        """Write the waiting samples: several as one block, a single one piece by piece."""
         if len(self._waiting) > 1:
             self._writer.add_block(block_of(self._waiting))
         elif self._waiting:

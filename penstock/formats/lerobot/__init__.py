@@ -1,1 +1,1 @@
-"""LeRobot datasets for importer and exporter: layouts v2.0, v2.1 and v3.0, rows, and packets of videos."""
+"""LeRobot datasets: layouts v2.0, v2.1 and v3.0; imported, registered, and exported as v3.0."""

@@ -1,4 +1,4 @@
-"""Metadata of a LeRobot dataset: its episodes, features and tasks, and the objects that hold rows and videos."""
+"""Read the metadata of a LeRobot dataset: episodes, features, tasks, and the objects with rows and videos."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ VERSIONS = "v2.0", "v2.1", "v3.0"
 LANGUAGE = "language"
 """Dtype, since LeRobot 0.6, of `language_persistent` and `language_events`: lists of structs, which no stream holds."""
 BOOKKEEPING = "timestamp", "frame_index", "episode_index", "index", "task_index"
-"""Features that every dataset has beside its own."""
+"""Features that every dataset has."""
 _KNOWN = {
     *RESERVED_COLUMNS,
     "episode_index",
@@ -32,59 +32,59 @@ _PLACE = re.compile(r"\{(\w+)(?::0?(\d)d)?\}")
 
 
 class VideoPlace(NamedTuple):
-    """The video of a camera and an episode."""
+    """The video of one camera and episode."""
 
     key: str
-    """Object."""
+    """Object key."""
     from_s: float | None
-    """Seconds in it at which the episode begins; None in a file of its own."""
+    """Seconds in the object at which the episode begins; None if it has a file of its own."""
     to_s: float | None
-    """Seconds in it at which the episode ends."""
+    """Seconds in the object at which the episode ends."""
 
 
-class Episode(NamedTuple):
-    """An episode, as the metadata tell it; nothing of it is checked yet."""
+class LeRobotEpisode(NamedTuple):
+    """An episode as the metadata describes it, unchecked."""
 
     number: int
-    """Its number."""
+    """Number of the episode."""
     length: int
     """Number of its rows."""
     data: str
-    """Object of its rows."""
+    """Object with its rows."""
     videos: Mapping[str, VideoPlace]
     """Camera -> its video."""
     stats: Any
-    """Statistics: feature -> name -> value; None without."""
+    """Statistics: feature -> name -> value; None if there are none."""
     split: str
-    """Name of its split; "" for none."""
+    """Name of its split, or ""."""
     columns: Mapping[str, Any]
-    """Facts of its own beside those of the layout: column -> text, number or truth."""
+    """Its other columns: column -> text, number or truth value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """A dataset."""
+class DatasetLayout:
+    """Features, tasks and episodes of a dataset."""
 
     fps: Fraction
     """Rows per second."""
     robot: str | None
-    """Kind of the robot."""
+    """Kind of the robot, or None."""
     left_out: tuple[str, ...]
-    """Features that are not read: those of `LANGUAGE`."""
+    """Features that are not read, with dtype `LANGUAGE`."""
     features: Mapping[str, Mapping[str, Any]]
-    """Feature -> dtype, shape, names; without those of bookkeeping."""
+    """Feature -> dtype, shape, names; without `BOOKKEEPING`."""
     tasks: Mapping[int, str]
     """Number -> task."""
-    episodes: Mapping[int, Episode]
-    """Number -> episode, ascending."""
+    episodes: Mapping[int, LeRobotEpisode]
+    """Number -> episode, in ascending order."""
 
 
 def read_layout(
     store: Store, infos: list[ObjectInfo], *, whole: bool = True, episodes: Sequence[tuple[int, int]] = ()
-) -> Layout:
-    """Return the layout of the dataset in a place.
+) -> DatasetLayout:
+    """Return the layout of the dataset at a place.
 
-    whole: refuse a place without all objects of its episodes. episodes: first and last numbers of those that are read,
+    whole: True refuses a place that lacks objects of its episodes. episodes: (first, last) numbers to read,
     such as a partial download has; empty for all.
 
     Raises: InvalidStore; StoreError.
@@ -101,66 +101,66 @@ def read_layout(
     read = _read_v3 if version == "v3.0" else _read_v2
     tasks, rows = read(store, [one.key for one in infos])
     splits = _splits(info.get("splits") or {})
-    cameras = [name for name, told in features.items() if told["dtype"] == "video"]
-    found: dict[int, Episode] = {}
+    cameras = [name for name, feature in features.items() if feature["dtype"] == "video"]
+    by_number: dict[int, LeRobotEpisode] = {}
     for row in rows:
         episode = _episode(row, info, cameras, version, splits)
-        if episode.number in found:
+        if episode.number in by_number:
             raise InvalidStore(f"{store.url}: episode {episode.number} comes twice in meta/")
-        found[episode.number] = episode
-    found = _chosen(store, found, episodes)
-    if whole and (missing := _missing(found, {one.key for one in infos})):
+        by_number[episode.number] = episode
+    by_number = _chosen(store, by_number, episodes)
+    if whole and (missing := _missing(by_number, {one.key for one in infos})):
         raise InvalidStore(
             f"{store.url}: {len(missing)} objects of its episodes are missing, the first is {missing[0]}: fetch them, "
             "or choose the episodes that are there, such as --episodes 0-99"
         )
-    return Layout(
+    return DatasetLayout(
         fps=_fps(info.get("fps")),
         robot=robot if isinstance(robot, str) else None,
-        left_out=tuple(sorted(name for name, told in features.items() if told["dtype"] == LANGUAGE)),
+        left_out=tuple(sorted(name for name, feature in features.items() if feature["dtype"] == LANGUAGE)),
         features={
-            name: told
-            for name, told in features.items()
-            if name not in BOOKKEEPING and told["dtype"] != LANGUAGE
+            name: feature
+            for name, feature in features.items()
+            if name not in BOOKKEEPING and feature["dtype"] != LANGUAGE
         },
         tasks=tasks,
-        episodes=dict(sorted(found.items())),
+        episodes=dict(sorted(by_number.items())),
     )
 
 
 def _chosen(
-    store: Store, found: Mapping[int, Episode], chosen: Sequence[tuple[int, int]]
-) -> dict[int, Episode]:
-    """Return the episodes within `chosen`, all where that is empty. Raises: InvalidStore for a part without any."""
+    store: Store, by_number: Mapping[int, LeRobotEpisode], chosen: Sequence[tuple[int, int]]
+) -> dict[int, LeRobotEpisode]:
+    """Return the episodes within `chosen`; all if it is empty."""
     if not chosen:
-        return dict(found)
+        return dict(by_number)
     for first, last in chosen:
-        if not any(first <= number <= last for number in found):
-            there = f"{min(found)} to {max(found)}" if found else "none"
+        if not any(first <= number <= last for number in by_number):
+            there = f"{min(by_number)} to {max(by_number)}" if by_number else "none"
             raise InvalidStore(f"{store.url} has no episode from {first} to {last}; meta/ names {there}")
-    return {n: one for n, one in found.items() if any(first <= n <= last for first, last in chosen)}
+    return {n: one for n, one in by_number.items() if any(first <= n <= last for first, last in chosen)}
 
 
-def _missing(episodes: Mapping[int, Episode], there: set[str]) -> list[str]:
-    wanted = {one.data for one in episodes.values()}
-    wanted |= {place.key for one in episodes.values() for place in one.videos.values()}
-    return sorted(wanted - there)
+def _missing(episodes: Mapping[int, LeRobotEpisode], there: set[str]) -> list[str]:
+    needed = {one.data for one in episodes.values()}
+    needed |= {place.key for one in episodes.values() for place in one.videos.values()}
+    return sorted(needed - there)
 
 
 def _read_v2(store: Store, _keys: list[str]) -> tuple[dict[int, str], list[dict[str, Any]]]:
-    """Return tasks, and a mapping for each episode, of the files of JSON lines."""
+    """Return tasks, and a mapping per episode, from JSON lines."""
     tasks = {_whole(one, "task_index"): str(one.get("task")) for one in _lines(store, "meta/tasks.jsonl")}
     try:
         stats = _lines(store, "meta/episodes_stats.jsonl")
-    except ObjectNotFound:  # v2.0 has those of the whole alone
+    except ObjectNotFound:  # v2.0 has statistics of the whole dataset only
         stats = []
-    told = {_whole(one, "episode_index"): one.get("stats") for one in stats}
+    stats_of = {_whole(one, "episode_index"): one.get("stats") for one in stats}
     rows = _lines(store, "meta/episodes.jsonl")
-    return tasks, [{**row, "stats": told.get(_whole(row, "episode_index"))} for row in rows]
+    return tasks, [{**row, "stats": stats_of.get(_whole(row, "episode_index"))} for row in rows]
 
 
 def _read_v3(store: Store, keys: list[str]) -> tuple[dict[int, str], list[dict[str, Any]]]:
-    """Return the same of Parquet files."""
+    """Return tasks, and a mapping per episode, from Parquet."""
     table = _parquet(store, "meta/tasks.parquet")
     named = [name for name in table.column_names if name != "task_index"]
     if "task_index" not in table.column_names or len(named) != 1:
@@ -190,7 +190,7 @@ def _episode(
     cameras: list[str],
     version: str,
     splits: Mapping[str, range],
-) -> Episode:
+) -> LeRobotEpisode:
     index = _whole(row, "episode_index")
     split = next((name for name, span in splits.items() if index in span), "")
     columns = {name: value for name, value in row.items() if name not in _KNOWN and COLUMN.match(name)}
@@ -208,7 +208,7 @@ def _episode(
             camera: VideoPlace(_path(info, "video_path", {**names, "video_key": camera}), None, None)
             for camera in cameras
         }
-        return Episode(data=_path(info, "data_path", names), videos=videos, **common)
+        return LeRobotEpisode(data=_path(info, "data_path", names), videos=videos, **common)
     videos = {}
     for camera in cameras:
         names = {one: _whole(row, f"videos/{camera}/{one}") for one in ("chunk_index", "file_index")}
@@ -219,11 +219,11 @@ def _episode(
             )
         videos[camera] = VideoPlace(_path(info, "video_path", {**names, "video_key": camera}), *times)
     names = {one: _whole(row, f"data/{one}") for one in ("chunk_index", "file_index")}
-    return Episode(data=_path(info, "data_path", names), videos=videos, **common)
+    return LeRobotEpisode(data=_path(info, "data_path", names), videos=videos, **common)
 
 
 def _path(info: Mapping[str, Any], which: str, names: Mapping[str, Any]) -> str:
-    """Return a key by its template in info.json. Raises: InvalidStore for one that leads out of the place."""
+    """Return a key from its template in info.json."""
     template = info.get(which)
     try:
         if not isinstance(template, str):
@@ -240,17 +240,17 @@ def _path(info: Mapping[str, Any], which: str, names: Mapping[str, Any]) -> str:
     return path
 
 
-def _features(told: Any) -> dict[str, dict[str, Any]]:
-    if not isinstance(told, dict) or not told:
-        raise InvalidStore(f"{INFO}: features {told!r:.80}; a mapping is needed")
-    for name, one in told.items():
-        shape = one.get("shape") if isinstance(one, dict) else None
+def _features(features: Any) -> dict[str, dict[str, Any]]:
+    if not isinstance(features, dict) or not features:
+        raise InvalidStore(f"{INFO}: features {features!r:.80}; a mapping is needed")
+    for name, feature in features.items():
+        shape = feature.get("shape") if isinstance(feature, dict) else None
         whole = isinstance(shape, list) and all(type(n) is int and 0 < n < 2**31 for n in shape)
-        if not whole or not isinstance(one.get("dtype"), str):
+        if not whole or not isinstance(feature.get("dtype"), str):
             raise InvalidStore(
-                f"{INFO}: feature {name!r:.80} is {one!r:.200}; dtype and a shape above 0 are needed"
+                f"{INFO}: feature {name!r:.80} is {feature!r:.200}; dtype and a shape above 0 are needed"
             )
-    return told
+    return features
 
 
 def _fps(value: Any) -> Fraction:
@@ -259,10 +259,10 @@ def _fps(value: Any) -> Fraction:
     return Fraction(repr(value))
 
 
-def _splits(told: Any) -> dict[str, range]:
+def _splits(splits: Any) -> dict[str, range]:
     """Return split -> numbers of its episodes."""
     out = {}
-    for name, text in told.items() if isinstance(told, dict) else ():
+    for name, text in splits.items() if isinstance(splits, dict) else ():
         if match := re.fullmatch(r"(\d{1,12}):(\d{1,12})", str(text)):
             out[str(name)] = range(int(match[1]), int(match[2]))
     return out

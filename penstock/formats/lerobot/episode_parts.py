@@ -1,7 +1,7 @@
-"""Parts of LeRobot episodes: shards of what is copied, and indexes of packets that stay in the owner's videos.
+"""Write the parts of registered LeRobot episodes: shards of copied fields, indexes of packets in the owner's videos.
 
-A part is neighbouring episodes that share no video with others. For each camera it has a shard, the part's videos one
-behind the other, and two of its own for packet tables and streams.
+A part is a run of episodes that share no video with others. It has a shard per camera, which is the part's
+videos joined, and two shards of its own, for packet tables and streams.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +20,7 @@ from loader.dataset.tables.foreign_objects import foreign_table, is_adopted, pla
 from loader.dataset.writing.exclude import Superseded
 from loader.dataset.writing.part_writer import PartWriter, make_sample
 from loader.errors import Conflict, FieldMismatch
+from loader.modalities.video.packet_runs import PacketRun, run_of
 from loader.modalities.video.packet_table import SUFFIX
 from loader.storage import ObjectInfo, Store
 
@@ -29,24 +30,23 @@ from ..registration.groups import group_name
 from ..registration.parts import IndexFiles, objects_of, path_of
 from ..registration.register import transaction
 from ..registration.shard_rows import Shard, shards_of
-from .dataset_layout import Episode
-from .importer import Dataset, field_of
-from .runs import Run, run_of
+from .dataset_layout import LeRobotEpisode
+from .lerobot_import import Dataset, field_of
 
 PACKETS, STREAMS = "media_index", "streams"
-"""Groups of packet tables, and of all else that is copied."""
+"""Groups of packet tables, and of all other copied fields."""
 PART_EPISODES = 1024
-"""Episodes of a part, where no video of theirs has more."""
+"""Episodes of a part, unless one video has more."""
 _AHEAD = 64
-"""Episodes whose streams are held in memory."""
+"""Episodes whose streams are in memory."""
 
 
 class _Read(NamedTuple):
-    """An episode as it was read."""
+    """An episode after reading."""
 
     sample: ReadSample
     """Its streams, texts and columns."""
-    runs: Mapping[str, Run]
+    runs: Mapping[str, PacketRun]
     """Camera -> its packets in the owner's file."""
 
 
@@ -55,19 +55,19 @@ class EpisodeParts:
     """Writes and publishes the parts of episodes."""
 
     root: Root
-    """Root that gets the version."""
+    """Root of the version."""
     store: Store
     """The place."""
     dataset: str
     """Name of the version's dataset."""
-    found: Dataset
-    """The dataset in the place."""
+    source: Dataset
+    """The dataset at the place."""
     cameras: Sequence[str]
-    """Cameras whose packets stay there."""
+    """Cameras whose packets stay at the place."""
     units: Mapping[int, str]
     """Number of an episode -> its `unit_id`."""
     workers: int
-    """Episodes that are read together."""
+    """Episodes that are read at the same time."""
 
     def publish(
         self,
@@ -79,7 +79,7 @@ class EpisodeParts:
     ) -> Version:
         """Publish the episodes `fresh`. Raises: as `register_lerobot`.
 
-        left_out: Samples of the parent whose place they take. used: Objects that the version is made of.
+        left_out: the parent's samples that they replace. used: objects that the version depends on.
         """
         root, place = self.root, place_id(self.store, used)
         groups = self._groups(parent)
@@ -94,7 +94,7 @@ class EpisodeParts:
         with root.heartbeat(txn):
             read = progress(self._read(fresh), "register", total=len(fresh))
             for number, numbers in enumerate(self._apart(fresh)):
-                episodes = [self.found.layout.episodes[one] for one in numbers]
+                episodes = [self.source.layout.episodes[one] for one in numbers]
                 part, own = self._part(txn, place, f"{number:05d}", episodes, read, groups)
                 parts.append(part)
                 shards += own
@@ -115,69 +115,69 @@ class EpisodeParts:
             )
 
     def _groups(self, parent: Version | None) -> dict[str, str]:
-        """Return field -> its group. Raises: FieldMismatch for other fields than a group of the parent has."""
+        """Return field -> its group."""
         known = {
             group: set(body["field_nbytes"])
             for group, body in (parent.manifest["groups"] if parent else {}).items()
         }
         group_of = {"episode.json": STREAMS}
-        taken = {PACKETS, STREAMS}
+        in_use = {PACKETS, STREAMS}
         for camera in self.cameras:
             field = f"{camera}.run"
             before = next((group for group, fields in known.items() if field in fields), None)
-            group_of[field] = before or group_name(field, {*taken, *known})
+            group_of[field] = before or group_name(field, {*in_use, *known})
             group_of[field + SUFFIX] = PACKETS
-            taken.add(group_of[field])
-        for name, told in self.found.features.items():
-            if told["dtype"] != "video":
-                group_of[field_of(name, told)] = STREAMS
-                if told["dtype"] != "string":
+            in_use.add(group_of[field])
+        for name, feature in self.source.features.items():
+            if feature["dtype"] != "video":
+                group_of[field_of(name, feature)] = STREAMS
+                if feature["dtype"] != "string":
                     group_of[f"{name}.ns.npy"] = STREAMS
         for group in {*group_of.values()} & known.keys():
-            mine = {field for field, of in group_of.items() if of == group}
-            if mine != known[group]:
+            fields_now = {field for field, of in group_of.items() if of == group}
+            if fields_now != known[group]:
                 raise FieldMismatch(
-                    f"the features of {self.store.url} are others by now: {sorted(mine ^ known[group])}; register it "
+                    f"the features of {self.store.url} changed: {sorted(fields_now ^ known[group])}; register it "
                     "under another name"
                 )
         return group_of
 
     def _facts(self) -> dict[str, dict[str, Any]]:
         out = {}
-        for name, told in self.found.features.items():
-            field = f"{name}.run" if told["dtype"] == "video" else field_of(name, told)
-            out[field] = self.found.facts_of(name)
+        for name, feature in self.source.features.items():
+            field = f"{name}.run" if feature["dtype"] == "video" else field_of(name, feature)
+            out[field] = self.source.facts_of(name)
         return out
 
     def _apart(self, numbers: Sequence[int]) -> list[list[int]]:
-        """Return neighbouring episodes that share no video with others."""
+        """Return runs of episodes that share no video with others."""
         keys = {
-            n: {self.found.layout.episodes[n].videos[camera].key for camera in self.cameras} for n in numbers
+            n: {self.source.layout.episodes[n].videos[camera].key for camera in self.cameras} for n in numbers
         }
         last = {key: at for at, n in enumerate(numbers) for key in keys[n]}
-        out, some, until = list[list[int]](), list[int](), 0
+        out, episodes, until = list[list[int]](), list[int](), 0
         for at, number in enumerate(numbers):
-            some.append(number)
+            episodes.append(number)
             until = max([until, *(last[key] for key in keys[number])])
-            if until == at and len(some) >= PART_EPISODES:
-                out.append(some)
-                some = []
-        return [*out, some] if some else out
+            if until == at and len(episodes) >= PART_EPISODES:
+                out.append(episodes)
+                episodes = []
+        return [*out, episodes] if episodes else out
 
     def _part(
         self,
         txn: str,
         place: str,
         name: str,
-        episodes: Sequence[Episode],
+        episodes: Sequence[LeRobotEpisode],
         read: Iterator[_Read],
         group_of: Mapping[str, str],
     ) -> tuple[Part, list[Shard]]:
-        """Write a part: what is copied, and indexes of the videos. Returns it, and its shards in the place."""
+        """Write a part, with indexes of the videos; return it, and its shards at the place."""
         shards, starts = dict[str, Shard](), dict[str, int]()
         for camera in self.cameras:
             videos = sorted({one.videos[camera].key for one in episodes})
-            (shards[camera],) = shards_of([self.found.infos[key] for key in videos], len(videos))
+            (shards[camera],) = shards_of([self.source.infos[key] for key in videos], len(videos))
             starts |= dict(zip(videos, shards[camera].offsets, strict=True))
         places = {camera: list[tuple[int, int, int]]() for camera in self.cameras}
         keys, prefix = list[str](), f"data/{txn}/registered"
@@ -185,7 +185,9 @@ class EpisodeParts:
             self.root.store, txn=txn, attempt="registered", name=name, group_of=group_of.__getitem__
         )
         try:
-            for episode, (sample, runs) in zip(episodes, read, strict=False):  # `read` goes on behind them
+            for episode, (sample, runs) in zip(
+                episodes, read, strict=False
+            ):  # `read` continues with the next part
                 fields = {**sample.fields, **{f"{c}.run{SUFFIX}": run.packets for c, run in runs.items()}}
                 source = {**sample.source, "raw_key": episode.data, "unit_id": self.units[episode.number]}
                 writer.add(make_sample(sample.key, fields, sample.metadata, source))
@@ -212,14 +214,13 @@ class EpisodeParts:
         return part, list(shards.values())
 
     def _read(self, numbers: Sequence[int]) -> Iterator[_Read]:
-        """Yield episodes in order. Raises: as `register_lerobot`."""
         with ThreadPoolExecutor(self.workers, thread_name_prefix="penstock-register") as pool:
             for start in range(0, len(numbers), _AHEAD):
                 yield from pool.map(self._episode, numbers[start : start + _AHEAD])
 
     def _episode(self, number: int) -> _Read:
-        episode, runs, ticks = self.found.layout.episodes[number], dict[str, Run](), list[float]()
-        for camera, (what, file, video, span) in self.found.videos(episode):
+        episode, runs, ticks = self.source.layout.episodes[number], dict[str, PacketRun](), list[float]()
+        for camera, (what, file, video, span) in self.source.videos(episode):
             runs[camera] = run_of(video, span, file, what)
             ticks.append(float(span.time_base))
-        return _Read(self.found.rows(episode, max(ticks)), runs)
+        return _Read(self.source.rows(episode, max(ticks)), runs)

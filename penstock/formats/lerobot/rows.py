@@ -1,4 +1,4 @@
-"""Rows of one episode as streams: arrays of numbers, lists of texts, its clock and its tasks."""
+"""Read the rows of one episode as streams: arrays of numbers, lists of texts, a clock and tasks."""
 
 import itertools
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ class Rows(NamedTuple):
     ns: I64
     """int64 [rows]: nanoseconds since the first row, rounded down."""
     tasks: list[dict[str, Any]]
-    """Tasks in order: first row, row behind the last, text."""
+    """Tasks in order: first row, end row, text."""
 
 
 def read_rows(
@@ -32,24 +32,24 @@ def read_rows(
     tasks: Mapping[int, str],
     tick_s: float,
 ) -> Rows:
-    """Return an episode's rows. table: its rows in an Arrow table. features: those that are streams.
+    """Return an episode's rows. table: its rows in an Arrow table. features: streams.
 
-    tick_s: seconds by which a timestamp may differ beside the rounding of a float32.
+    tick_s: tolerance of timestamps in seconds, beside the rounding of a float32.
 
-    Raises: Corrupt with the row that is wrong.
+    Raises: Corrupt with the wrong row.
     """
     if table.num_rows != length:
-        raise Corrupt(f"{what}: {table.num_rows} rows, meta/ says {length}")
+        raise Corrupt(f"{what}: {table.num_rows} rows, meta/ gives {length}")
     if not length:
         raise Corrupt(f"{what}: no rows")
     _check_numbers(table, what)
     check_times(_column(table, "timestamp", (1,), what)[:, 0], np.arange(length), fps, tick_s, what)
     streams: dict[str, Any] = {}
-    for name, told in features.items():
-        if told["dtype"] == "string":
+    for name, feature in features.items():
+        if feature["dtype"] == "string":
             streams[name] = _texts(table, name, what)
         else:
-            streams[name] = _column(table, name, tuple(told["shape"]), what)
+            streams[name] = _column(table, name, tuple(feature["shape"]), what)
     return Rows(
         streams, clock(length, fps), _tasks(_column(table, "task_index", (1,), what)[:, 0], tasks, what)
     )
@@ -61,15 +61,15 @@ def clock(length: int, fps: Fraction) -> I64:
 
 
 def check_times(seconds: Any, numbers: Any, fps: Fraction, tick_s: float, what: str) -> None:
-    """Hold timestamps against the numbers of their rows, within a float32's rounding and one tick. Raises: Corrupt."""
+    """Check timestamps against row numbers, within a float32's rounding and one tick. Raises: Corrupt."""
     due = numbers.astype(np.float64) * fps.denominator / fps.numerator
     allowed = np.spacing(np.maximum(due, 2.0**-20).astype(np.float32)).astype(np.float64) + tick_s
-    told = seconds.astype(np.float64)
-    wrong = np.flatnonzero(~(np.abs(told - due) <= allowed))  # NaN is wrong too
+    times = seconds.astype(np.float64)
+    wrong = np.flatnonzero(~(np.abs(times - due) <= allowed))  # NaN is wrong too
     if len(wrong):
         row = int(wrong[0])
         raise Corrupt(
-            f"{what}: row {row} has the time {float(told[row])} s, and is due at {float(due[row])} s by its number"
+            f"{what}: row {row} has the time {float(times[row])} s, and is due at {float(due[row])} s by its number"
         )
 
 
@@ -82,7 +82,7 @@ def _check_numbers(table: Any, what: str) -> None:
 
 
 def _column(table: Any, name: str, shape: tuple[int, ...], what: str) -> Any:
-    """Return a column as an array [rows, *shape] with its own dtype. Raises: Corrupt."""
+    """Return a column as an array [rows, *shape] with its own dtype."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -106,7 +106,7 @@ def _column(table: Any, name: str, shape: tuple[int, ...], what: str) -> Any:
         raise Corrupt(f"{what}: {name} is {kind}, no numbers; leave it out with --without {name}")
     if len(values) != table.num_rows * int(np.prod(shape)):
         raise Corrupt(
-            f"{what}: {name} has {len(values)} values in {table.num_rows} rows, info.json says {list(shape)} each"
+            f"{what}: {name} has {len(values)} values in {table.num_rows} rows, info.json gives {list(shape)} each"
         )
     return values.to_numpy(zero_copy_only=False).reshape(table.num_rows, *shape)
 

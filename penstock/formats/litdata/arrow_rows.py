@@ -1,6 +1,6 @@
-"""Samples of plain values, which LitData keeps as an Arrow table behind a chunk's offsets: places in its buffers.
+"""Read samples of plain values, which LitData stores as an Arrow table behind a chunk's offsets.
 
-Arrow reads the table out of memory without a copy, so that a value's address there says where it lies in the object.
+Arrow reads the table from memory without a copy, so a value's address gives its offset in the object.
 """
 
 import json
@@ -20,18 +20,18 @@ from loader.storage import Span
 
 from ..reading.indexed import check_apart, corrupt
 from ..reading.window import Window
-from .leaves import Values
+from .litdata_leaves import LeafValues
 
 _MAGIC = b"LDARW01\0"
 _TAIL_BYTES = 4 + len(_MAGIC)
 Places = list[Span | None]
-"""The place of each row's value; None without one."""
+"""Bytes of each row's value; None without a value."""
 
 
-def table_rows(window: Window, start: int, n_samples: int) -> Iterator[Values]:
-    """Yield the rows of the table behind a byte. It lies in memory.
+def table_rows(window: Window, start: int, n_samples: int) -> Iterator[LeafValues]:
+    """Yield the rows of the table at an offset. Memory: the table.
 
-    Raises: Corrupt; InvalidStore for a compressed table; InvalidSample for values that have no place.
+    Raises: Corrupt; InvalidStore for a compressed table; InvalidSample for values that are not contiguous.
     """
     size = window.nbytes - start - _TAIL_BYTES
     tail = window.read(start + size, _TAIL_BYTES) if size > 0 else b""
@@ -44,7 +44,7 @@ def table_rows(window: Window, start: int, n_samples: int) -> Iterator[Values]:
     with arrow_errors(f"{window.name}, byte {start}: the table of its samples", damaged="is damaged"):
         source = pa.py_buffer(data)
         head = first_head(pa.BufferReader(source), data)
-        if head is not None and head.is_compressed:  # asked before Arrow decompresses it
+        if head is not None and head.is_compressed:  # checked before Arrow decompresses it
             raise _compressed(window)
         for batch in record_batches(pa.BufferReader(source), data, window.name)[1]:
             done += batch.num_rows
@@ -56,8 +56,8 @@ def table_rows(window: Window, start: int, n_samples: int) -> Iterator[Values]:
         raise corrupt(window, start, f"the table has {done} rows, and the chunk {n_samples} samples")
 
 
-def _rows(window: Window, start: int, source: pa.Buffer, batch: pa.RecordBatch) -> Iterator[Values]:
-    """Yield the rows of a batch. Raises: as `table_rows`."""
+def _rows(window: Window, start: int, source: pa.Buffer, batch: pa.RecordBatch) -> Iterator[LeafValues]:
+    """Yield the rows of a batch."""
     fields, columns = dict[str, Places](), dict[str, list[Any]]()
     names = dict[str, str]()
     for name, array in _leaves(batch):
@@ -72,24 +72,26 @@ def _rows(window: Window, start: int, source: pa.Buffer, batch: pa.RecordBatch) 
     check_apart(names, window.name)
     for number in range(batch.num_rows):
         spans = {name: at for name, places in fields.items() if (at := places[number]) is not None}
-        told = {names[name]: values[number] for name, values in columns.items() if values[number] is not None}
-        yield Values(spans, told)
+        metadata = {
+            names[name]: values[number] for name, values in columns.items() if values[number] is not None
+        }
+        yield LeafValues(spans, metadata)
 
 
 def _leaves(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.Array]]:
-    """Yield name and values of each column; of mappings with fixed keys those of their values."""
+    """Yield name and values of each column; for mappings with fixed keys, of their values."""
     waiting = [(field.name, batch.column(at)) for at, field in reversed([*enumerate(batch.schema)])]
     while waiting:
         name, array = waiting.pop()
         if not pa.types.is_struct(array.type) or not array.type.num_fields:
             yield name, array
             continue
-        inner = zip(array.type, array.flatten(), strict=True)  # nulls of the mapping are those of its values
+        inner = zip(array.type, array.flatten(), strict=True)  # nulls of a mapping are nulls of its values
         waiting += reversed([(f"{name}.{field.name}", child) for field, child in inner])
 
 
 def _word(kind: pa.DataType) -> str:
-    """Return the last word of a field; "-" where it has none, "" for what becomes metadata."""
+    """Return the last word of a field; "-" for none, "" for metadata."""
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return "txt"
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
@@ -106,8 +108,8 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    """Return whether a metadata column can hold values as they are."""
-    one = kind.value_type if _is_list(kind) else kind
+    """Return whether a metadata column can hold the values."""
+    value_kind = kind.value_type if _is_list(kind) else kind
     plain = (
         pa.types.is_string,
         pa.types.is_boolean,
@@ -115,11 +117,11 @@ def _is_plain(kind: pa.DataType) -> bool:
         pa.types.is_floating,
         pa.types.is_null,
     )
-    return any(of_kind(one) for of_kind in plain)
+    return any(of_kind(value_kind) for of_kind in plain)
 
 
 def _places(window: Window, start: int, source: pa.Buffer, name: str, array: pa.Array) -> Places:
-    """Return the places of texts, bytes or lists of numbers. Raises: InvalidStore; InvalidSample."""
+    """Return the bytes of texts, byte strings or lists of numbers."""
     wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
     wide = wide or pa.types.is_large_list(array.type)
     width, values = 1, array.buffers()[-1]
@@ -153,7 +155,7 @@ def _compressed(window: Window) -> InvalidStore:
 
 
 def _documents(window: Window, name: str, array: pa.Array) -> list[str | None]:
-    """Return values as JSON text. Raises: NotSupported for what JSON does not hold."""
+    """Return values as JSON text."""
     value_of, out = reader_of(array, as_text=True), list[str | None]()
     for at in range(len(array)):
         try:

@@ -1,8 +1,9 @@
-"""The order of an epoch of MosaicML streaming, as a script for a Python that has it; penstock is not imported.
+"""Print the order of an epoch of MosaicML streaming; a script for a Python that has it, without penstock.
 
 Reads JSON from standard input: `folder` of an index.json, `target` to write, `dataset` with arguments of
-StreamingDataset, `nodes`, `ranks` of a node, `workers` of a rank, `epoch`, and `state` of a StreamingDataset or null.
-Writes int64 [steps, nodes * ranks * batch size], numbers of samples, -1 for none, and prints the library's release.
+StreamingDataset, `nodes`, `ranks` of a node, `workers` of a rank, `epoch`, and `state` of a StreamingDataset or
+null. Writes int64 [steps, nodes * ranks * batch size], numbers of samples, -1 for none, and prints the
+library's release.
 """
 
 import importlib
@@ -22,7 +23,7 @@ _PICTURES = (
 
 def main() -> None:
     """Write the order."""
-    sys.path.pop(0)  # this folder, whose modules are not meant
+    sys.path.pop(0)  # this folder, whose modules must not be imported
     asked = json.load(sys.stdin)
     if importlib.util.find_spec("torchvision") is None:
         _without_pictures()
@@ -48,7 +49,7 @@ def main() -> None:
 
 
 def _without_pictures() -> None:
-    """Stand in for torchvision, which the library imports for datasets of pictures that are not meant here."""
+    """Replace torchvision, which the library imports only for image datasets."""
     for name in _PICTURES:
         sys.modules[name] = ModuleType(name)
         sys.modules[name].__spec__ = ModuleSpec(name, None)

@@ -1,4 +1,4 @@
-"""The rest of an epoch of MosaicML streaming: the library lays it out, and the numbers of samples become ordinals."""
+"""Continue an epoch of MosaicML streaming: the library computes its order, and sample numbers become ordinals."""
 
 import json
 import os
@@ -20,25 +20,25 @@ from loader.storage.disk.scratch import held_folder
 from .foreign_orders import ordinals_of
 
 _OF_A_JOB = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"
-"""Variables by which the library would wait for other processes."""
+"""Variables that would make the library wait for other processes."""
 
 
 class StreamingEpoch(NamedTuple):
-    """An epoch, as the library lays it out."""
+    """An epoch's order, computed by the library."""
 
     steps: I64
     """int64 [steps, global batch]: numbers of samples in the dataset, -1 for none."""
     release: str
-    """The library's."""
+    """Release of the library."""
 
 
 def streaming_epoch(url: str, asked: Mapping[str, Any], python: str) -> StreamingEpoch:
-    """Have the library lay out an epoch of the dataset at a URL, whose index.json alone is read.
+    """Let the library compute an epoch of the dataset at a URL; only its index.json is read.
 
     asked: `dataset`, `nodes`, `ranks`, `workers`, `epoch` and `state`, as `streaming_epoch.py` takes them.
-    python: interpreter that has mosaicml-streaming.
+    python: interpreter with mosaicml-streaming.
 
-    Raises: MissingDependency without the library; InvalidRuntime with its own words where it refuses; StoreError.
+    Raises: MissingDependency without the library; InvalidRuntime with the library's message; StoreError.
     """
     store = open_store(url)
     with held_folder("order") as folder:
@@ -60,15 +60,15 @@ def streaming_epoch(url: str, asked: Mapping[str, Any], python: str) -> Streamin
                 "or name another interpreter with --python"
             )
         if done.returncode or not target.exists():
-            said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-            raise InvalidRuntime(f"streaming refuses to lay out this epoch: {said}")
+            message = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+            raise InvalidRuntime(f"streaming refuses to lay out this epoch: {message}")
         return StreamingEpoch(np.load(target, allow_pickle=False), done.stdout.split()[-1])
 
 
 def rest_of(epoch: I64, step: int) -> I64:
     """Return the samples from a step on, int64, step by step. The last step may be short.
 
-    epoch: int64 [steps, global batch], -1 for none. step: the first that was not trained.
+    epoch: int64 [steps, global batch], -1 for none. step: first step that was not trained.
 
     Raises: EmptyView behind the last step; InvalidRuntime for a short step before it.
     """
@@ -85,32 +85,29 @@ def rest_of(epoch: I64, step: int) -> I64:
             f"step {at} of streaming's epoch has {int(there[at])} of {epoch.shape[1]} samples, and others follow: "
             "our steps are of one size. Begin behind it, or end the epoch there"
         )
-    left = epoch[step:n]
-    return left[left >= 0]
+    rest = epoch[step:n]
+    return rest[rest >= 0]
 
 
 def ordinals_of_numbers(version: Version, numbers: I64, url: str) -> I64:
-    """Return version ordinals, int64 [n], of numbers of the MDS dataset at a URL: its samples' keys, or their ends.
+    """Return version ordinals, int64 [n], of numbers of the MDS dataset at a URL: keys, or ends of keys.
 
-    Raises: InvalidRuntime for a number without a live sample, and for a URL that is not of the version's folders.
+    Raises: InvalidRuntime for a number without a live sample, and for a URL outside the version's folders.
     """
-    some, inverse = np.unique(numbers, return_inverse=True)
+    distinct, inverse = np.unique(numbers, return_inverse=True)
     front = _front(version, url)
-    found = ordinals_of(version, [f"{front}{number}" for number in some.tolist()])
-    gone = some[found < 0]
-    if len(gone):
+    ordinals = ordinals_of(version, [f"{front}{number}" for number in distinct.tolist()])
+    excluded = distinct[ordinals < 0]
+    if len(excluded):
         raise InvalidRuntime(
-            f"{version.name} excludes {len(gone)} samples that this epoch has yet to read, the first is {gone[0]}: "
-            "name a version that has them"
+            f"{version.name} excludes {len(excluded)} samples that this epoch has yet to read, the first is "
+            f"{excluded[0]}: name a version that has them"
         )
-    return found[inverse]
+    return ordinals[inverse]
 
 
 def _front(version: Version, url: str) -> str:
-    """Return the text in front of the numbers in keys: "", or the folder of a place with splits that the URL ends with.
-
-    Raises: InvalidRuntime where it ends with none of them.
-    """
+    """Return the prefix of the numbers in keys: "", or the split's folder at the end of the URL."""
     import pyarrow.compute as pc
 
     fronts = set[str]()
@@ -123,9 +120,9 @@ def _front(version: Version, url: str) -> str:
     place = f"/{escape_key(url.strip('/'))}/"
     front = max((one for one in fronts if place.endswith(f"/{one}")), key=len, default="")
     if not front:
-        some = ", ".join(sorted(fronts)[:5])
+        known = ", ".join(sorted(fronts)[:5])
         raise InvalidRuntime(
-            f"the keys of {version.name} are numbers behind {some}, and {url} ends with none of them: name the folder "
+            f"the keys of {version.name} are numbers behind {known}, and {url} ends with none of them: name the folder "
             "of a split, as it lies in the place that was registered or imported"
         )
     return front

@@ -1,1 +1,1 @@
-"""Reads of objects in the formats of others, within bounds."""
+"""Bounded reads of objects."""

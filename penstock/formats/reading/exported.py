@@ -1,6 +1,7 @@
-"""An export of ours as a place of another format: its metadata comes back as columns, its keys and names as they were.
+"""Read an export of penstock back: metadata as columns, keys and names as they were before.
 
-`.penstock/export.json` names fields and columns with their types; it is put last, so that half an export has none.
+`.penstock/export.json` names fields and columns with their types. It is written last, so an unfinished export
+has none.
 """
 
 from collections.abc import Collection, Mapping
@@ -17,21 +18,21 @@ from .window import Window
 
 NOTE = ".penstock/export.json"
 MEMBERS = ("json", "metadata.json")
-"""Extensions of an archive's member with metadata: the first that no field has."""
+"""Extensions of an archive's metadata member; the first that no field uses."""
 KEY, METADATA = "key", "metadata"
-"""Columns of MDS and LitData beside the fields."""
-TOLD_BYTES = 2**20
-"""Bytes of such a column that are read, at most."""
-Told = tuple[dict[str, Any], dict[str, str]]
+"""Columns of MDS and LitData that are not fields."""
+COLUMN_BYTES = 2**20
+"""Limit on the bytes of such a column."""
+SampleColumns = tuple[dict[str, Any], dict[str, str]]
 """Metadata and provenance of a sample."""
 _OF_THE_PLACE = ("raw_key", "raw_etag")
-"""Provenance that names the object which a sample is read from now."""
+"""Provenance that names the object from which a sample is read now."""
 
 
 def metadata_member(fields: Collection[str]) -> str | None:
-    """Return the extension of the member that holds metadata; None where fields have all of them."""
-    taken = {name.lower() for name in fields}
-    return next((name for name in MEMBERS if name not in taken), None)
+    """Return the extension of the metadata member; None if fields use both."""
+    in_use = {name.lower() for name in fields}
+    return next((name for name in MEMBERS if name not in in_use), None)
 
 
 class Exported(NamedTuple):
@@ -40,24 +41,26 @@ class Exported(NamedTuple):
     fields: frozenset[str]
     """Names of its fields."""
     columns: Mapping[str, str]
-    """Column of metadata or provenance -> its type."""
+    """Metadata or provenance column -> its type."""
     lost: frozenset[str]
-    """Things that the format could not hold."""
+    """Names of fields and columns that the format could not hold."""
 
-    def read(self, data: bytes, name: str, key: str) -> Told:
-        """Return metadata and provenance of a sample. data: the JSON that the export wrote; name: of its object.
+    def read(self, data: bytes, name: str, key: str) -> SampleColumns:
+        """Return metadata and provenance of a sample. data: the JSON that the export wrote. name: of its object.
 
         Raises: Corrupt for other JSON.
         """
         try:
-            told = parse_json_object(data, lenient=True)
-            if strange := sorted(set(told) - set(self.columns)):
+            columns = parse_json_object(data, lenient=True)
+            if strange := sorted(set(columns) - set(self.columns)):
                 raise ValueError(f"{strange[0]!r} is no column of the export")
-            typed = {column: _typed(value, self.columns[column]) for column, value in told.items()}
-            source = {one: value for one, value in typed.items() if one in SOURCE_COLUMNS}
-            metadata = check_metadata(key, {one: value for one, value in typed.items() if one not in source})
-            for one in _OF_THE_PLACE:
-                source.pop(one, None)
+            typed = {column: _typed(value, self.columns[column]) for column, value in columns.items()}
+            source = {column: value for column, value in typed.items() if column in SOURCE_COLUMNS}
+            metadata = check_metadata(
+                key, {column: value for column, value in typed.items() if column not in source}
+            )
+            for column in _OF_THE_PLACE:
+                source.pop(column, None)
             return metadata, check_source(key, source)
         except (DamagedJson, InvalidField, TypeError, ValueError, OverflowError) as error:
             raise Corrupt(
@@ -65,24 +68,24 @@ class Exported(NamedTuple):
                 "export elsewhere"
             ) from error
 
-    def restored(self, sample: ForeignSample, told: Mapping[str, Span], window: Window) -> ForeignSample:
-        """Return a sample with its key and its columns. told: places of `KEY` and `METADATA`. Raises: Corrupt."""
+    def restored(self, sample: ForeignSample, spans: Mapping[str, Span], window: Window) -> ForeignSample:
+        """Return a sample with its key and columns. spans: spans of `KEY` and `METADATA`. Raises: Corrupt."""
         key, metadata, source = sample.key, NO_METADATA, NO_METADATA
-        for at in told.values():
-            if at.nbytes > TOLD_BYTES:
+        for at in spans.values():
+            if at.nbytes > COLUMN_BYTES:
                 raise Corrupt(
                     f"{window.name}, byte {at.offset}: key or metadata has {at.nbytes:,} bytes; at most "
-                    f"{TOLD_BYTES:,} are read"
+                    f"{COLUMN_BYTES:,} are read"
                 )
-        if KEY in told:
+        if KEY in spans:
             try:
-                key = window.read(*told[KEY]).decode()
+                key = window.read(*spans[KEY]).decode()
             except UnicodeDecodeError as error:
                 raise Corrupt(
-                    f"{window.name}, byte {told[KEY].offset}: the key is no UTF-8: {error}"
+                    f"{window.name}, byte {spans[KEY].offset}: the key is no UTF-8: {error}"
                 ) from error
-        if METADATA in told:
-            at = told[METADATA]
+        if METADATA in spans:
+            at = spans[METADATA]
             metadata, source = self.read(window.read(*at), f"{window.name}, byte {at.offset}", key)
         return ForeignSample(key, sample.fields, metadata, source)
 
@@ -90,11 +93,11 @@ class Exported(NamedTuple):
 def exported_at(
     store: Store, objects: Collection[ObjectInfo], *formats: str, folder: str = ""
 ) -> Exported | None:
-    """Return the export that a place holds; None without one that is finished, or of another format.
+    """Return the finished export at a place; None if there is none, or it has another format.
 
-    folder: text in front of the keys of a folder of the place, which may be an export.
+    folder: prefix of a folder of the place.
 
-    Raises: Corrupt for a damaged note; StoreError.
+    Raises: Corrupt for a damaged `export.json`; StoreError.
     """
     key = f"{folder}{NOTE}"
     if all(info.key != key for info in objects):
@@ -112,7 +115,7 @@ def exported_at(
 
 
 def is_export(store: Store, folder: str, format: str) -> bool:
-    """Return whether a folder, named by the text in front of its keys, is a finished export. Raises: StoreError."""
+    """Return whether a folder, named by its key prefix, is a finished export. Raises: StoreError."""
     try:
         return bool(parse_json_object(store.get(f"{folder}{NOTE}").data).get("format") == format)
     except (ObjectNotFound, DamagedJson):
@@ -120,7 +123,7 @@ def is_export(store: Store, folder: str, format: str) -> bool:
 
 
 def _typed(value: Any, kind: str) -> Any:
-    """Return a value of JSON as its column's type has it. Raises: TypeError; ValueError."""
+    """Return a JSON value as its column's type."""
     if value is None:
         return None
     if kind.startswith("list<"):

@@ -1,4 +1,4 @@
-"""Samples of a foreign format: the places of their fields in an object, one by one or as arrays."""
+"""Samples of a registered format: the spans of their fields in an object, one by one or as arrays."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,97 +14,96 @@ from loader.storage import ObjectInfo, Span
 
 NO_METADATA: Mapping[str, Any] = {}
 RUN_SAMPLES = 2**18
-"""Samples of a `ForeignRun`, at most: an index of so many takes a reader some MB."""
+"""Limit on the samples of a `ForeignRun`: an index of so many costs a reader a few MB."""
 
 
 class ForeignSample(NamedTuple):
-    """A sample as its format names it."""
+    """A sample, named as in its format."""
 
     key: str
-    """Key, any text: what our format forbids is escaped by whoever registers it."""
+    """Key, any text; registration escapes what penstock forbids."""
     fields: Mapping[str, Span]
     """Field -> its bytes in the object."""
     metadata: Mapping[str, Any] = NO_METADATA
     """Metadata column -> value."""
     source: Mapping[str, str] = NO_METADATA
-    """Provenance column -> value, of those that a sample's object does not tell."""
+    """Provenance column -> value, beyond the object's own."""
     crcs: Mapping[str, int] = NO_METADATA
-    """Field -> CRC-32C of its bytes, where they were read."""
+    """Field -> CRC-32C of its bytes, if they were read."""
 
 
 class ForeignTable(NamedTuple):
     """Samples of an object that have the same fields."""
 
     keys: list[str]
-    """Key of each."""
+    """Key of each sample."""
     fields: tuple[str, ...]
-    """The fields."""
+    """Names of the fields."""
     places: list[int]
-    """First byte and bytes of each field of each sample, one behind the other."""
+    """First byte and length of each field of each sample, flat."""
     crcs: Sequence[int] = ()
-    """CRC-32C of each field of each sample, where all were read."""
+    """CRC-32C of each field of each sample, if all were read; else empty."""
     metadata: pa.Table | None = None
-    """Metadata columns, a row for each sample; None where there are none."""
+    """Metadata columns, a row per sample; None without metadata."""
 
 
 class ForeignRun(NamedTuple):
-    """Neighbours of one field, whose values lie one behind the other, and whose keys are consecutive numbers."""
+    """Neighbours with one field, contiguous values and consecutive numbers as keys."""
 
     prefix: str
-    """Text in front of each number: "", or a text that ends with "/"."""
+    """Prefix of each number: "", or a text that ends with "/"."""
     first: int
     """Number of the first sample."""
     field: str
-    """The field."""
+    """Name of the field."""
     edges: np.ndarray[Any, np.dtype[np.int64]]
-    """int64 [samples + 1]: first byte of each in the object, and that behind the last."""
+    """int64 [samples + 1]: first byte of each in the object, and the end of the last."""
     metadata: Mapping[str, pa.Array] = NO_METADATA
-    """Metadata column -> a value for each sample."""
+    """Metadata column -> a value per sample."""
     source: Mapping[str, str] = NO_METADATA
-    """Provenance column -> the value of all of them."""
+    """Provenance column -> the value of all samples."""
 
 
-class Found(NamedTuple):
+class FoundObjects(NamedTuple):
     """The objects of a place that are of a format, and their reader."""
 
     infos: list[ObjectInfo]
-    """The objects, as they were listed."""
+    """The objects, as listed."""
     samples: Callable[[ObjectInfo], Iterator[ForeignSample | ForeignTable | ForeignRun]]
-    """The samples of an object. Raises: Corrupt; InvalidSample; Changed; StoreError."""
+    """Reads the samples of an object. Raises: Corrupt; InvalidSample; Changed; StoreError."""
     chunks: Mapping[str, Chunks] = NO_METADATA
-    """Key of an object of tables -> the chunks that it decodes to, once all its samples were read."""
+    """Key of an object of tables -> its chunks, after all its samples were read."""
     labels: Sequence[str] | None = None
-    """Names of the classes that `cls` numbers; None where the format tells none."""
+    """Names of the classes that `cls` numbers; None if the format has none."""
     lacking: Sequence[str] = ()
-    """Objects that an index lists and that are not there, in words."""
+    """Messages about listed objects that do not exist."""
     columns: ColumnAgreement | None = None
-    """Fields and metadata that columns of tables become, of objects that were read; None of other formats."""
+    """Fields and metadata of table columns, agreed among the objects read so far; None for other formats."""
     members: JsonMembers | None = None
-    """Reading of the members of JSON documents, which become columns; None of other formats."""
+    """Reader of JSON members that become columns; None for other formats."""
     declared_widths: bool = False
-    """True where a column holds lists of lists of numbers that become arrays: they have the width of their type."""
+    """True if lists of lists of numbers become arrays with the width of their declared type."""
     seals: bool = False
-    """True where checksums go to seals: a walk knows them of what it read anyway, and an index does not tell how much
-    that was."""
+    """True if checksums go to seals, because a walk computes them only for bytes that it reads anyway."""
 
     def reading(
         self,
         without: Collection[str],
         reserved: Collection[str] = (),
         into: JsonMembers | None = None,
-    ) -> "Found":
+    ) -> "FoundObjects":
         """Return these objects, without some members of JSON documents. As `JsonMembers.leave_out`."""
         if self.members is not None:
             self.members.leave_out(without, reserved, into)
         return self
 
-    def with_partitions(self, partitions: Partitions) -> "Found":
-        """Return tables, whose samples have the columns of their folders too."""
+    def with_partitions(self, partitions: Partitions) -> "FoundObjects":
+        """Return tables whose samples also have the columns of their folders."""
         read = self.samples
 
         def samples(info: ObjectInfo) -> Iterator[ForeignSample]:
-            for one in read(info):
-                assert isinstance(one, ForeignSample), type(one)  # of a table
-                yield one._replace(metadata=partitions.joined(info.key, one.metadata))
+            for sample in read(info):
+                assert isinstance(sample, ForeignSample), type(sample)  # tables have no other samples
+                yield sample._replace(metadata=partitions.joined(info.key, sample.metadata))
 
         return self._replace(samples=samples)

@@ -1,47 +1,46 @@
-"""One object of a store, read in few requests: large ones where what is wanted lies close together."""
+"""Read one object in few requests: the request size grows while reads stay close together."""
 
 import os
+from array import array
 from collections import deque
 from collections.abc import Sequence
 
 from loader.errors import Changed
-from loader.native import IN_MEMORY, OpenFile
+from loader.native import IN_MEMORY, UNKNOWN_CRC, OpenFile, crc32c
 from loader.storage import ObjectInfo, Store
 from loader.storage.store import disk_of
 
-from .checksums import Checksums
-
 LOCAL_BYTES = 4 * 2**10
-"""Read at once of a file, at first and after a jump: a header or two."""
+"""First read of a file, and after a jump: a header or two."""
 LOCAL_MOST_BYTES = 256 * 2**10
-"""Read at once of a file whose members are small: a call for each would wait for the interpreter's lock."""
+"""Read size for a file with small members: a system call each would wait for the interpreter's lock."""
 LOCAL_JUMP_BYTES = 16 * 2**10
-"""A gap in a file that is jumped over."""
+"""Smallest gap in a file that is skipped."""
 FIRST_BYTES = 256 * 2**10
-"""Read at once of a bucket's object, at first and after a jump."""
+"""First read of a bucket's object, and after a jump."""
 MOST_BYTES = 8 * 2**20
-"""Read at once of a bucket's object where no jump pays."""
+"""Largest read of a bucket's object."""
 JUMP_BYTES = 2**20
-"""A gap that is jumped over: at 20 ms and 50 MB/s a request takes as long as so many bytes."""
+"""Smallest gap that is skipped: at 20 ms and 50 MB/s a request takes as long as so many bytes."""
 
 SCATTERED_BYTES = 2**20
-"""Read at once of a bucket's object whose reader goes to and fro: what lies behind is seldom wanted."""
+"""Largest read for a reader that jumps to and fro, and seldom needs the bytes behind."""
 SCATTERED_PIECES = 32
-"""Earlier reads that are kept for such a reader, which comes back to them."""
+"""Earlier reads kept for such a reader, which returns to them."""
 
 SMALL_MEMBERS = 4
-"""Reads that one request served, of an object whose members are small: all of it is read, in the largest requests."""
+"""Reads served by one request from which members count as small; the object is then read whole."""
 
 
 class Neighbours:
-    """Notes that walks over the archives of one bucket leave each other; thread-safe."""
+    """State shared by the walks over one bucket's archives; thread-safe."""
 
     are_small = False
-    """True where the newest answer had small members: the next walk begins with a request of the largest size."""
+    """True if the last response had small members: the next walk begins with a request of the largest size."""
 
 
 class Window:
-    """Reads an object pinned to what its listing said; not thread-safe, closed by its user."""
+    """Reads an object pinned to its listing; not thread-safe. Close it after use."""
 
     def __init__(
         self,
@@ -52,7 +51,7 @@ class Window:
     ) -> None:
         """Open the object.
 
-        scattered: its reader goes to and fro. neighbours: of an archive that is walked.
+        scattered: True if the reader jumps to and fro. neighbours: state of the walks, for an archive.
 
         Raises: ObjectNotFound; Changed.
         """
@@ -70,7 +69,7 @@ class Window:
             self._neighbours = None
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Return at most `nbytes` bytes from `offset`, fewer at the end of the object alone. Raises: Changed."""
+        """Return `nbytes` bytes from `offset`, fewer only at the end of the object. Raises: Changed."""
         low = offset - self._start
         if low >= 0 and low + nbytes <= len(self._data):
             self._served += 1
@@ -85,9 +84,9 @@ class Window:
         return self._data[low : low + nbytes]
 
     def aside(self, offset: int, nbytes: int) -> bytes:
-        """Return bytes beside those that a walk reads, which goes on as if nobody had asked. Raises: as the store.
+        """Return bytes outside the walk, without changing its request sizes. Raises: as the store.
 
-        Costs nothing where they are at hand, and else a request.
+        Costs nothing for buffered bytes, else a request.
         """
         if self._file is not None:
             return os.pread(self._file, nbytes, offset)
@@ -97,25 +96,25 @@ class Window:
         return bytes(self._store.get_range(self._info.key, offset, nbytes, self._info.etag or None).data)
 
     def at_hand(self) -> tuple[OpenFile, int]:
-        """Return what can be read without a request, the file or the bytes held, and its first byte in the object."""
+        """Return the open file or the buffered bytes, and the offset of their first byte in the object."""
         return ((IN_MEMORY, self._data), self._start) if self._file is None else ((self._file, None), 0)
 
     def served(self, reads: int) -> None:
-        """Count reads of what was at hand."""
+        """Count reads that the buffer served."""
         self._served += reads
 
     @property
     def sums(self) -> bool:
-        """True where contents of the archive are summed: none was jumped over."""
+        """True while contents of the archive are summed, because none was skipped."""
         return self._checksums is not None and self._checksums.go_on
 
     def sum(self, places: Sequence[int], crcs: Sequence[int]) -> None:
-        """Take the contents that were found next in the archive that is walked. As `Checksums.take`."""
+        """Add the next contents of the archive. As `Checksums.take`."""
         if self._checksums is not None:
             self._checksums.take(places, crcs, self._start, self._data)
 
     def crcs(self) -> Sequence[int]:
-        """Return the CRC-32C of each content of the archive that was walked; none where one was jumped over."""
+        """Return the CRC-32C of each content of the archive; empty if one was skipped."""
         return self._checksums.all() if self._checksums is not None else ()
 
     def close(self) -> None:
@@ -127,7 +126,7 @@ class Window:
             self._file = None
 
     def _served_many(self) -> bool:
-        """Return whether members are small, by the reads that the last request served."""
+        """Return whether members are small, judged by the reads that the last request served."""
         return self._served >= max(SMALL_MEMBERS, len(self._data) // JUMP_BYTES)
 
     def _fetch(self, offset: int, nbytes: int) -> None:
@@ -153,7 +152,7 @@ class Window:
         if self._checksums is not None and self._checksums.lack_bytes and 0 < gap < jump:
             offset, size = offset - gap, size + gap  # the rest of a content, in the same request
         if size <= 0:
-            data = b""  # behind the end of an object that is cut
+            data = b""  # beyond the end of a truncated object
         elif self._file is not None:
             data = os.pread(self._file, size, offset)
         else:
@@ -163,3 +162,51 @@ class Window:
         self._start, self._data = offset, data
         if self._checksums is not None:
             self._checksums.read(offset, data)
+
+
+class Checksums:
+    """CRC-32C of an archive's contents, as long as the walk reads all of them."""
+
+    def __init__(self) -> None:
+        self._crcs: array[int] | None = array("q")
+        self._at, self._n_left = 0, 0
+        """First byte of the last content that is not summed yet, and the number of bytes from there on."""
+
+    @property
+    def go_on(self) -> bool:
+        """True as long as no content was skipped."""
+        return self._crcs is not None
+
+    @property
+    def lack_bytes(self) -> bool:
+        """True if the end of the last content is still unread."""
+        return self._n_left > 0
+
+    def all(self) -> Sequence[int]:
+        """Return the checksum of each content; empty if one was skipped."""
+        return () if self._crcs is None or self._n_left else self._crcs
+
+    def take(self, places: Sequence[int], crcs: Sequence[int], start: int, data: bytes) -> None:
+        """Add the next contents.
+
+        places: first byte and length of each. crcs: of each, or `UNKNOWN_CRC`. data: bytes of the archive from
+        `start` on, with what was read of the last content.
+        """
+        if self._crcs is None:
+            return
+        if self._n_left or UNKNOWN_CRC in crcs[:-1]:
+            self._crcs = None  # the rest of a content was not read
+            return
+        self._crcs.extend(crcs)
+        if crcs[-1] == UNKNOWN_CRC:
+            self._crcs[-1] = 0
+            self._at, self._n_left = places[-2:]
+            self.read(start, data)
+
+    def read(self, start: int, data: bytes) -> None:
+        """Sum the bytes of the last content. data: bytes of the archive from `start` on."""
+        begin = self._at - start
+        if self._crcs and self._n_left and begin >= 0:
+            content = memoryview(data)[begin : begin + self._n_left]
+            self._crcs[-1] = crc32c(content, self._crcs[-1])
+            self._at, self._n_left = self._at + len(content), self._n_left - len(content)

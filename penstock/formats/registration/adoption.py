@@ -1,11 +1,11 @@
-"""Registered objects copied into the root, which then needs nobody else's place.
+"""Copy registered objects into the root, so that a version no longer needs the owner's store.
 
     foreign/<place>/<key>       the objects, as they were registered
     places/<place>/<n>.json     url null: the place is in the root
 
-A unit is a shard: an object, or a run of files. Each object is held against the seals before it is put, and replaces
-none. One that is there is compared, so that a killed run is finished by doing it again. The record of the place comes
-last.
+A unit is a shard: an object, or a run of files. Each object is checked against its seals before it is put, and
+replaces none. An existing copy is compared, so a killed adoption is finished by running it again. The place's
+record is written last.
 """
 
 import hashlib
@@ -41,42 +41,44 @@ from ..unit_threads import in_threads
 from .sealing import units_of
 
 READ_BYTES = 8 * 2**20
-"""Bytes of an object that are read at once."""
+"""Bytes of an object per read."""
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(slots=True, kw_only=True)
-class Adopted:
+class AdoptionReport:
     """The result of an adoption."""
 
     version: str
-    """Name of the version."""
+    """The version's name."""
     id: str
-    """Id of the version, which stays."""
+    """The version's id, which stays."""
     places: int = 0
     """Places that are in the root now; 0 after failures."""
     objects: int = 0
-    """Objects of the places that are in the root now."""
+    """Objects of these places that are in the root now."""
     skipped: int = 0
-    """Objects of them that were there."""
+    """Objects that were in the root already."""
     nbytes: int = 0
-    """Bytes that were copied."""
+    """Bytes copied."""
     failures: list[str] = field(default_factory=list)
-    """Errors of shards that could not be copied."""
+    """Errors of the shards that could not be copied."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON."""
+        """Return a JSON object."""
         return asdict(self)
 
     def to_text(self) -> str:
-        """Return the lines for people."""
+        """Return the report as lines of text."""
         lines = [
             f"{self.version}  {self.id}",
-            f"{self.objects} objects are in the root, {self.skipped} of them were; {size(self.nbytes)} were copied",
+            f"{self.objects} objects are in the root, {self.skipped} of them from before; {size(self.nbytes)} copied",
             *(f"  failed: {why}" for why in self.failures),
         ]
         if self.failures:
-            lines.append("the version is read from where it lay: restore these, then run the command again")
+            lines.append(
+                "the version is still read from its old place: restore these objects, then run the command again"
+            )
         return "\n".join(lines)
 
 
@@ -92,32 +94,34 @@ class _Unit(NamedTuple):
     nbytes: int
 
 
-def adopt(root: Root, ref: str, *, workers: int = 4) -> Adopted:
+def adopt(root: Root, ref: str, *, workers: int = 4) -> AdoptionReport:
     """Copy the registered objects of a version into the root, and read them there from then on.
 
-    A place is copied for all versions of the root that have it, and all have to be sealed. Objects of which every
-    sample is left out are copied where they are as they were. One that cannot be copied, or that holds samples which
-    are taken down, is named, the others go on, and the places stay where they are. Memory: the indexes of a shard per
-    thread; scratch: an object per thread.
+    A place is copied for all versions of the root that use it; all must be sealed. Objects of which every
+    sample is excluded are copied if they are unchanged. If an object cannot be copied, or holds samples that
+    a takedown removed, the report names it. The other objects are copied, and the places stay where they are.
+    Memory: the indexes of a shard per thread. Scratch: an object per thread.
 
-    workers: threads. Raises: InvalidRuntime for a version without registered bytes, and for one that is not sealed;
-    Forbidden for a place that the caller does not vouch for; as `Root.open`; Corrupt; StoreError.
+    workers: threads.
+
+    Raises: InvalidRuntime for a version without registered bytes, and for one that is not sealed; Forbidden for
+    a place that the caller does not vouch for; as `Root.open`; Corrupt; StoreError.
     """
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
     version = root.open(ref)
     if not (places := _places_of(version)):
-        raise InvalidRuntime(f"{version.name} has no registered bytes: all of it lies in the root")
-    report, known = Adopted(version=version.name, id=version.id), set[str]()
+        raise InvalidRuntime(f"{version.name} has no registered bytes: all its bytes are in the root")
+    report, known = AdoptionReport(version=version.name, id=version.id), set[str]()
     counted, done, denies = dict[str, int](), dict[str, str](), 0
-    # Once more for as long as somebody publishes, or has samples taken down, meanwhile.
+    # Again, as long as versions are published or samples taken down meanwhile.
     while new := [one for one in _versions(root, version, places) if one.id not in known]:
         _check_readable(new, places)
         denied, denies = DeniedBytes(root.store, root.state.denies), root.state.last_deny
         units = _units(new, places)
-        made = in_threads(_Work(denied), units, workers, report.failures)
+        finished = in_threads(_Work(denied), units, workers, report.failures)
         for unit, n, skipped, nbytes in progress(
-            made, "adopt", lambda one: one[0].nbytes, sum(u.nbytes for u in units)
+            finished, "adopt", lambda copied: copied[0].nbytes, sum(u.nbytes for u in units)
         ):
             report.skipped += skipped if unit.path not in counted else 0
             counted[unit.path] = n
@@ -139,7 +143,6 @@ def adopt(root: Root, ref: str, *, workers: int = 4) -> Adopted:
 
 
 def _places_of(version: Version) -> set[str]:
-    """Return the places of the shards that a version has."""
     paths = version.parts.shard_rows()["path"].to_pylist()
     places = {place_of(path) for path in paths if is_foreign(path)}
     if strange := sorted(place for place in places if not re.fullmatch("[0-9a-f]{32}", place)):
@@ -150,7 +153,7 @@ def _places_of(version: Version) -> set[str]:
 
 
 def _versions(root: Root, version: Version, places: Collection[str]) -> list[Version]:
-    """Return the versions that are not retired and have one of these places, and the version itself."""
+    """Return the version, and the other live versions that use one of these places."""
     state, out = root.log.refresh(), [version]
     for records in state.datasets.values():
         for record in records:
@@ -162,7 +165,7 @@ def _versions(root: Root, version: Version, places: Collection[str]) -> list[Ver
 
 
 def _check_readable(versions: Sequence[Version], places: Collection[str]) -> None:
-    """Raise Forbidden for a place that the caller does not vouch for, InvalidRuntime where checksums are not known."""
+    """Raise Forbidden for a place without a voucher, InvalidRuntime for missing checksums."""
     for version in versions:
         if version.placed is not None:
             version.placed.check_vouched(places)
@@ -170,7 +173,7 @@ def _check_readable(versions: Sequence[Version], places: Collection[str]) -> Non
             for row in unit.rows if place_of(unit.path) in places else ():
                 if not all(rows.sealed for rows in _index_rows(version, row)):
                     raise InvalidRuntime(
-                        f"{unit.path} of {version.name} has no checksums, and a copy is held to nothing else: "
+                        f"{unit.path} of {version.name} has no checksums to check a copy against: "
                         f"penstock seal {version.name} first"
                     )
 
@@ -191,11 +194,7 @@ class _Work:
     denied: DeniedBytes
 
     def __call__(self, unit: _Unit) -> tuple[_Unit, int, int, int]:
-        """Return the unit, the objects there now and before, and bytes copied.
-
-        Raises: Changed, ObjectNotFound, Denied of an object with live samples; Corrupt where bytes are not those of the
-        seal, or of the object.
-        """
+        """Return the unit, its objects in the root now and before, and bytes copied."""
         version = unit.rows[0][0]
         placed, store = version.placed, primary_of(version.store)
         assert placed is not None
@@ -203,66 +202,69 @@ class _Work:
         fields, live = _fields(unit, objects)
         denied = self.denied.in_shard(unit.rows, rows)
         n = skipped = copied = 0
-        for number, one in enumerate(objects):
-            name, key = f"{one.store.url}/{one.key}", rows[number].path
+        for number, placed_object in enumerate(objects):
+            name, key = f"{placed_object.store.url}/{placed_object.key}", rows[number].path
             try:
                 if number in denied:
                     raise denied_error(name)
-                is_new = _adopt(placed, one, store, key, fields[number], rows[number].sha256)
+                is_new = _adopt(placed, placed_object, store, key, fields[number], rows[number].sha256)
             except (Changed, ObjectNotFound, Denied):
                 if live[number]:
                     raise
-                continue  # its samples are left out, and its bytes are others by now, or nobody's to have
-            n, skipped, copied = n + 1, skipped + (not is_new), copied + is_new * one.nbytes
+                continue  # its samples are excluded, and its bytes changed, are gone, or are denied
+            n, skipped, copied = n + 1, skipped + (not is_new), copied + is_new * placed_object.nbytes
         return unit, n, skipped, copied
 
 
 def _adopt(
-    placed: PlacedStore, one: PlacedObject, store: Store, key: str, fields: Sequence[_Field], sha256: str
+    placed: PlacedStore,
+    placed_object: PlacedObject,
+    store: Store,
+    key: str,
+    fields: Sequence[_Field],
+    sha256: str,
 ) -> bool:
-    """Copy an object into the root; return False where it is there, and has been compared. Raises: as `_Work`.
-
-    key: in the root, below the folder of its place, as `ForeignObject.of_row` has checked. sha256: of the object, ""
-    for not known.
-    """
-    here = one._replace(store=store, key=key, etag="", modified_us=None)
-    if one.modified_us is None or is_there(store, key):
+    """Copy an object into the root; return False if a copy exists, after comparing it. sha256: "" if not known."""
+    here = placed_object._replace(store=store, key=key, etag="", modified_us=None)
+    if placed_object.modified_us is None or is_there(store, key):
         with _scratch_copy(placed, here) as path:
             _check(path, here, fields, sha256)
-            if one.modified_us is not None and not sha256:
-                _compare(path, placed, one, f"{store.url}/{key}")
+            if placed_object.modified_us is not None and not sha256:
+                _compare(path, placed, placed_object, f"{store.url}/{key}")
         return False
-    with _scratch_copy(placed, one) as path:
-        _check(path, one, fields, sha256)
+    with _scratch_copy(placed, placed_object) as path:
+        _check(path, placed_object, fields, sha256)
         try:
             create(store, path, key)
         except AlreadyExists as error:
-            raise _others(f"{store.url}/{key}", one) from error
+            raise _others(f"{store.url}/{key}", placed_object) from error
     return True
 
 
-def _compare(path: Path, placed: PlacedStore, one: PlacedObject, name: str) -> None:
-    """Raise Corrupt where a copy that is there is not the object. Its fields are known to be: an object may be gone."""
+def _compare(path: Path, placed: PlacedStore, placed_object: PlacedObject, name: str) -> None:
+    """Raise Corrupt for a copy with other bytes. Its fields were checked, so the object itself may be gone."""
     try:
         with path.open("rb") as copy:
-            for start in range(0, one.nbytes, READ_BYTES):
-                data = placed.stored(one, Span(start, min(READ_BYTES, one.nbytes - start)))
+            for start in range(0, placed_object.nbytes, READ_BYTES):
+                data = placed.stored(
+                    placed_object, Span(start, min(READ_BYTES, placed_object.nbytes - start))
+                )
                 if copy.read(len(data)) != data:
-                    raise _others(name, one)
+                    raise _others(name, placed_object)
     except (Changed, ObjectNotFound):
         return
 
 
-def _others(name: str, one: PlacedObject) -> Corrupt:
+def _others(name: str, placed_object: PlacedObject) -> Corrupt:
     return Corrupt(
-        f"{name} lies there already, with other bytes than {one.store.url}/{one.key}: it was damaged, or somebody else "
-        "put it there. Delete it, then run the command again"
+        f"{name} exists with other bytes than {placed_object.store.url}/{placed_object.key}: it was damaged, or "
+        "another program wrote it. Delete it, then run the command again"
     )
 
 
 def _fields(unit: _Unit, objects: Sequence[PlacedObject]) -> tuple[list[list[_Field]], list[bool]]:
-    """Return the fields of each object: offset in it, nbytes and CRC-32C; and whether one of its samples is live."""
-    found: list[set[_Field]] = [set() for _ in objects]
+    """Return the fields of each object, and whether one of its samples is live."""
+    checked: list[set[_Field]] = [set() for _ in objects]
     live = [False] * len(objects)
     starts = [one.offset for one in objects]
     for version, shard in unit.rows:
@@ -278,8 +280,8 @@ def _fields(unit: _Unit, objects: Sequence[PlacedObject]) -> tuple[list[list[_Fi
                     at = bisect_right(starts, offset) - 1 if nbytes else 0
                     live[at] |= bool(nbytes and members[rows.first_row + row])
                     if nbytes and crc != UNKNOWN_CRC:
-                        found[at].add((offset - starts[at], nbytes, crc))
-    return [sorted(one) for one in found], live
+                        checked[at].add((offset - starts[at], nbytes, crc))
+    return [sorted(one) for one in checked], live
 
 
 def _index_rows(version: Version, shard: dict[str, Any]) -> Iterator[Any]:
@@ -291,28 +293,30 @@ def _index_rows(version: Version, shard: dict[str, Any]) -> Iterator[Any]:
 
 
 @contextmanager
-def _scratch_copy(placed: PlacedStore, one: PlacedObject) -> Iterator[Path]:
-    """Yield a copy of an object on this machine's disk, as it was registered. Raises: Changed; ObjectNotFound."""
-    meanwhile = "while registered objects were copied; the version is read from where it lay"
+def _scratch_copy(placed: PlacedStore, placed_object: PlacedObject) -> Iterator[Path]:
+    """Yield a scratch copy of an object, as it was registered."""
+    meanwhile = "while registered objects were copied; the version is still read from its old place"
     with (
         on_scratch(None, meanwhile, room_for="the largest object", again="adopt again"),
         held_file("adopt") as out,
     ):
-        placed.stored(one, Span(0, 0))  # of an empty one too: it is as it was registered
-        for start in range(0, one.nbytes, READ_BYTES):
-            out.write(placed.stored(one, Span(start, min(READ_BYTES, one.nbytes - start))))
+        placed.stored(placed_object, Span(0, 0))  # an empty object too must be unchanged
+        for start in range(0, placed_object.nbytes, READ_BYTES):
+            out.write(
+                placed.stored(placed_object, Span(start, min(READ_BYTES, placed_object.nbytes - start)))
+            )
         out.flush()
         yield Path(out.name)
 
 
-def _check(path: Path, one: PlacedObject, fields: Sequence[_Field], sha256: str) -> None:
-    """Raise Corrupt where the copy has not the checksums that are on record. sha256: of it all, "" for not known."""
-    name = f"{one.store.url}/{one.key}"
+def _check(path: Path, placed_object: PlacedObject, fields: Sequence[_Field], sha256: str) -> None:
+    """Raise Corrupt if the copy's checksums differ. sha256: of the object, "" if not known."""
+    name = f"{placed_object.store.url}/{placed_object.key}"
     if sha256:
         with path.open("rb") as copy:
-            found = hashlib.file_digest(copy, "sha256").hexdigest()
-        if found != sha256:
-            raise _damaged(f"{name} has the SHA-256 {found}, {sha256} was registered")
+            sha256_now = hashlib.file_digest(copy, "sha256").hexdigest()
+        if sha256_now != sha256:
+            raise _damaged(f"{name} has the SHA-256 {sha256_now}, {sha256} was registered")
     if not fields:
         return
     data = np.memmap(path, np.uint8, "r")
@@ -320,7 +324,9 @@ def _check(path: Path, one: PlacedObject, fields: Sequence[_Field], sha256: str)
     def stored(spans: Sequence[Span]) -> list[bytes]:
         return [data[offset : offset + nbytes].tobytes() for offset, nbytes in spans]
 
-    read = stored if one.decoded is None else partial(one.decoded.apart().read, raw=stored)
+    read = (
+        stored if placed_object.decoded is None else partial(placed_object.decoded.apart().read, raw=stored)
+    )
     for offset, nbytes, crc in fields:
         if (found_crc := crc32c(read([Span(offset, nbytes)])[0])) != crc:
             raise _damaged(
@@ -330,6 +336,6 @@ def _check(path: Path, one: PlacedObject, fields: Sequence[_Field], sha256: str)
 
 def _damaged(what: str) -> Corrupt:
     return Corrupt(
-        f"{what}: they were damaged since, or on the way; run it again, or restore the object. A damaged copy in the "
-        "root is deleted first"
+        f"{what}: they were damaged since, or in transit. Run the command again, or restore the object; delete "
+        "a damaged copy in the root first"
     )

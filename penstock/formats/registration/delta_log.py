@@ -1,7 +1,7 @@
-"""The log of a Delta table, as far as it says which files hold its live rows.
+"""Read the log of a Delta table, to list the files with its live rows.
 
-Commits are JSON lines of actions, one file per version. A checkpoint is Parquet with all that the commits before it add
-up to. So the newest checkpoint and the commits behind it are read: memory is that of the table's file names.
+A commit is a file of JSON lines, one per action. A checkpoint is Parquet that sums up all commits before it.
+Only the newest checkpoint and the later commits are read, so memory grows with the number of files only.
 """
 
 import re
@@ -24,7 +24,7 @@ _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
 _COLUMNS = ("add", "protocol", "metaData")
 File = tuple[str, str]
-"""(path as the log writes it, id of its deletion vector or "")."""
+"""(path in the log, id of the deletion vector or "")."""
 
 
 def live_keys(
@@ -32,24 +32,24 @@ def live_keys(
 ) -> set[str]:
     """Return the keys of a table's live files.
 
-    folder: of the table, "" or ending in "/". log: the objects of its log. there: keys of its Parquet files.
-    way_out: what to do with a table whose rows cannot be told by its files.
+    folder: of the table, "" or ending in "/". log: objects of its log. there: keys of its Parquet files.
+    way_out: advice for a table whose live rows files cannot tell.
 
-    Raises: InvalidStore for such a table; Corrupt for a log that is not whole; StoreError.
+    Raises: InvalidStore for such a table; Corrupt for an incomplete log; StoreError.
     """
     name = f"{store.url}/{folder}{LOG}"
     reader = _Log(store, name, way_out)
-    commits, checkpoint, number = _newest(log)
+    commits, checkpoint, newest = _newest(log)
     for info in checkpoint:
         reader.read_checkpoint(info)
-    wanted = range(number + 1, max(commits, default=number) + 1)
-    if missing := [one for one in wanted if one not in commits]:
+    numbers = range(newest + 1, max(commits, default=newest) + 1)
+    if missing := [one for one in numbers if one not in commits]:
         raise Corrupt(
-            f"{name} has no commit {missing[0]} behind its checkpoint {max(number, 0)}, so its live files are not "
+            f"{name} has no commit {missing[0]} behind its checkpoint {max(newest, 0)}, so its live files are not "
             f"known: fetch the whole log; {way_out}"
         )
-    for one in wanted:
-        reader.read_commit(commits[one])
+    for number in numbers:
+        reader.read_commit(commits[number])
     keys = {f"{folder}{reader.path_of(one)}" for one in reader.live}
     if lost := sorted(keys - set(there)):
         raise Corrupt(
@@ -59,17 +59,17 @@ def live_keys(
 
 
 def _newest(log: Sequence[ObjectInfo]) -> tuple[dict[int, ObjectInfo], list[ObjectInfo], int]:
-    """Return the commits by number, the files of the newest whole checkpoint, and its number (-1 without one)."""
+    """Return the commits by number, the files of the newest complete checkpoint, and its number (-1 for none)."""
     commits = dict[int, ObjectInfo]()
     parts: dict[tuple[int, int], dict[int, ObjectInfo]] = {}
     for info in log:
         file = info.key.rpartition("/")[2]
-        if found := _COMMIT.fullmatch(file):
-            commits[int(found[1])] = info
-        elif found := _CHECKPOINT.fullmatch(file):
-            number, part, of = int(found[1]), int(found[2] or 1), int(found[3] or 1)
+        if match := _COMMIT.fullmatch(file):
+            commits[int(match[1])] = info
+        elif match := _CHECKPOINT.fullmatch(file):
+            number, part, of = int(match[1]), int(match[2] or 1), int(match[3] or 1)
             parts.setdefault((number, of), {})[part] = info
-    whole = [(number, of) for (number, of), some in parts.items() if len(some) == of]
+    whole = [(number, of) for (number, of), files in parts.items() if len(files) == of]
     if not whole:
         return commits, [], -1
     newest = max(whole)
@@ -77,7 +77,7 @@ def _newest(log: Sequence[ObjectInfo]) -> tuple[dict[int, ObjectInfo], list[Obje
 
 
 class _Log:
-    """Live files, action by action."""
+    """Live files, updated action by action."""
 
     def __init__(self, store: Store, name: str, way_out: str) -> None:
         self._store, self._name, self._way_out = store, name, way_out
@@ -85,21 +85,21 @@ class _Log:
 
     @property
     def live(self) -> list[str]:
-        """Paths of the live files. Raises: InvalidStore where rows of one are deleted in place."""
+        """Paths of the live files."""
         for path, vector in self._live:
             if vector:
                 raise self._refused(f"rows of {path} are deleted in place (deletion vectors)")
         return [path for path, _ in self._live]
 
     def path_of(self, path: str) -> str:
-        """Return the path below the table's folder. Raises: InvalidStore for a file elsewhere."""
+        """Return the path below the table's folder."""
         plain = unquote(path)
         if "://" in plain or plain.startswith(("/", "../")) or "/../" in plain:
             raise self._refused(f"its file {path} lies elsewhere")
         return plain
 
     def read_checkpoint(self, info: ObjectInfo) -> None:
-        """Take the files of a checkpoint. Raises: Corrupt; InvalidStore; StoreError."""
+        """Apply the actions of a checkpoint."""
         with opened(self._store, info) as file:
             reader = pq.ParquetFile(pa.PythonFile(file, "r"), pre_buffer=False)
             columns = [name for name in reader.schema_arrow.names if name in _COLUMNS]
@@ -108,7 +108,7 @@ class _Log:
                     self._take(row)
 
     def read_commit(self, info: ObjectInfo) -> None:
-        """Take the actions of a commit. Raises: Corrupt; InvalidStore; StoreError."""
+        """Apply the actions of a commit."""
         for number, line in enumerate(self._lines(info)):
             if line.strip():
                 try:
@@ -138,8 +138,8 @@ class _Log:
                 raise self._refused(f"it asks for readers of version {protocol['minReaderVersion']}")
             if "v2Checkpoint" in (protocol.get("readerFeatures") or ()):
                 raise self._refused("its checkpoints are of the second kind (v2Checkpoint)")
-        if told := action.get("metaData"):
-            mode = dict(told.get("configuration") or {}).get("delta.columnMapping.mode", "none")
+        if metadata := action.get("metaData"):
+            mode = dict(metadata.get("configuration") or {}).get("delta.columnMapping.mode", "none")
             if mode != "none":
                 raise self._refused(f"its files have other names of columns (columnMapping.mode={mode})")
 
@@ -149,9 +149,9 @@ class _Log:
 
 def _file_of(action: Mapping[str, Any]) -> File:
     vector = action.get("deletionVector") or {}
-    told = [
+    vector_id = [
         str(vector[name])
         for name in ("storageType", "pathOrInlineDv", "offset")
         if vector.get(name) is not None
     ]
-    return str(action["path"]), " ".join(told)
+    return str(action["path"]), " ".join(vector_id)

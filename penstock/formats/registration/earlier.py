@@ -1,4 +1,4 @@
-"""The part of a dataset that was registered before, beside the objects of the place as they are now."""
+"""Compare the objects of a place with the objects that a dataset was registered or imported from."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,38 +15,38 @@ from loader.json_text import parse_json
 from loader.storage import ObjectInfo, Store
 
 Rows = Mapping[str, Mapping[int, tuple[str, str]]]
-"""Part id -> row -> its key and the key of its object."""
+"""Part id -> row -> (its key, its object's key)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Objects of a place, beside those that the newest version has of it."""
+    """Objects of a place, compared with the newest version."""
 
     fresh: Sequence[ObjectInfo]
-    """Objects to walk: new ones, and those that were written again."""
+    """Objects to walk: new and changed ones."""
     replaced: frozenset[str] = frozenset()
-    """Keys of objects that were written again."""
-    gone: frozenset[str] = frozenset()
-    """Keys of objects that are not there any more, and have live samples; adopted ones need not be there."""
+    """Keys of changed objects."""
+    missing: frozenset[str] = frozenset()
+    """Keys of objects that no longer exist and have live samples. Adopted objects need not exist."""
     same: int = 0
-    """Objects that are as they were."""
+    """Number of unchanged objects."""
     places: frozenset[str] = frozenset()
-    """Ids of the places that the version has elsewhere."""
+    """Ids of the version's places outside the root."""
     live: Rows | None = None
-    """Live samples of the version; empty where all objects are as they were."""
+    """Live samples of the version; empty if all objects are unchanged."""
 
     @property
     def keys(self) -> set[str]:
-        """Keys of the version's live samples that stay."""
-        out = self.replaced | self.gone
+        """Keys of the live samples that stay."""
+        out = self.replaced | self.missing
         return {key for rows in (self.live or {}).values() for key, of in rows.values() if of not in out}
 
     def left_out(self, version: Version | None) -> Superseded:
-        """Return the live samples of the objects that were written again, or are gone."""
+        """Return the live samples of objects that changed or are gone."""
         rows: dict[tuple[str, str], list[int]] = {}
         for part, members in (self.live or {}).items():
             for row, (_, of) in members.items():
-                for why, keys in (("written again", self.replaced), ("gone", self.gone)):
+                for why, keys in (("written again", self.replaced), ("gone", self.missing)):
                     if of in keys:
                         rows.setdefault((part, f"registered again: {of} is {why}"), []).append(row)
         parts = {part for part, _ in rows}
@@ -57,11 +57,12 @@ class Difference:
 def difference(
     version: Version | None, chosen: Mapping[str, Any], store: Store, infos: Sequence[ObjectInfo]
 ) -> Difference:
-    """Return how the objects differ from those of the newest version. chosen: format and options.
+    """Return how the objects differ from the newest version's. chosen: format and options.
 
-    Costs the version's tables of objects and shards, and that of keys where an object is new, changed or gone.
+    Costs a read of the tables of objects and shards. If an object is new, changed or gone, also of the table of
+    keys.
 
-    Raises: Conflict where the version was made otherwise, or registered from elsewhere.
+    Raises: Conflict if the version was written, imported, or registered from elsewhere or with other options.
     """
     if version is None:
         return Difference(fresh=infos)
@@ -98,7 +99,7 @@ def difference(
     return Difference(
         fresh=fresh,
         replaced=frozenset(changed),
-        gone=frozenset(vanished & with_samples),
+        missing=frozenset(vanished & with_samples),
         same=len((known.keys() & present.keys()) - changed),
         places=elsewhere,
         live=live,
@@ -106,9 +107,9 @@ def difference(
 
 
 def imported_difference(version: Version | None, store: Store, infos: Sequence[ObjectInfo]) -> Difference:
-    """Return how the objects differ from those that were imported before. None is gone: a version has its own bytes.
+    """Return how the objects differ from earlier imports. None counts as missing: a version has its own bytes.
 
-    Costs the version's tables of keys. Raises: Conflict where nothing of the version was imported from there.
+    Costs a read of the tables of keys. Raises: Conflict if nothing of the version was imported from there.
     """
     if version is None:
         return Difference(fresh=infos)
@@ -139,43 +140,43 @@ def imported_difference(version: Version | None, store: Store, infos: Sequence[O
 
 
 def token_of(store: Store, info: ObjectInfo) -> str:
-    """Return the change token of an object as samples have it: of a folder, size and time of the last write."""
+    """Return an object's change token as samples store it; in a folder, size and time of the last write."""
     return etag_to_keep(store, info) or f"{info.nbytes}-{info.modified_us or 0}"
 
 
 class LiveSample(NamedTuple):
-    """A sample of a version."""
+    """A live sample of a version."""
 
     part: str
     """Id of its part."""
     row: int
-    """Row in it."""
+    """Row in the part."""
     key: str
-    """Key."""
-    told: str
-    """Its value of the column that was asked for; "" for none."""
+    """The sample's key."""
+    value: str
+    """Value of the requested column, or ""."""
 
 
 def live_samples(version: Version, column: str) -> Iterator[LiveSample]:
-    """Yield the live samples with a column of the provenance. Costs the version's tables of keys."""
-    for one in _rows(version, (column,)):
-        if one["live"]:
-            yield LiveSample(one["part"], one["row"], one["key"], one.get(column) or "")
+    """Yield the live samples with a provenance column. Costs a read of the tables of keys."""
+    for row in _rows(version, (column,)):
+        if row["live"]:
+            yield LiveSample(row["part"], row["row"], row["key"], row.get(column) or "")
 
 
 def _samples(version: Version) -> Iterator[tuple[str, int, str, str, str, bool]]:
-    """Yield part, row, key, object, change token of the object, and whether it is live, of each sample."""
-    for one in _rows(version, ("raw_key", "raw_etag")):
-        of, token = one.get("raw_key") or "", one.get("raw_etag") or ""
-        yield one["part"], one["row"], one["key"], of, token, one["live"]
+    """Yield (part, row, key, object, change token, is live) of each sample."""
+    for row in _rows(version, ("raw_key", "raw_etag")):
+        of, token = row.get("raw_key") or "", row.get("raw_etag") or ""
+        yield row["part"], row["row"], row["key"], of, token, row["live"]
 
 
 def _rows(version: Version, more: Sequence[str]) -> Iterator[dict[str, Any]]:
     files = [TableFile.from_json(entry) for entry in version.manifest["samples"] if entry["group"] == "keys"]
     members: dict[str, Any] = {}
     for table in get_tables(version.store, files, ["part", "row", "key", *more]):
-        for one in table.to_pylist():
-            part = one["part"]
+        for row in table.to_pylist():
+            part = row["part"]
             if part not in members:
                 members[part] = np.asarray(version.parts.live_members(version.parts.position(part)))
-            yield {**one, "live": bool(members[part][one["row"]])}
+            yield {**row, "live": bool(members[part][row["row"]])}

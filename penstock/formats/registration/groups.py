@@ -1,4 +1,4 @@
-"""Groups of the fields of registered samples: one of the fields that all samples have, and one of each other field."""
+"""Group the fields of registered samples: one group for fields that all samples have, one for each other field."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -13,9 +13,9 @@ COMMON = "media"
 
 
 def groups_of(parts: Sequence[Rows], known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return field -> its group. known: groups of the dataset, as its newest manifest has them.
+    """Return field -> group. known: groups in the newest manifest of the dataset.
 
-    Raises: FieldMismatch for parts that have some fields of a group, and not all.
+    Raises: FieldMismatch for parts with only some fields of a group.
     """
     group_of = {name: group for group, body in known.items() for name in body["field_nbytes"]}
     every = sorted({name for rows in parts for name in rows.fields})
@@ -40,20 +40,21 @@ def groups_of(parts: Sequence[Rows], known: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def group_guessed(known: Mapping[str, Mapping[str, Any]]) -> Callable[[str], str]:
-    """Return the group of a field while not all samples are known, as `groups_of` has it of most places.
+    """Return the probable group of a field, before all samples are known.
 
-    It is the dataset's. A field that the dataset lacks has one of its own; of a new dataset, all samples have it.
+    A field of the dataset keeps its group. A field that the dataset lacks gets its own; in a new dataset it is
+    common.
     """
     group_of = {name: group for group, body in known.items() for name in body["field_nbytes"]}
-    taken = {COMMON, *known}
-    return lambda name: group_of.get(name) or (group_name(name, taken) if known else COMMON)
+    in_use = {COMMON, *known}
+    return lambda name: group_of.get(name) or (group_name(name, in_use) if known else COMMON)
 
 
-def group_name(field: str, taken: set[str]) -> str:
-    """Return a name for the group of one field."""
+def group_name(field: str, in_use: set[str]) -> str:
+    """Return a free name for the group of one field."""
     name = re.sub("[^a-z0-9_]", "_", field.lower()).lstrip("_")[:48] or "field"
-    found, n = name, 1
-    while found in taken:
+    free, n = name, 1
+    while free in in_use:
         n += 1
-        found = f"{name}_{n}"
-    return found
+        free = f"{name}_{n}"
+    return free

@@ -1,11 +1,10 @@
-"""Files of tables that hold no live rows: those that a table's log has removed, and other tools' own files.
-
-Layouts that say which files count:
+"""Find the files of tables that hold live rows: tables' logs may have removed others.
 
 - Delta: the log in `_delta_log/` lists the live files (`delta_log`).
-- Hugging Face: `state.json` of `save_to_disk` lists them. `cache-<fingerprint>.arrow` are results of map and filter.
-- Iceberg and Hudi: their metadata are not read here. Such a table is refused by name.
-- Hadoop and Spark: nothing counts whose name begins with "_" or ".", but for partitions such as `_day=1/`.
+- Hugging Face: `state.json` of `save_to_disk` lists them. `cache-<fingerprint>.arrow` are results of map and
+  filter.
+- Iceberg and Hudi: their metadata is not read; such a table is refused by name.
+- Hadoop and Spark: names that begin with "_" or "." do not count, except partitions such as `_day=1/`.
 """
 
 import re
@@ -33,69 +32,69 @@ _EXPORT = (
 
 
 def is_no_table_file(format: str, key: str) -> bool:
-    """Return whether a file beside those of a table is another tool's own, by its key alone."""
+    """Return whether a key names another tool's own file beside a table."""
     return format in TABULAR and bool(_HIDDEN.search(key) or _DERIVED.search(key))
 
 
 def table_log(format: str, key: str) -> str:
-    """Return the name of the table format whose log an object belongs to; "" for none, and for other formats."""
+    """Return the table format whose log contains the object; "" for none, and for other formats."""
     if format not in TABULAR:
         return ""
     return next((name for pattern, name in _LOGS if pattern.match(key)), "")
 
 
 def live_files(store: Store, format: str, infos: list[ObjectInfo]) -> list[ObjectInfo]:
-    """Return the objects but for those that hold no live rows of a table.
+    """Return the objects, except files of tables without live rows.
 
-    Costs a read of each Delta log, from its last checkpoint on, and of each `state.json`.
+    Costs a read of each Delta log since its last checkpoint, and of each `state.json`.
 
-    Raises: InvalidStore for a table whose live rows cannot be told; Corrupt for a log that is not whole; StoreError.
+    Raises: InvalidStore for a table whose live rows cannot be found; Corrupt for an incomplete log; StoreError.
     """
     if format not in TABULAR:
         return infos
     for pattern, name in ((_HUDI, "Hudi"), (_ICEBERG, "Iceberg")):
         for info in infos:
-            if found := pattern.match(info.key):
-                folder = found["folder"]
+            if match := pattern.match(info.key):
+                folder = match["folder"]
                 raise InvalidStore(
                     f"{store.url}/{folder} is a table of {name} ({info.key}), whose files also hold rows that were "
                     f"deleted or replaced: {_EXPORT.format(format=name.lower(), folder=folder)}"
                 )
-    gone = _removed(store, infos) | _not_of_state(store, format, infos)
-    return [info for info in infos if info.key not in gone and not is_no_table_file(format, info.key)]
+    dead = _removed(store, infos) | _not_of_state(store, format, infos)
+    return [info for info in infos if info.key not in dead and not is_no_table_file(format, info.key)]
 
 
 def _removed(store: Store, infos: Sequence[ObjectInfo]) -> set[str]:
-    """Return the keys of Parquet files in Delta tables that hold no live rows."""
+    """Return the keys of Parquet files in Delta tables without live rows."""
     logs = dict[str, list[ObjectInfo]]()
     for info in infos:
-        if found := _DELTA.match(info.key):
-            logs.setdefault(found["folder"], []).append(info)
-    gone = set[str]()
+        if match := _DELTA.match(info.key):
+            logs.setdefault(match["folder"], []).append(info)
+    dead = set[str]()
     for folder, log in logs.items():
         way_out = _EXPORT.format(format="delta", folder=folder)
         there = {info.key for info in infos if info.key.startswith(folder) and info.key.endswith(".parquet")}
-        gone |= there - live_keys(store, folder, log, there, way_out)
-    return gone
+        dead |= there - live_keys(store, folder, log, there, way_out)
+    return dead
 
 
 def _not_of_state(store: Store, format: str, infos: Sequence[ObjectInfo]) -> set[str]:
-    """Return the keys of Arrow files in folders of `save_to_disk` that their `state.json` does not list."""
+    """Return the keys of Arrow files that the `state.json` of their folder does not list."""
     if format != "arrow":  # `hf` reads these files itself
         return set()
-    gone = set[str]()
+    dead = set[str]()
     for info in infos:
         folder, _, name = info.key.rpartition("/")
         if name != "state.json" or info.nbytes > MAX_STATE_BYTES:
             continue
         try:
-            told = parse_json_object(store.get(info.key).data)
-            live = {f"{folder}/{one['filename']}".lstrip("/") for one in told["_data_files"]}
+            state = parse_json_object(store.get(info.key).data)
+            live = {f"{folder}/{one['filename']}".lstrip("/") for one in state["_data_files"]}
         except (DamagedJson, KeyError, TypeError):
-            continue  # of another tool
-        gone |= {
+            continue  # another tool's file
+        dead |= {
             one.key
             for one in infos
             if one.key.endswith(".arrow") and one.key.rpartition("/")[0] == folder and one.key not in live
         }
-    return gone
+    return dead

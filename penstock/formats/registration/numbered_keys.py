@@ -1,4 +1,4 @@
-"""Columns of neighbours, made when they are asked for, never held: consecutive numbers, one value, rows of tables."""
+"""Columns that are computed on demand: consecutive numbers, one repeated value, rows of a table."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _AT_ONCE = 1024
-"""Rows of a table that are mappings at once."""
+"""Rows of a table converted to mappings at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class NumberedKeys(Sequence[str]):
     prefix: str
     """Text in front of each number."""
     first: int
-    """The first number."""
+    """First number."""
     n: int
     """Number of keys."""
 
@@ -39,7 +39,7 @@ class NumberedKeys(Sequence[str]):
 
 @dataclass(frozen=True, slots=True)
 class Repeated(Sequence[Any]):
-    """One value, that of each row."""
+    """One value, repeated in each row."""
 
     value: Any
     """The value."""
@@ -50,8 +50,8 @@ class Repeated(Sequence[Any]):
         return self.n
 
     def __getitem__(self, at: int | slice) -> Any:
-        found = range(self.n)[at]
-        return self.value if isinstance(found, int) else [self.value] * len(found)
+        selected = range(self.n)[at]
+        return self.value if isinstance(selected, int) else [self.value] * len(selected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class TableRows(Sequence[Mapping[str, Any]]):
 
 
 def text_array(texts: Sequence[str]) -> pa.Array:
-    """Return texts as an Arrow array."""
+    """Return strings as an Arrow array."""
     if isinstance(texts, Repeated):
         return pa.repeat(texts.value, len(texts))
     if not isinstance(texts, NumberedKeys):
@@ -92,10 +92,10 @@ def text_array(texts: Sequence[str]) -> pa.Array:
     return pc.binary_join_element_wise(texts.prefix, numbers, "") if texts.prefix else numbers
 
 
-def overlap(some: Sequence[NumberedKeys]) -> bool:
-    """Return whether two of them have a key in common. Prefixes are "" or end with "/"."""
+def overlap(ranges: Sequence[NumberedKeys]) -> bool:
+    """Return whether two ranges share a key. Prefixes are "" or end with "/"."""
     ends: dict[str, int] = {}
-    for keys in sorted(some, key=lambda keys: (keys.prefix, keys.first)):
+    for keys in sorted(ranges, key=lambda keys: (keys.prefix, keys.first)):
         if keys.first < ends.get(keys.prefix, 0):
             return True
         ends[keys.prefix] = keys.first + keys.n

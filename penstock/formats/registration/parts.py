@@ -1,4 +1,4 @@
-"""Parts of a registered version: an index for each group of each run of rows, and the rows of the samples table."""
+"""Write the parts of a registered version: an index per group and run of rows, and rows of the samples table."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +24,7 @@ from .numbered_keys import NumberedKeys, Repeated, text_array
 from .shard_rows import Int64s, Rows, Shard
 
 AT_ONCE = 16
-"""Indexes that are put together."""
+"""Indexes written at the same time."""
 
 
 def put_parts(
@@ -40,8 +40,8 @@ def put_parts(
 ) -> list[Part]:
     """Put the indexes under `prefix`, and return the parts.
 
-    walked: rows of each part, and their shard. Places, checksums and indexes of the rows are given up.
-    keys: keys of each part's rows. seals: checksums go to seals, not to the indexes.
+    walked: rows of each part, with their shard; their places, checksums and indexes are freed. keys: of each
+    part's rows. seals: True writes checksums to seals instead of indexes.
 
     Raises: StoreError.
     """
@@ -53,9 +53,9 @@ def put_parts(
         for name in rows.fields:
             groups.setdefault(group_of[name], []).append(name)
         path = path_of(place, shard)
-        made = rows.index if len(groups) == 1 and keys[number] is rows.source_keys else None
+        index = rows.index if len(groups) == 1 and keys[number] is rows.source_keys else None
         shards = [
-            (made or index_of(rows, names, path, own, seals)).put(
+            (index or index_of(rows, names, path, own, seals)).put(
                 store,
                 f"{prefix}/{group}-{number:05d}",
                 part=part,
@@ -67,7 +67,7 @@ def put_parts(
             for group, names in sorted(groups.items())
         ]
         rows.index = None
-        rows.places = rows.crcs = None  # they are in the indexes and seals
+        rows.places = rows.crcs = None  # the indexes and seals hold them now
         return Part(id=part, txn=txn, n_rows=len(own), shards=tuple(shards), samples=None)
 
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-register") as pool:
@@ -76,10 +76,10 @@ def put_parts(
 
 @dataclass(frozen=True, slots=True)
 class SampleTables(Sequence[pa.Table]):
-    """Rows of the samples table of each part, made when they are asked for."""
+    """Rows of the samples table of each part, built on demand."""
 
     txn: str
-    """The transaction."""
+    """Id of the transaction."""
     rows: Sequence[Rows]
     """Rows of each part."""
     keys: Sequence[Sequence[str]]
@@ -100,14 +100,13 @@ class SampleTables(Sequence[pa.Table]):
 
 
 def _id(txn: str, number: int) -> str:
-    """Return the id of a part."""
     return f"{txn}-{number:05d}"
 
 
 def objects_of(
     store: Store, place: str, shards: Sequence[Shard], chunks: Mapping[str, Chunks] = NO_METADATA
 ) -> list[ForeignObject]:
-    """Return the objects of these shards, as the table has them. chunks: as `Found.chunks`."""
+    """Return the rows of these shards' objects for the table of objects. chunks: as `FoundObjects.chunks`."""
     return [
         ForeignObject(
             shard=path_of(place, shard),
@@ -129,7 +128,7 @@ def path_of(place: str, shard: Shard) -> str:
 
 
 def _places(rows: Rows, name: str) -> Int64s:
-    """Return int64 [rows, 3] of a field: offset, nbytes, CRC-32C, which may not be known."""
+    """Return int64 [rows, 3] of a field: offset, nbytes, CRC-32C or `UNKNOWN_CRC`."""
     column = rows.fields.index(name)
     crcs = rows.crcs[:, column] if len(rows.crcs) else np.full(len(rows.source_keys), UNKNOWN_CRC, np.int64)
     return np.concatenate([rows.spans()[:, column], crcs[:, None]], axis=1)
@@ -137,23 +136,23 @@ def _places(rows: Rows, name: str) -> Int64s:
 
 @dataclass(frozen=True, slots=True)
 class IndexFiles:
-    """The index of a group of a registered shard, and its seal, as files to be."""
+    """The index and seal of one group of a registered shard, in memory."""
 
     index: bytes
-    """The index."""
+    """Bytes of the index."""
     seal_path: str
-    """Path of the seal, relative to the root; "" where there is none."""
+    """Path of the seal, relative to the root; "" without a seal."""
     seal: bytes
-    """The seal."""
+    """Bytes of the seal."""
     field_nbytes: dict[str, int]
-    """Field -> its bytes."""
+    """Field -> total bytes."""
 
     @staticmethod
     def of(path: str, keys: pa.Array, fields: dict[str, Int64s], seals: bool = False) -> "IndexFiles":
         """Return the files of a group.
 
-        path: of the shard. fields: field -> int64 [rows, 3]: offset in the shard, nbytes, CRC-32C. seals: checksums go
-        to a seal, not to the index.
+        path: of the shard. fields: field -> int64 [rows, 3]: offset in the shard, nbytes, CRC-32C. seals: True
+        writes checksums to a seal instead of the index.
         """
         crcs = {name: table[:, 2].copy() for name, table in fields.items()} if seals else {}
         for name in crcs:
@@ -194,7 +193,7 @@ def index_of(rows: Rows, names: Iterable[str], path: str, keys: pa.Array, seals:
 
 
 def _samples(rows: Rows, part: str, own: Sequence[str], keys: pa.Array) -> pa.Table:
-    """Return keys, provenance and metadata of a part's rows. own: their keys, of which `keys` is the array."""
+    """Return keys, provenance and metadata of a part's rows. own: their keys, also in `keys` as an array."""
     n, sources = len(keys), rows.sources
     if isinstance(sources, Repeated):
         known = {name: pa.repeat(value, n) for name, value in sources.value.items()}
@@ -212,23 +211,23 @@ def _samples(rows: Rows, part: str, own: Sequence[str], keys: pa.Array) -> pa.Ta
     table = pa.table(arrays, schema=columns.KEYS_SCHEMA)
     more = rows.metadata
     if not isinstance(more, pa.Table):
-        some = not isinstance(more, Repeated) and any(more)
-        more = columns.metadata_table(more, part, own).drop_columns(["part", "row"]) if some else None
+        has_metadata = not isinstance(more, Repeated) and any(more)
+        more = columns.metadata_table(more, part, own).drop_columns(["part", "row"]) if has_metadata else None
     for name in more.column_names if more is not None else ():
         table = table.append_column(name, more[name])
     return table
 
 
 def _source_keys(rows: Rows, own: Sequence[str]) -> pa.Array:
-    """Return the keys that the format has, where ours are others."""
+    """Return the format's own keys, for samples that penstock renamed."""
     theirs = rows.source_keys
     if isinstance(theirs, NumberedKeys) and isinstance(own, NumberedKeys):  # their prefixes differ
         return text_array(NumberedKeys(text_of(theirs.prefix), theirs.first, theirs.n))
     triples = zip(theirs, own, rows.sources, strict=True)
-    given = [text_of(key) if key != mine else one.get("source_key") for key, mine, one in triples]
-    return pa.array(given, pa.string())
+    source_keys = [text_of(key) if key != own_key else one.get("source_key") for key, own_key, one in triples]
+    return pa.array(source_keys, pa.string())
 
 
 def text_of(key: str) -> str:
-    """Return a key as text: bytes of a file's name that are no UTF-8 as \\xNN."""
+    r"""Return a key as text, with bytes that are not UTF-8 as \\xNN."""
     return key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

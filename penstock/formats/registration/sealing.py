@@ -1,7 +1,7 @@
-"""Checksums of registered bytes, which are read once: readers of the version are held to them from then on.
+"""Seal registered bytes: read them once and store their checksums, against which readers check from then on.
 
-A unit is a shard: an object, or a run of files. All fields of it are read together, in the order of the bytes. Seals
-that are there are passed over, so that a killed run is finished by doing it again.
+A unit is a shard: an object, or a run of files. All its fields are read together, in the order of the bytes.
+Existing seals are skipped, so a killed sealing is finished by running it again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,37 +25,37 @@ from ...units import size
 from ..unit_threads import in_threads
 
 WORKERS = 4
-"""Shards that are read at once, unless told otherwise."""
+"""Shards that are read at the same time, by default."""
 READ_BYTES = 16 * 2**20
-"""Bytes of fields that are read together, or one larger field."""
+"""Bytes of fields per read, or one larger field."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Sealed:
+class SealReport:
     """The result of a sealing."""
 
     version: str
-    """Name of the version."""
+    """The version's name."""
     id: str
-    """Id of the version, which stays."""
+    """The version's id, which stays."""
     shards: int = 0
     """Registered shards of the version that are sealed now."""
     skipped: int = 0
-    """Shards of them that were sealed before, or have all checksums."""
+    """Shards that were sealed before, or have all checksums."""
     nbytes: int = 0
-    """Bytes of fields that were read."""
+    """Bytes of fields read."""
     failures: list[str] = field(default_factory=list)
-    """Errors of shards that could not be read."""
+    """Errors of the shards that could not be read."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON."""
+        """Return a JSON object."""
         return asdict(self)
 
     def to_text(self) -> str:
-        """Return the lines for people."""
+        """Return the report as lines of text."""
         lines = [
             f"{self.version}  {self.id}",
-            f"{self.shards} shards are sealed, {self.skipped} of them were before; {size(self.nbytes)} were read",
+            f"{self.shards} shards are sealed, {self.skipped} of them from before; {size(self.nbytes)} read",
             *(f"  failed: {why}" for why in self.failures),
         ]
         if self.failures:
@@ -65,44 +65,48 @@ class Sealed:
         return "\n".join(lines)
 
 
-class Unit(NamedTuple):
-    """A shard, and its parts and groups that have no seal."""
+class SealUnit(NamedTuple):
+    """A shard, with its parts and groups that have no seal."""
 
     path: str
     """Path of the shard."""
     rows: Sequence[dict[str, Any]]
     """Rows of the shards table."""
     nbytes: int
-    """Bytes of the shard; 0 where nothing is left to do."""
+    """Bytes of the shard; 0 if nothing is left to do."""
 
 
-def seal(version: Version, *, workers: int = WORKERS) -> Sealed:
+def seal(version: Version, *, workers: int = WORKERS) -> SealReport:
     """Read the registered bytes of a version once, and put the seals of its indexes.
 
-    Objects are held to the sizes and change tokens that were registered. A shard with an object that is another, or
-    gone, is named and has no seal; the others go on. Objects of which every sample is left out are not needed. Costs a
-    listing of the seals. Memory: an index, and 16 MiB or one larger field, per thread. workers: threads.
+    Objects must have the sizes and change tokens that were registered. If an object changed or is gone, the
+    report names its shard, which gets no seal; the others are sealed. Objects of which every sample is excluded
+    are not needed. Costs a listing of the seals. Memory: an index, and 16 MiB or one larger field, per thread.
 
-    Raises: InvalidRuntime for a version without registered bytes; Forbidden for a place that the caller does not vouch
-    for; Corrupt; StoreError.
+    workers: threads.
+
+    Raises: InvalidRuntime for a version without registered bytes; Forbidden for a place that the caller does
+    not vouch for; Corrupt; StoreError.
     """
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
     placed = version.placed
     if placed is None:
         raise InvalidRuntime(f"{version.name} has no registered bytes: its checksums are known")
-    report = Sealed(version=version.name, id=version.id)
+    report = SealReport(version=version.name, id=version.id)
     units = units_of(version)
     placed.check_vouched({place_of(unit.path) for unit in units if unit.rows})
-    made = in_threads(_Work(version, placed), units, workers, report.failures)
-    for _, nbytes in progress(made, "seal", lambda one: one[0].nbytes, sum(unit.nbytes for unit in units)):
+    finished = in_threads(_Work(version, placed), units, workers, report.failures)
+    for _, nbytes in progress(
+        finished, "seal", lambda sealed: sealed[0].nbytes, sum(unit.nbytes for unit in units)
+    ):
         report.shards += 1
         report.skipped += not nbytes
         report.nbytes += nbytes
     return report
 
 
-def units_of(version: Version) -> list[Unit]:
+def units_of(version: Version) -> list[SealUnit]:
     """Return the registered shards of a version that have live samples, with the parts and groups to seal."""
     there = {info.key for info in version.store.list(SEALS)}
     shards: dict[str, list[dict[str, Any]]] = {}
@@ -111,8 +115,8 @@ def units_of(version: Version) -> list[Unit]:
             shards.setdefault(row["path"], []).append(row)
     out = []
     for path, rows in shards.items():
-        left = [row for row in rows if IndexPlace.of(row).seal not in there]
-        out.append(Unit(path, left, rows[0]["nbytes"] if left else 0))
+        rest = [row for row in rows if IndexPlace.of(row).seal not in there]
+        out.append(SealUnit(path, rest, rows[0]["nbytes"] if rest else 0))
     return out
 
 
@@ -122,51 +126,51 @@ class _Work:
     def __init__(self, version: Version, placed: PlacedStore) -> None:
         self._version, self._placed = version, placed
 
-    def __call__(self, unit: Unit) -> tuple[Unit, int]:
-        """Return the unit, and the bytes that were read. Raises: Changed and others, of the first live sample."""
+    def __call__(self, unit: SealUnit) -> tuple[SealUnit, int]:
+        """Return the unit and the bytes read."""
         indexes = [_Index(self._version, row) for row in unit.rows]
-        left = [index for index in indexes if index.unknown.any()]
-        nbytes = self._read(unit.path, left)
-        for index in left:
+        incomplete = [index for index in indexes if index.unknown.any()]
+        nbytes = self._read(unit.path, incomplete)
+        for index in incomplete:
             put_seal(self._version.store, index.place.seal, seal_bytes(index.place.seal, index.crcs))
         return unit, nbytes
 
     def _read(self, path: str, indexes: Sequence["_Index"]) -> int:
-        wanted = [want for number, index in enumerate(indexes) for want in index.wanted(number)]
-        wanted.sort(key=lambda want: want.span.offset)
-        gone = set[str]()
-        for some in _windows(wanted):
+        fields = [want for number, index in enumerate(indexes) for want in index.unsealed(number)]
+        fields.sort(key=lambda want: want.span.offset)
+        missing = set[str]()
+        for window in _windows(fields):
             try:
-                found = self._bytes(path, some)
+                contents = self._bytes(path, window)
             except (Changed, ObjectNotFound):
-                found = self._each(path, some, indexes, gone)
-            for want, data in zip(some, found, strict=True):
+                contents = self._each(path, window, indexes, missing)
+            for want, data in zip(window, contents, strict=True):
                 if data is not None:
                     indexes[want.number].crcs[want.field][want.row] = crc32c(data)
-        return sum(want.span.nbytes for want in wanted)
+        return sum(want.span.nbytes for want in fields)
 
-    def _bytes(self, path: str, some: Sequence["_Wanted"]) -> Sequence[bytes | None]:
-        return [blob.data for blob in self._placed.get_ranges(path, [want.span for want in some])]
+    def _bytes(self, path: str, fields: Sequence["_Field"]) -> Sequence[bytes | None]:
+        return [blob.data for blob in self._placed.get_ranges(path, [want.span for want in fields])]
 
     def _each(
-        self, path: str, some: Sequence["_Wanted"], indexes: Sequence["_Index"], gone: set[str]
+        self, path: str, fields: Sequence["_Field"], indexes: Sequence["_Index"], missing: set[str]
     ) -> Sequence[bytes | None]:
-        """Return the bytes by object; None of an object that is another, or gone, and has no live sample."""
+        """Return the bytes object by object; None for a changed or missing object without live samples."""
         out: list[bytes | None] = []
-        for want in some:
+        for want in fields:
             of, _ = self._placed.place(path, want.span.offset)
             is_live = bool(indexes[want.number].live[want.row])
             try:
-                out += [None] if of in gone and not is_live else self._bytes(path, [want])
+                out += [None] if of in missing and not is_live else self._bytes(path, [want])
             except (Changed, ObjectNotFound):
                 if is_live:
                     raise
-                gone.add(of)
+                missing.add(of)
                 out.append(None)
         return out
 
 
-class _Wanted(NamedTuple):
+class _Field(NamedTuple):
     number: int
     field: str
     row: int
@@ -174,7 +178,7 @@ class _Wanted(NamedTuple):
 
 
 class _Index:
-    """An index, and the checksums of its rows as far as they are known."""
+    """An index, and the checksums of its rows that are known so far."""
 
     def __init__(self, version: Version, row: dict[str, Any]) -> None:
         self.place = IndexPlace.of(row)
@@ -189,20 +193,20 @@ class _Index:
         self.unknown = self._places[:, :, 2] == UNKNOWN_CRC
         self.crcs: Crcs = {name: self._places[:, n, 2].copy() for n, name in enumerate(names)}
 
-    def wanted(self, number: int) -> Iterator[_Wanted]:
-        """Yield the fields whose checksums are not known. number: of this index in the unit."""
+    def unsealed(self, number: int) -> Iterator[_Field]:
+        """Yield the fields without a checksum. number: of this index in the unit."""
         for row, n in np.argwhere(self.unknown).tolist():
             offset, nbytes, _ = self._places[row, n].tolist()
-            yield _Wanted(number, self._names[n], row, Span(offset, nbytes))
+            yield _Field(number, self._names[n], row, Span(offset, nbytes))
 
 
-def _windows(wanted: Sequence[_Wanted]) -> Iterator[Sequence[_Wanted]]:
-    """Yield neighbours of `READ_BYTES` together, or one with more."""
+def _windows(fields: Sequence[_Field]) -> Iterator[Sequence[_Field]]:
+    """Yield runs of neighbours of `READ_BYTES` together, or of one larger field."""
     start = held = 0
-    for at, want in enumerate(wanted):
+    for at, want in enumerate(fields):
         if at > start and held + want.span.nbytes > READ_BYTES:
-            yield wanted[start:at]
+            yield fields[start:at]
             start, held = at, 0
         held += want.span.nbytes
-    if wanted:
-        yield wanted[start:]
+    if fields:
+        yield fields[start:]

@@ -1,7 +1,7 @@
-"""The objects of a place that a registration or an import looks at.
+"""Select the objects of a place for a registration or an import.
 
-Patterns are those of .gitignore (through pathspec), against keys. Files of a table's folder that hold no live rows are
-left out, as `formats.live_files` says. Objects that a listing cannot hand out are counted and named.
+Patterns have the syntax of .gitignore (through pathspec), against keys. Files without live rows of a table are left
+out (`live_files`). Objects that a listing cannot return are counted and named.
 """
 
 from dataclasses import dataclass
@@ -16,31 +16,31 @@ from .live_files import live_files
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """A choice of a place's objects by their keys."""
+    """A choice of objects by their keys."""
 
     include: tuple[str, ...] = ()
-    """Patterns; only objects that match one are taken, all when empty."""
+    """Patterns to include; all objects if empty."""
     exclude: tuple[str, ...] = ()
-    """Patterns; no object that matches one is taken."""
+    """Patterns to exclude."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON; {} where everything is taken."""
-        told = {"include": list(self.include), "exclude": list(self.exclude)}
-        return {name: patterns for name, patterns in told.items() if patterns}
+        """Return a JSON object; {} for all objects."""
+        patterns = {"include": list(self.include), "exclude": list(self.exclude)}
+        return {name: texts for name, texts in patterns.items() if texts}
 
 
 EVERYTHING = Selection()
 
 
-class Listed(NamedTuple):
+class ListedObjects(NamedTuple):
     """The objects of a place."""
 
     infos: list[ObjectInfo]
     """Objects that may be of the format."""
     n: int
-    """Objects of the place, those included that patterns and table layouts leave out."""
+    """All objects of the place, selected or not."""
     refusals: Refusals
-    """Objects that the listing could not hand out."""
+    """Objects that the listing could not return."""
 
     def why_none(self, url: str, format: str) -> str:
         """Return the beginning of a message: the place has no object of a format."""
@@ -53,7 +53,7 @@ class Listed(NamedTuple):
         return text
 
 
-def list_selected(store: Store, format: str, selection: Selection) -> Listed:
+def list_selected(store: Store, format: str, selection: Selection) -> ListedObjects:
     """List a place. Raises: InvalidRuntime and MissingDependency as `key_filter`; as `live_files`; StoreError."""
     why, refusals = key_filter(selection.include, selection.exclude, store.url), Refusals()
     infos, n = list[ObjectInfo](), 0
@@ -66,4 +66,4 @@ def list_selected(store: Store, format: str, selection: Selection) -> Listed:
         n += 1
         if not why(info.key):
             infos.append(info)
-    return Listed(live_files(store, format, infos), n, refusals)
+    return ListedObjects(live_files(store, format, infos), n, refusals)

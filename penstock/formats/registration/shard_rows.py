@@ -27,53 +27,54 @@ _PLAIN = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9_-]*(?:/[A-Za-z0-9][A-Za-z0-9_-]*)
 
 @dataclass(slots=True)
 class Rows:
-    """Rows of one shard that have the same fields: a part to be."""
+    """Rows of one shard with the same fields; they become a part."""
 
     fields: tuple[str, ...]
-    """Names, sorted."""
+    """Field names, sorted."""
     source_keys: Any = field(default_factory=list)
-    """Key of each row, as its format names it: a list, or `NumberedKeys`."""
+    """Key of each row in its format: a list, or `NumberedKeys`."""
     objects: Any = field(default_factory=list)
     """Key of each row's object: a list, or `Repeated`."""
     metadata: Any = field(default_factory=list)
-    """Metadata of each row: a list of mappings, `Repeated`, or a table of Arrow."""
+    """Metadata of each row: a list of mappings, `Repeated`, or an Arrow table."""
     sources: Any = field(default_factory=list)
-    """Provenance of each row, as its format tells it: a list, or `Repeated`."""
+    """Provenance of each row: a list, or `Repeated`."""
     places: Any = field(default_factory=list)
-    """int64 [rows, fields, 2]: offset in the shard, nbytes; a flat list until `rows_of` is done. Of one field whose
-    values lie one behind the other int64 [rows + 1]: the first byte of each, and that behind the last."""
+    """int64 [rows, fields, 2]: offset in the shard, nbytes; a flat list while `rows_of` runs. For one field
+    whose values are contiguous, int64 [rows + 1]: the first byte of each, and the end of the last.
+    """
     crcs: Any = field(default_factory=list)
-    """int64 [rows, fields]: CRC-32C; a flat list until `rows_of` is done, and empty where none is known."""
+    """int64 [rows, fields]: CRC-32C; a flat list while `rows_of` runs, empty if none is known."""
     index: Any = None
-    """`IndexFiles` of all the fields under the source keys, where they were made while other shards were read."""
+    """`IndexFiles` of all fields under the source keys, if they were built during the walk; else None."""
 
     def each_metadata(self) -> Sequence[Mapping[str, Any]]:
         """Return the metadata of each row as mappings."""
-        found: Sequence[Mapping[str, Any]] = self.metadata
-        return TableRows(self.metadata) if isinstance(self.metadata, pa.Table) else found
+        rows: Sequence[Mapping[str, Any]] = self.metadata
+        return TableRows(self.metadata) if isinstance(self.metadata, pa.Table) else rows
 
     def metadata_table(self) -> pa.Table | None:
-        """Return the metadata as a table, whose columns are of the type that holds their values; None for none."""
+        """Return the metadata as a table with types that hold all values; None without metadata."""
         if isinstance(self.metadata, pa.Table):
             return self.metadata
-        some = not isinstance(self.metadata, Repeated) and any(self.metadata)
-        return table_of_any(self.metadata) if some else None
+        has_metadata = not isinstance(self.metadata, Repeated) and any(self.metadata)
+        return table_of_any(self.metadata) if has_metadata else None
 
     def spans(self) -> Int64s:
         """Return int64 [rows, fields, 2]: offset in the shard, nbytes."""
         places: Int64s = self.places
         return places if places.ndim == 3 else np.stack([places[:-1], np.diff(places)], 1)[:, None]
 
-    def some(self, numbers: Sequence[int]) -> "Rows":
+    def take(self, numbers: Sequence[int]) -> "Rows":
         """Return the rows with these numbers."""
-        told = self.metadata
+        metadata = self.metadata
         return Rows(
             self.fields,
             source_keys=[self.source_keys[number] for number in numbers],
             objects=[self.objects[number] for number in numbers],
-            metadata=told.take(numbers)
-            if isinstance(told, pa.Table)
-            else [told[number] for number in numbers],
+            metadata=metadata.take(numbers)
+            if isinstance(metadata, pa.Table)
+            else [metadata[number] for number in numbers],
             sources=[self.sources[number] for number in numbers],
             places=self.spans()[numbers],
             crcs=self.crcs[numbers] if len(self.crcs) else self.crcs,
@@ -82,25 +83,25 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """Objects that one index describes, and what the rest of the work needs of them."""
+    """Objects that one index describes."""
 
     name: str
-    """Name behind the place: the key of the first object."""
+    """Name below the place: the key of the first object."""
     infos: tuple[ObjectInfo, ...]
     """The objects, by key."""
     offsets: tuple[int, ...]
-    """First byte of each in the shard, in which they lie one behind the other."""
+    """First byte of each object in the shard, where they are contiguous."""
     nbytes: int
-    """Bytes of them all."""
+    """Bytes of all objects."""
 
 
 def shards_of(infos: Sequence[ObjectInfo], each: int) -> list[Shard]:
     """Return shards of at most `each` objects."""
     out = []
     for start in range(0, len(infos), each):
-        some = tuple(infos[start : start + each])
-        ends = np.cumsum([info.nbytes for info in some]).tolist()
-        out.append(Shard(name=some[0].key, infos=some, offsets=(0, *ends[:-1]), nbytes=ends[-1]))
+        objects = tuple(infos[start : start + each])
+        ends = np.cumsum([info.nbytes for info in objects]).tolist()
+        out.append(Shard(name=objects[0].key, infos=objects, offsets=(0, *ends[:-1]), nbytes=ends[-1]))
     return out
 
 
@@ -109,39 +110,42 @@ def rows_of(
     samples: Sequence[Iterable[ForeignSample | ForeignTable | ForeignRun]],
     without: Container[str],
 ) -> list[Rows]:
-    """Return the rows of a shard, by the fields that they have, in the order of their first samples; each run apart.
+    """Return the rows of a shard by their fields, in the order of their first samples; each run apart.
 
-    samples: of each object. without: fields that are left out. Raises: as the format; InvalidField for a name that our
-    format refuses.
+    samples: of each object. without: fields to leave out. Raises: as the format; InvalidField for a name that
+    penstock refuses.
     """
     kinds: dict[tuple[str, ...], Rows] = {}
     known: dict[tuple[str, ...], tuple[Rows, tuple[str, ...]]] = {}
-    """Fields as the format names them -> their rows, and these names in the order of ours."""
+    """Fields by the format's names -> their rows, and these names in the order of ours."""
     runs: list[Rows] = []
 
-    def rows_with(told: tuple[str, ...], info: ObjectInfo, key: str) -> tuple[Rows, tuple[str, ...]]:
-        if told not in known:
-            names = names_of([name for name in told if name not in without], info, key)
-            kind = tuple(sorted(names))
-            known[told] = kinds.setdefault(kind, Rows(fields=kind)), tuple(names[name] for name in kind)
-        return known[told]
+    def rows_with(names_there: tuple[str, ...], info: ObjectInfo, key: str) -> tuple[Rows, tuple[str, ...]]:
+        if names_there not in known:
+            our_names = names_of([name for name in names_there if name not in without], info, key)
+            kind = tuple(sorted(our_names))
+            known[names_there] = (
+                kinds.setdefault(kind, Rows(fields=kind)),
+                tuple(our_names[name] for name in kind),
+            )
+        return known[names_there]
 
-    for info, start, some in zip(shard.infos, shard.offsets, samples, strict=True):
-        for one in some:
-            if isinstance(one, ForeignRun):
-                runs += _run(one, info, start, without)
+    for info, start, samples_there in zip(shard.infos, shard.offsets, samples, strict=True):
+        for sample in samples_there:
+            if isinstance(sample, ForeignRun):
+                runs += _run(sample, info, start, without)
                 continue
-            if isinstance(one, ForeignTable):
-                _add_table(one, info, start, *rows_with(one.fields, info, one.keys[0]))
+            if isinstance(sample, ForeignTable):
+                _add_table(sample, info, start, *rows_with(sample.fields, info, sample.keys[0]))
                 continue
-            key, fields, metadata, source, crcs = one
+            key, fields, metadata, source, crcs = sample
             rows, in_order = rows_with(tuple(fields), info, key)
             if not in_order:
                 continue
             rows.source_keys.append(key)
             rows.objects.append(info.key)
             if isinstance(rows.metadata, pa.Table):
-                rows.metadata = rows.metadata.to_pylist()  # of another object of the shard
+                rows.metadata = rows.metadata.to_pylist()  # another object of the shard added a table
             rows.metadata.append(metadata)
             rows.sources.append(source)
             for name in in_order:
@@ -149,7 +153,7 @@ def rows_of(
                 rows.places += (offset + start, nbytes)
                 if crcs:
                     rows.crcs.append(crcs[name])
-    kinds.pop((), None)  # of samples that are left out as a whole
+    kinds.pop((), None)  # samples without any field left
     for rows in kinds.values():
         shape = len(rows.source_keys), len(rows.fields)
         rows.places = np.array(rows.places, np.int64).reshape(*shape, 2)
@@ -160,14 +164,14 @@ def rows_of(
 def _add_table(
     table: ForeignTable, info: ObjectInfo, start: int, rows: Rows, in_order: tuple[str, ...]
 ) -> None:
-    """Append the samples of a table. in_order: its names of the fields of the rows; none where all are left out."""
+    """Append the samples of a table. in_order: its names of the rows' fields, empty if all are left out."""
     if not in_order:
         return
     if table.metadata is not None and not rows.source_keys:
         rows.metadata = table.metadata
     else:
-        some = [NO_METADATA] * len(table.keys) if table.metadata is None else table.metadata.to_pylist()
-        rows.metadata = [*rows.each_metadata(), *some]
+        rows_there = [NO_METADATA] * len(table.keys) if table.metadata is None else table.metadata.to_pylist()
+        rows.metadata = [*rows.each_metadata(), *rows_there]
     n, columns = len(table.keys), [table.fields.index(name) for name in in_order]
     places = np.array(table.places, np.int64).reshape(n, len(table.fields), 2)[:, columns]
     places[:, :, 0] += start
@@ -180,7 +184,7 @@ def _add_table(
 
 
 def _run(run: ForeignRun, info: ObjectInfo, start: int, without: Container[str]) -> list[Rows]:
-    """Return the rows of a run; none where its field is left out. Raises: as `rows_of`."""
+    """Return the rows of a run; none if its field is left out."""
     n = len(run.edges) - 1
     if not n or run.field in without:
         return []
@@ -191,29 +195,29 @@ def _run(run: ForeignRun, info: ObjectInfo, start: int, without: Container[str])
     return [Rows(kind, keys, Repeated(info.key, n), metadata, Repeated(run.source, n), edges)]
 
 
-def names_of(told: Sequence[str], info: ObjectInfo, key: str) -> dict[str, str]:
+def names_of(theirs: Sequence[str], info: ObjectInfo, key: str) -> dict[str, str]:
     """Return our name of each field -> its format's. Raises: InvalidField, InvalidSample, with the sample."""
     names = dict[str, str]()
-    for name in told:
+    for name in theirs:
         try:
-            mine = check_field(_FORBIDDEN.sub("_", escape_name(name)))
+            ours = check_field(_FORBIDDEN.sub("_", escape_name(name)))
         except InvalidField as error:
             raise InvalidField(
                 f"{info.key}, sample {key!r}: {error}. To register the rest, leave the field out: --without {name}"
             ) from error
-        if mine in names:
+        if ours in names:
             raise InvalidSample(
-                f"{info.key}, sample {key!r}: of the fields {sorted(told)} two would have one name; leave one of "
+                f"{info.key}, sample {key!r}: of the fields {sorted(theirs)} two would have one name; leave one of "
                 "them out (--without)"
             )
-        names[mine] = name
+        names[ours] = name
     return names
 
 
 def key_of(source_key: str, longest: int) -> str:
-    """Return our key of a sample: its own, escaped, or a hash of it where it would be too long. Raises: InvalidKey.
+    """Return our key of a sample: its own, escaped, or a hash if that is too long. Raises: InvalidKey.
 
-    longest: bytes of the longest name of its fields.
+    longest: bytes of the longest field name.
     """
     try:
         key = check_key(source_key)
@@ -225,25 +229,25 @@ def key_of(source_key: str, longest: int) -> str:
 
 
 def agree(
-    some: Sequence[Rows], members: JsonMembers, known: Mapping[str, Mapping[str, Any]]
+    parts: Sequence[Rows], members: JsonMembers, known: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str]:
-    """Give the columns of all rows that become parts together the types that hold the values of all of them.
+    """Convert the columns of all rows to types that hold the values of all; return column -> type.
 
-    known: as for `JsonMembers.agreed`. Return column -> type.
+    known: as for `JsonMembers.agreed`.
     """
-    tables = [rows.metadata_table() for rows in some]
+    tables = [rows.metadata_table() for rows in parts]
     types = members.agreed([table for table in tables if table is not None], known)
-    for rows, table in zip(some, tables, strict=True):
+    for rows, table in zip(parts, tables, strict=True):
         if table is not None:
-            made = members.as_agreed(table, types)
-            rows.metadata = made if made.column_names else [NO_METADATA] * len(rows.source_keys)
+            agreed = members.as_agreed(table, types)
+            rows.metadata = agreed if agreed.column_names else [NO_METADATA] * len(rows.source_keys)
     return types
 
 
 def own_keys(rows: Rows) -> Sequence[str]:
-    """Return the keys that `key_of` gives, or those of the format themselves where each stays as it is.
+    """Return the keys that `key_of` gives; the list of source keys itself if none changes.
 
-    Keys of letters and digits, as nearly all are, are checked at once.
+    Keys of letters and digits, as nearly all are, are checked in one regular expression.
     """
     source_keys: Sequence[str] = rows.source_keys
     longest = max(map(len, rows.fields))
@@ -253,22 +257,22 @@ def own_keys(rows: Rows) -> Sequence[str]:
     return [key_of(key, longest) for key in source_keys]
 
 
-def keys_of(parts: Sequence[Rows], taken: Collection[str]) -> Sequence[Sequence[str]]:
-    """Return the keys of each part's rows. Keys that repeat, or are taken, have the object's name in front.
+def keys_of(parts: Sequence[Rows], in_use: Collection[str]) -> Sequence[Sequence[str]]:
+    """Return the keys of each part's rows. Keys that repeat, or are in use, get the object's name in front.
 
-    taken: keys of the dataset that stay. Raises: InvalidKey.
+    in_use: keys of the dataset that stay. Raises: InvalidKey.
     """
     numbered = _numbered_keys(parts)
-    if numbered is not None and not _some_taken(numbered, taken):
+    if numbered is not None and not _may_be_in_use(numbered, in_use):
         return numbered
     plain = [own_keys(rows) for rows in parts]
     every = set[str]().union(*plain)
-    if len(every) == sum(map(len, plain)) and every.isdisjoint(taken):
+    if len(every) == sum(map(len, plain)) and every.isdisjoint(in_use):
         return plain
     seen, twice = set[str](), set[str]()
     for keys in plain:
         for key in keys:
-            (twice if key in seen or key in taken else seen).add(key)
+            (twice if key in seen or key in in_use else seen).add(key)
     return [
         [
             key_of(f"{rows.objects[at]}/{rows.source_keys[at]}", max(map(len, rows.fields)))
@@ -280,16 +284,16 @@ def keys_of(parts: Sequence[Rows], taken: Collection[str]) -> Sequence[Sequence[
     ]
 
 
-def _some_taken(numbered: Sequence[NumberedKeys], taken: Collection[str]) -> bool:
-    """Return whether a key may be taken: by its hash."""
-    if not taken:
+def _may_be_in_use(numbered: Sequence[NumberedKeys], in_use: Collection[str]) -> bool:
+    """Return whether a key may be in use, judged by its hash."""
+    if not in_use:
         return False
-    hashes = hashes_of(taken)
+    hashes = hashes_of(in_use)
     return any(np.isin(hashes_of(text_array(keys)), hashes).any() for keys in numbered)
 
 
 def _numbered_keys(parts: Sequence[Rows]) -> list[NumberedKeys] | None:
-    """Return the keys of rows that are all numbered; None where some are not, repeat, or would be hashes."""
+    """Return the keys of rows if all are numbered and unique, and none becomes a hash; else None."""
     out = []
     for rows in parts:
         theirs = rows.source_keys

@@ -1,8 +1,8 @@
-"""`tf.train.Example` in the wire format of protocol buffers: features by name, read without TensorFlow.
+"""Decode `tf.train.Example` from the wire format of protocol buffers, without TensorFlow.
 
-An Example has its Features in field 1. They have an entry per feature in field 1: its name in 1, the Feature in 2.
-A Feature has a list of bytes in field 1, of floats in 2, or of integers in 3. A list has its values in field 1, packed
-or one by one.
+An Example has its Features in field 1. They have an entry per feature in field 1: its name in 1, the Feature in
+2. A Feature has a list of bytes in field 1, of floats in 2, or of integers in 3. A list has its values in field
+1, packed or one by one.
 """
 
 from array import array
@@ -13,13 +13,13 @@ import numpy as np
 
 MOST_FEATURES = 2**14
 MOST_VALUES = 2**24
-"""Values of a feature, at most: a byte of a message can be one of eight bytes in memory, or more."""
+"""Limit on the values of a feature: a byte of a message can become eight bytes in memory, or more."""
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _NUMBERS_END = 2**29
-"""Behind the largest number of a field."""
+"""Largest field number, plus one."""
 
 
-class Feature(NamedTuple):
+class ExampleFeature(NamedTuple):
     """The values of a feature."""
 
     kind: str
@@ -29,7 +29,7 @@ class Feature(NamedTuple):
 
 
 class Wire(ValueError):
-    """Bytes that are no Example, with the byte of the damage."""
+    """Bytes that are no Example, with the damaged byte."""
 
 
 class _Field(NamedTuple):
@@ -38,16 +38,16 @@ class _Field(NamedTuple):
     value: int
     """Value of a varint; 0 for any other."""
     start: int
-    """First byte of the content; of a varint, the byte behind it."""
+    """First byte of the content; for a varint, the byte behind it."""
     stop: int
-    """Byte behind it."""
+    """Byte behind the content."""
     at: int
     """First byte of the field."""
 
 
-def features_of(data: bytes) -> dict[str, Feature]:
+def features_of(data: bytes) -> dict[str, ExampleFeature]:
     """Return the features of an Example by name, in its order. Raises: Wire."""
-    found = dict[str, Feature]()
+    features = dict[str, ExampleFeature]()
     for outer in _fields(data, 0, len(data)):
         if outer.number == 2:
             raise Wire(f"byte {outer.at}: it is a SequenceExample, whose steps are not read")
@@ -57,16 +57,16 @@ def features_of(data: bytes) -> dict[str, Feature]:
             if entry.number != 1:
                 continue
             name, feature = _entry(data, entry)
-            if name in found or len(found) == MOST_FEATURES:
+            if name in features or len(features) == MOST_FEATURES:
                 raise Wire(
                     f"byte {entry.at}: feature {name!r} comes twice, or behind {MOST_FEATURES:,} others"
                 )
-            found[name] = feature
-    return found
+            features[name] = feature
+    return features
 
 
-def _entry(data: bytes, entry: _Field) -> tuple[str, Feature]:
-    name, feature = "", Feature("", list[bytes]())
+def _entry(data: bytes, entry: _Field) -> tuple[str, ExampleFeature]:
+    name, feature = "", ExampleFeature("", list[bytes]())
     for field in _fields(data, *_content(entry)):
         if field.number == 1:
             try:
@@ -78,21 +78,21 @@ def _entry(data: bytes, entry: _Field) -> tuple[str, Feature]:
     return name, feature
 
 
-def _feature(data: bytes, message: _Field) -> Feature:
-    made = Feature("", list[bytes]())
+def _feature(data: bytes, message: _Field) -> ExampleFeature:
+    feature = ExampleFeature("", list[bytes]())
     for field in _fields(data, *_content(message)):
         if field.number > 3:
             continue
-        if made.kind:
+        if feature.kind:
             raise Wire(f"byte {field.at}: a feature has two lists")
         start, stop = _content(field)
         if field.number == 1:
-            made = Feature("bytes", _blobs(data, start, stop))
+            feature = ExampleFeature("bytes", _blobs(data, start, stop))
         elif field.number == 2:
-            made = Feature("float", _floats(data, start, stop))
+            feature = ExampleFeature("float", _floats(data, start, stop))
         else:
-            made = Feature("int64", _ints(data, start, stop))
-    return made
+            feature = ExampleFeature("int64", _ints(data, start, stop))
+    return feature
 
 
 def _blobs(data: bytes, start: int, stop: int) -> list[bytes]:
@@ -123,8 +123,8 @@ def _ints(data: bytes, start: int, stop: int) -> np.ndarray[Any, Any]:
         else:
             at, end = _content(field)
             while at < end:
-                one, at = _varint(data, at, end)
-                out.append(one)
+                number, at = _varint(data, at, end)
+                out.append(number)
                 _check_count(len(out), field)
         _check_count(len(out), field)
     return np.frombuffer(out.tobytes(), "=i8")
@@ -171,7 +171,7 @@ def _fields(data: bytes, start: int, stop: int) -> Iterator[_Field]:
 
 
 def _varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
-    if at < stop and data[at] < 128:  # as nearly all tags are
+    if at < stop and data[at] < 128:  # nearly all tags
         return data[at], at + 1
     value = 0
     for n in range(10):

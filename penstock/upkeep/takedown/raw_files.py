@@ -96,7 +96,7 @@ def _above(uri: str, places: Collection[str]) -> Iterator[str]:
 
 def _messages(store: Store) -> list[str]:
     """Return the names of the files of a bag. Raises: Corrupt; InvalidSample; MissingDependency; StoreError."""
-    from ...formats.episodes.rosbag import names_of  # which imports decoders of pictures
+    from ...formats.episodes.rosbag_import import names_of  # which imports decoders of pictures
 
     return names_of(store, store.head(_OF_BAGS)) if is_there(store, _OF_BAGS) else []
 

@@ -238,7 +238,7 @@ def mp4_of(data: bytes, facts: Facts) -> bytes:
 
     Raises: DecodeFailed without it, and where the two do not fit.
     """
-    from ...formats.lerobot.runs import mp4_of_run
+    from loader.modalities.video.packet_runs import mp4_of_run
 
     packets = as_buffer(facts.sample.get(facts.field + SUFFIX))
     if packets is None:

@@ -180,7 +180,7 @@ def test_an_index_that_is_wrong_of_one_object_refuses_it_alone(
     look_at = ReadPlace if format in read_formats() else WalkedPlace
     found = look_at(store, format, NO_OPTIONS)
     assert found.has_samples(store.head(sound))
-    said = rf"{wrong} has {sized[name] - 7} bytes, and its index says {sized[name]}"
+    said = rf"{wrong} has {sized[name] - 7} bytes, and its index gives {sized[name]}"
     with pytest.raises(Corrupt, match=said):
         found.has_samples(store.head(wrong))
     told = import_place(root, format, store, "d").failures

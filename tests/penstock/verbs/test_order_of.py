@@ -76,7 +76,7 @@ def test_excluded_samples_and_predicates(root, tmp_path, cli):
             "key",
             r"2 of 4 keys are no sample's key in photos@2, the first is 'x'; .*--by source_key",
         ),
-        (["a.28"], "source_key", "source_key 'a.28' is that of several samples of photos@2"),
+        (["a.28"], "source_key", "source_key 'a.28' belongs to several samples of photos@2"),
         (["k01", "k02", "k01"], "key", "1 of 3 keys come more than once"),
     ],
 )

@@ -105,7 +105,7 @@ def of_webdataset(found):
 
 
 def of_energon(found):
-    """The same of an Energon dataset: what its index says is read from its archives, and its offsets are the same."""
+    """The same of an Energon dataset: what its index gives is read from its archives, and its offsets are the same."""
     out = {}
     if ".nv-meta/index.sqlite" not in found:
         return out

@@ -11,13 +11,13 @@ import pytest
 import loader
 from loader.errors import Conflict, Corrupt, LossyExport
 from loader.storage import open_store
-from penstock.formats import FORMATS
+from penstock.formats import EXPORTED
 from penstock.formats.registration.register import register
 from penstock.formats.run_export import export
 
 OF_EPISODES = {"lerobot"}
 """Formats that hold episodes alone: test_lerobot.py."""
-every_format = pytest.mark.parametrize("name", sorted(FORMATS.keys() - OF_EPISODES))
+every_format = pytest.mark.parametrize("name", sorted(EXPORTED - OF_EPISODES))
 TOKENS_ALONE = {"megatron"}
 """Formats that hold tokens, and nothing else."""
 
@@ -30,7 +30,7 @@ def version(exported_root, request):
 
 
 def test_every_format_has_a_reader_here(readers):
-    assert readers.keys() == FORMATS.keys() - OF_EPISODES
+    assert readers.keys() == EXPORTED - OF_EPISODES
 
 
 @every_format
@@ -45,7 +45,7 @@ def test_the_formats_own_reader_finds_the_same(version, contents, objects, reade
     assert done.failures == done.lost == []
 
 
-@pytest.mark.parametrize("name", sorted(FORMATS.keys() - OF_EPISODES - TOKENS_ALONE))
+@pytest.mark.parametrize("name", sorted(EXPORTED - OF_EPISODES - TOKENS_ALONE))
 def test_some_samples_without_some_names(version, contents, objects, readers, tmp_path, name):
     export(version, name, open_store(tmp_path), where="w > 4", without=["jpg", "kind", "score"])
     expected = {
@@ -201,7 +201,7 @@ def test_loss_is_named_and_refused(tmp_path, cli, objects, readers):
 
 
 def test_mds_holds_flat_arrays_as_its_own_and_names_the_rest(tmp_path, monkeypatch, readers, objects):
-    monkeypatch.setattr("penstock.formats.mds.to_mds.SHARD_BYTES", 100)
+    monkeypatch.setattr("penstock.formats.mds.mds_export.SHARD_BYTES", 100)
     with loader.Root(tmp_path / "root") as root:
         with root.write("d") as writer:
             for i in range(5):
@@ -235,7 +235,7 @@ def test_mds_holds_flat_arrays_as_its_own_and_names_the_rest(tmp_path, monkeypat
 
 
 def test_litdata_has_one_kind_of_samples_and_names_the_rest(tmp_path, monkeypatch, readers, objects):
-    monkeypatch.setattr("penstock.formats.litdata.to_litdata.CHUNK_BYTES", 100)
+    monkeypatch.setattr("penstock.formats.litdata.litdata_export.CHUNK_BYTES", 100)
     with loader.Root(tmp_path / "root") as root:
         for first, more in ((0, {}), (5, {"json": b'{"a":1}'})):
             groups = {"tokens.u2": "media", "txt": "media", "json": "more"}

@@ -10,14 +10,13 @@ import loader
 from fuzz.place_case import OPTIONS
 from fuzz.places import PLACE_FORMATS, objects_of, write_places
 from loader.storage import open_store
-from penstock.formats import FORMATS as WRITTEN
+from penstock.formats import EXPORTED, REGISTERED, TABLES
 from penstock.formats.content_digest import content_digest
 from penstock.formats.reading.object_file import ObjectFile
-from penstock.formats.registration import FORMATS, TABLES
 from penstock.formats.run_export import export
 
-REGISTERED = sorted({*FORMATS, *TABLES, "lerobot"})
-LEAVE = {*FORMATS, *TABLES} & WRITTEN.keys()
+REGISTRABLE = sorted({*REGISTERED, *TABLES, "lerobot"})
+LEAVE = {*REGISTERED, *TABLES} & EXPORTED
 """Formats whose registered objects leave as they came."""
 TIMES = {"files": ("modified_us",)}
 """Columns that tell of the objects themselves, which were written later in a bucket."""
@@ -71,7 +70,7 @@ def trained(version):
 
 @pytest.mark.parametrize(
     ("verb", "format"),
-    [*(("register", one) for one in REGISTERED), *(("import", one) for one in PLACE_FORMATS)],
+    [*(("register", one) for one in REGISTRABLE), *(("import", one) for one in PLACE_FORMATS)],
 )
 def test_a_bucket_gives_what_the_folder_gives(verb, format, places, bucket, cli, tmp_path, s3_answers):
     url = uploaded(places[format], f"s3://bucket/{verb}-{format}")

@@ -12,10 +12,10 @@ import loader
 from loader.dataset.root import root_over
 from loader.errors import Conflict, EmptyVersion, FieldMismatch, Forbidden, InvalidStore
 from loader.storage import open_store
+from penstock.formats import registered_named
 from penstock.formats.importing.importer import Options
 from penstock.formats.importing.unit_writer import UnitWriter, delete_units
 from penstock.formats.importing.walk import UnitsAhead, Walk
-from penstock.formats.registration import format_named
 from penstock.formats.registration.earlier import Difference
 from penstock.formats.registration.register import register
 from penstock.formats.registration.shard_rows import shards_of
@@ -216,7 +216,7 @@ def test_damaged_objects_are_all_named_and_nothing_is_published(tmp_path, cli):
         True
     ] * 2
     assert loader.Root(tmp_path / "root").datasets() == []
-    assert "there is no version: repair or move these" in cli(*run, root=tmp_path / "root").out
+    assert "nothing was published: repair or move these" in cli(*run, root=tmp_path / "root").out
     for k in (1, 3):
         archive(tmp_path / f"place/{k}.tar", members(k, 5))
     done = cli(*run, root=tmp_path / "root")
@@ -299,7 +299,7 @@ def test_shares_of_units_ahead_are_those_of_their_shards(tmp_path, monkeypatch):
     store = open_store(tmp_path)
     for k in range(3):
         archive(tmp_path / f"{k}.tar", members(k, 20))
-    found = format_named("webdataset").look(store, [*store.list()])
+    found = registered_named("webdataset").find_objects(store, [*store.list()])
     with Walk(found, shards_of(found.infos, 1), (), Difference(fresh=found.infos), {}) as walk:
         shares = [unit.size for unit in UnitsAhead(walk, {}, 700)]
     assert walk.nbytes - 3 * len(shares) < sum(shares) <= walk.nbytes

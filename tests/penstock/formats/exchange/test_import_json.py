@@ -11,10 +11,10 @@ import loader
 from loader.errors import EmptyVersion, InvalidStore
 from loader.storage import open_store
 from penstock.formats import importer_named
-from penstock.formats.importing.importer import NO_OPTIONS, Options, Run
+from penstock.formats.importing.importer import NO_OPTIONS, ImportRun, Options
 from penstock.formats.registration.register import register
 from penstock.formats.run_import import import_place
-from penstock.formats.tables import json_array
+from penstock.formats.tables import json_import as json_array
 
 CONVERSATIONS = [
     {
@@ -43,9 +43,9 @@ def _imported(root, place, **more):
 
 def _values(place, name="a.json"):
     store = open_store(str(place))
-    found = importer_named("json").look(store, list(store.list()), NO_OPTIONS)
+    found = importer_named("json").find_objects(store, list(store.list()), NO_OPTIONS)
     info = next(one for one in found.infos if one.key == name)
-    return [sample.metadata for sample in found.samples(Run(info))]
+    return [sample.metadata for sample in found.samples(ImportRun(info))]
 
 
 @pytest.mark.parametrize("indent", [None, 2])
@@ -125,9 +125,9 @@ def test_an_array_is_read_in_bounded_memory(place):
     with open(place / "a.json", "wb") as file:
         file.write(b"[" + b",".join([row] * 3_000) + b"]")
     store = open_store(str(place))
-    found = importer_named("json").look(store, list(store.list()), NO_OPTIONS)
+    found = importer_named("json").find_objects(store, list(store.list()), NO_OPTIONS)
     tracemalloc.start()
-    n = sum(1 for _ in found.samples(Run(found.infos[0])))
+    n = sum(1 for _ in found.samples(ImportRun(found.infos[0])))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert n == 3_000

@@ -18,10 +18,10 @@ from loader.errors import Corrupt, InvalidSample, PenstockError
 from loader.storage import open_store
 from penstock.formats import importer_named
 from penstock.formats.importing.importer import NO_OPTIONS, Options
-from penstock.formats.litdata import compressed_chunks as litdata_chunks
+from penstock.formats.litdata import litdata_import as litdata_chunks
 from penstock.formats.run_import import import_place
 from penstock.formats.tables.example_wire import Wire, features_of
-from penstock.formats.tables.tfrecord import masked_crc32c
+from penstock.formats.tables.tfrecord_import import masked_crc32c
 
 JPG = b"\xff\xd8\xff-a picture-"
 PACK = {
@@ -108,7 +108,7 @@ def test_a_compressed_archive_that_is_cut_is_named_wherever_it_is(ending, tmp_pa
     ],
 )
 def test_archives_that_cannot_be_read_forward_are_told(members, told, tmp_path, tars, monkeypatch):
-    monkeypatch.setattr("penstock.formats.archives.tar_streams.SAMPLE_BYTES", 2**17)
+    monkeypatch.setattr("penstock.formats.archives.webdataset_import.SAMPLE_BYTES", 2**17)
     put(tmp_path / "in/x.tgz", gzip.compress(tars.tar_bytes(members)))
     (why,) = failures("webdataset-compressed", tmp_path / "in", tmp_path / "root")
     assert re.search(told, why)
@@ -121,11 +121,11 @@ def test_bombs_are_refused_also_where_no_sample_has_the_bytes(name, tmp_path, ta
     put(tmp_path / "in/x.tar.zst", PACK["tar.zst"](tars.tar_bytes([(name, bytes(300_000))])))
     (why,) = failures("webdataset-compressed", tmp_path / "in", tmp_path / "root")
     assert "x.tar.zst" in why
-    assert "taken for a mistake or an attack" in why or "ends after" in why
+    assert "probably a mistake or an attack" in why or "ends after" in why
     put(tmp_path / "records/x.tfrecord", gzip.compress(records.record(bytes(300_000))))
     (why,) = failures("tfrecord", tmp_path / "records", tmp_path / "root")
     assert "x.tfrecord: " in why
-    assert "taken for a mistake or an attack" in why
+    assert "probably a mistake or an attack" in why
 
 
 def test_an_archive_cut_in_a_member_of_the_size_of_a_tail_is_told(tmp_path, tars):
@@ -234,7 +234,7 @@ def test_records_of_parts_have_keys_of_their_own(tmp_path, records, contents):
     ],
 )
 def test_damaged_records_are_told_with_their_byte(change, told, tmp_path, records, monkeypatch):
-    monkeypatch.setattr("penstock.formats.tables.tfrecord.RECORD_BYTES", 1000)
+    monkeypatch.setattr("penstock.formats.tables.tfrecord_import.RECORD_BYTES", 1000)
     one = records.record(records.example({"abcde": [b"\0\1\2"]}))
     assert len(one) == 36
     put(tmp_path / "in/bad.tfrecord", change(one + one, records.record))
@@ -302,7 +302,7 @@ def test_a_damaged_object_is_read_or_refused_with_its_name(place, bits, cut, for
     data = data[:place] + (b"" if cut else bytes([data[place] ^ bits]) + data[place + 1 :])
     store.put(name, gzip.compress(data, 0) if format == "tar" else data)
     found = importer_named("tfrecord" if format == "records" else "webdataset-compressed")
-    readable = found.look(store, list(store.list()), NO_OPTIONS)
+    readable = found.find_objects(store, list(store.list()), NO_OPTIONS)
     told = name
     try:
         for run in readable.runs(readable.infos[0]):
@@ -392,7 +392,7 @@ def test_damaged_compressed_litdata_is_read_or_told(data, level, shared, tmp_pat
         good[at] = byte
     path.write_bytes(good)
     store = open_store(folder)
-    readable = litdata_chunks.look(store, list(store.list()), Options())
+    readable = litdata_chunks.find_objects(store, list(store.list()), Options())
     (info,) = (info for info in readable.infos if info.key == "chunk-0-1.bin")
     said, found = "", []
     try:
@@ -473,10 +473,10 @@ def test_compressed_mds_is_read_as_a_plain_one(codec, pack, shared, tmp_path, co
         ),
         (
             lambda shard: shard | {"raw_data": shard["raw_data"] | {"bytes": 7}},
-            "bytes or more; its index says 7",
+            "bytes or more; its index gives 7",
         ),
         (lambda shard: shard | {"raw_data": shard["raw_data"] | {"bytes": 2**31}}, "at most 1,073,741,824"),
-        (lambda shard: shard | {"samples": 9}, "has 5 samples, and its index says 9"),
+        (lambda shard: shard | {"samples": 9}, "has 5 samples, and its index gives 9"),
         (lambda shard: [], "no index of MDS shards"),
     ],
 )

@@ -15,7 +15,7 @@ from loader.dataset.root import root_over
 from loader.errors import Conflict, Corrupt, InvalidRuntime, InvalidStore
 from loader.storage import open_store
 from penstock.class_names import class_names_of
-from penstock.formats import IMPORTERS
+from penstock.formats import IMPORTED
 from penstock.formats.importing.importer import Options
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
@@ -324,17 +324,17 @@ def test_a_bad_row_is_named_and_the_other_objects_go_on(tmp_path, data, said):
 def test_bombs(tmp_path, monkeypatch):
     monkeypatch.setattr("penstock.formats.importing.read_units.BOMB_BYTES", 10_000)
     monkeypatch.setattr("penstock.formats.importing.read_units.BOMB_TIMES", 10)
-    monkeypatch.setattr("penstock.formats.tables.packed_lines.MAX_LINE_BYTES", 5_000_000)
+    monkeypatch.setattr("penstock.formats.tables.text_rows.MAX_LINE_BYTES", 5_000_000)
     put(tmp_path / "place/line.jsonl.gz", gzip.compress(b'{"id": 1, "text": "' + b"a" * 9_000_000))
     put(tmp_path / "place/many.jsonl.gz", gzip.compress(b'{"id": 1, "text": "a"}\n' * 9000))
     done, _ = imported(("jsonl", tmp_path / "place"), tmp_path / "root")
     many, line = sorted(done.failures, key=len, reverse=True)
     assert "line.jsonl.gz, row 0 has more than 5,000,000 bytes" in line
     assert "many.jsonl.gz, sample" in many
-    assert "taken for a mistake or an attack" in many
+    assert "probably a mistake or an attack" in many
     table(tmp_path / "rows/same.parquet", {"b": pa.array([b"x" * 5000] * 500), "id": range(500)})
     done, _ = imported(("parquet", tmp_path / "rows"), tmp_path / "root2", fields=())
-    assert "taken for a mistake or an attack" in done.failures[0]
+    assert "probably a mistake or an attack" in done.failures[0]
 
 
 def test_damaged_parquet_is_named(tmp_path):
@@ -373,7 +373,7 @@ def test_mistakes_are_told(tmp_path, cli):
     )
     run = cli("import", "excel", tmp_path / "place", "d", root=root.url)
     assert (run.code, "accepted: arrow, " in run.err) == (2, True)
-    assert all(name in run.err for name in IMPORTERS)
+    assert all(name in run.err for name in IMPORTED)
 
 
 def test_other_classes_under_the_same_numbers_are_refused(tmp_path):

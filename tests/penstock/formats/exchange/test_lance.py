@@ -92,10 +92,10 @@ def test_a_file_that_was_replaced_or_damaged_is_named(dataset, tmp_path, monkeyp
 
 
 def test_a_dataset_that_changes_while_it_is_read_is_told(dataset, tmp_path):
-    from penstock.formats.tables.lance import look
+    from penstock.formats.tables.lance_import import find_objects
 
     store = open_store(tmp_path / "in")
-    readable = look(store, list(store.list()), Options())
+    readable = find_objects(store, list(store.list()), Options())
     (run,) = readable.runs(readable.infos[1])
     store.put(run.info.key, store.get(run.info.key).data + b"x")
     with pytest.raises(Changed, match="data/"):
@@ -105,5 +105,8 @@ def test_a_dataset_that_changes_while_it_is_read_is_told(dataset, tmp_path):
 def test_stores_that_lance_does_not_open_are_refused(dataset, tmp_path):
     store = open_store("memory://lance")
     store.put("_versions/1.manifest", b"x")
-    with loader.Root(tmp_path / "root") as root, pytest.raises(InvalidStore, match="Lance opens folders"):
+    with (
+        loader.Root(tmp_path / "root") as root,
+        pytest.raises(InvalidStore, match="Lance opens only folders"),
+    ):
         import_place(root, "lance", store, "d")

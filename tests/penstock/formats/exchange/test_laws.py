@@ -18,8 +18,7 @@ import loader
 from loader.dataset.root import root_over
 from loader.dataset.tables.columns import fits
 from loader.storage import open_store
-from penstock import formats as sources
-from penstock.formats import registration as foreign
+from penstock import formats
 from penstock.formats.content_digest import content_digest
 from penstock.formats.registration.register import register
 from penstock.formats.run_export import export
@@ -28,9 +27,7 @@ from penstock.formats.run_import import import_place
 TOKENS_ALONE = {"megatron"}
 """Formats that hold tokens, and nothing else: test_registered_leaves.py has their laws."""
 BOTH = sorted(
-    (sources.FORMATS.keys() & (foreign.FORMATS.keys() | sources.IMPORTERS.keys()))
-    - {"files", "lerobot"}
-    - TOKENS_ALONE
+    (formats.EXPORTED & (formats.REGISTERED | formats.IMPORTED)) - {"files", "lerobot"} - TOKENS_ALONE
 )
 """Formats that are written and read as samples; of `files` each one is a sample, and lerobot takes episodes alone."""
 NUMBER = itertools.count()
@@ -160,7 +157,7 @@ def test_laws_1_2_and_3_content_leaves_and_comes_back(name, runs, tmp_path_facto
     assert all(
         fits(kinds[1][column], kind) or fits(kind, kinds[1][column]) for column, kind in kinds[0].items()
     )
-    if name not in {*foreign.FORMATS, *foreign.TABLES}:
+    if name not in {*formats.REGISTERED, *formats.TABLES}:
         return  # it cannot be registered
     registered = register(root_over(fresh()), name, place.url, "d").version
     assert digest(registered, full=True) == digest(version, full=True)
@@ -195,13 +192,13 @@ class Dying:
         return write
 
 
-@pytest.mark.parametrize("name", sorted({*foreign.FORMATS, *BOTH}))
+@pytest.mark.parametrize("name", sorted({*formats.REGISTERED, *BOTH}))
 def test_law_5_a_killed_import_ends_in_the_same_version(name, exported_root, tmp_path, monkeypatch):
     """Exports: test_export.py."""
     monkeypatch.setattr("loader.dataset.leases.heartbeat.Heartbeat.start", lambda self: self)
     place = open_store(tmp_path / "place")
     version = loader.Root(exported_root).open("tokens" if name in TOKENS_ALONE else "d")
-    export(version, name if name in sources.FORMATS else "files", place, workers=1)
+    export(version, name if name in formats.EXPORTED else "files", place, workers=1)
     expected, ended = imported(name, place, fresh()), set()
     for k in range(1, 100, 4):
         store = fresh()

@@ -16,7 +16,7 @@ from loader.errors import Corrupt, InvalidSample, InvalidStore, LossyExport
 from loader.storage import open_store
 from penstock.formats.content_digest import content_digest
 from penstock.formats.importing.importer import Options
-from penstock.formats.lerobot.importer import look
+from penstock.formats.lerobot.lerobot_import import find_objects
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
 
@@ -41,7 +41,7 @@ from .test_export import Dying, Killed, kill
 def read(folder, *without):
     """Key -> sample of a dataset."""
     store = open_store(folder)
-    readable = look(store, list(store.list()), Options(without=frozenset(without)))
+    readable = find_objects(store, list(store.list()), Options(without=frozenset(without)))
     found = [one for info in readable.infos for run in readable.runs(info) for one in readable.samples(run)]
     return {one.key: one for one in found}
 
@@ -139,7 +139,7 @@ def test_times_stay_rational(tmp_path):
 
 @pytest.mark.parametrize("file_bytes", [1, 6000, 2**30])
 def test_what_is_imported_comes_out_and_in_again(old, tmp_path, monkeypatch, file_bytes):
-    monkeypatch.setattr("penstock.formats.lerobot.to_lerobot.FILE_BYTES", file_bytes)
+    monkeypatch.setattr("penstock.formats.lerobot.lerobot_export.FILE_BYTES", file_bytes)
     with loader.Root(tmp_path / "a") as one, loader.Root(tmp_path / "b") as two:
         version = version_of(one, old)
         done = export(version, "lerobot", open_store(tmp_path / "out"))
@@ -287,7 +287,7 @@ def test_an_import_that_is_killed_ends_in_the_same_version(own, tmp_path, monkey
 
 def test_killed_at_every_write(old, tmp_path, monkeypatch, objects):
     """A second run ends in the same objects."""
-    monkeypatch.setattr("penstock.formats.lerobot.to_lerobot.FILE_BYTES", 1)
+    monkeypatch.setattr("penstock.formats.lerobot.lerobot_export.FILE_BYTES", 1)
     with loader.Root(tmp_path / "root") as root:
         version = version_of(root, old)
         export(version, "lerobot", open_store(tmp_path / "whole"))

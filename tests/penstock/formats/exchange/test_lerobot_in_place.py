@@ -25,11 +25,11 @@ from loader.errors import (
     InvalidStore,
 )
 from loader.modalities import decoder_for
+from loader.modalities.video.packet_runs import mp4_of_run
 from loader.modalities.video.packet_table import packets_bytes, read_packets
 from loader.storage import open_store
 from penstock.formats.content_digest import content_digest
-from penstock.formats.lerobot.registered_videos import register_lerobot
-from penstock.formats.lerobot.runs import mp4_of_run
+from penstock.formats.lerobot.lerobot_registered import register_lerobot
 from penstock.formats.registration.adoption import adopt
 from penstock.formats.registration.sealing import seal
 from penstock.formats.run_export import export
@@ -251,7 +251,13 @@ def test_a_video_that_is_written_again_is_refused_and_registered_again(own, root
     with pytest.raises(Changed, match="register again"):
         frames_of(root.open("r"), RUN)
     done = registered(root, own)
-    assert (done.new, done.replaced, done.gone, done.version.name, len(done.version)) == (0, 3, 0, "r@2", 3)
+    assert (done.new, done.replaced, done.missing, done.version.name, len(done.version)) == (
+        0,
+        3,
+        0,
+        "r@2",
+        3,
+    )
     assert len(frames_of(done.version, RUN)) == 3
     assert version.id != done.version.id
 
@@ -280,7 +286,7 @@ def test_episodes_that_are_new_or_gone(own, root):
     assert len(done.version.parts.ids) == 2
     change_meta(own, lambda rows: rows[1:])
     done = registered(root, own)
-    assert (done.gone, done.same, sorted(fields_of(done.version))) == (
+    assert (done.missing, done.same, sorted(fields_of(done.version))) == (
         1,
         2,
         ["episode_000001", "episode_000002"],
@@ -457,7 +463,7 @@ def test_the_command(own, root, cli):
     done = cli("register", "lerobot", own, "arm", root=root.url)
     assert done.code == 0
     assert done.out.splitlines()[1].startswith("3 samples with ")
-    for said in ("whose videos stay at", "episodes: 3 new, 0 written again"):
+    for said in ("whose videos stay at", "episodes: 3 new, 0 changed"):
         assert said in done.out
     assert cli("register", "lance", own, "x", root=root.url).err.count(", lerobot, ") == 1
 

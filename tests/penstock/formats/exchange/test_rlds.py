@@ -146,7 +146,7 @@ def test_each_episode_is_a_sample_with_its_features(write, tmp_path, contents):
             {"steps/observation/image": [picture(1), picture(2), picture(3, (8, 8))]},
             "of several kinds or sizes",
         ),
-        ({"steps/observation/image": [b"\x89PNG\r\n\x1a\n"] * 3}, "a picture is damaged"),
+        ({"steps/observation/image": [b"\x89PNG\r\n\x1a\n"] * 3}, "an image is damaged"),
         ({"steps/observation/image": [b"?"] * 3}, "read are jpeg, png"),
         (
             {"steps/observation/depth": [depth(0), depth(1), picture(2)]},

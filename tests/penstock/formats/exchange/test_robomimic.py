@@ -11,8 +11,8 @@ import numpy as np
 import loader
 from loader.modalities import decoder_for
 from loader.storage import open_store
-from penstock.formats import IMPORTERS
-from penstock.formats.episodes import robomimic
+from penstock.formats import FORMATS, Format
+from penstock.formats.episodes import robomimic_import as robomimic
 from penstock.formats.importing import in_workers
 from penstock.formats.importing.importer import Options
 from penstock.formats.run_import import import_place
@@ -96,7 +96,7 @@ def test_runs_have_each_demonstration_once(tmp_path, monkeypatch):
     write(tmp_path / "in/a.hdf5")
     monkeypatch.setattr(robomimic, "RUN_BYTES", 600)
     store = open_store(tmp_path / "in")
-    readable = robomimic.look(store, list(store.list()), Options())
+    readable = robomimic.find_objects(store, list(store.list()), Options())
     runs = list(readable.runs(readable.infos[0]))
     assert [(run.first, run.stop, run.nbytes) for run in runs] == [(0, 2, 672), (2, 3, 336)]
     keys = [sample.key for run in runs for sample in readable.samples(run)]
@@ -187,7 +187,7 @@ def test_files_that_are_not_as_they_should_be_are_named_and_the_others_are_read(
         write(tmp_path / f"in/{change.__name__}.hdf5", change)
     for cut in (0, 100, len(whole) // 2, len(whole) - 1):
         (tmp_path / f"in/cut{cut}.hdf5").write_bytes(whole[:cut])
-        told[cut] = rf"cut{cut}\.hdf5 is no sound HDF5 file"
+        told[cut] = rf"cut{cut}\.hdf5 is no valid HDF5 file"
     done = imported(tmp_path / "in", tmp_path / "root")
     for what, why in told.items():
         name = what.__name__ if callable(what) else f"cut{what}"
@@ -212,14 +212,14 @@ HOLDS = """
 
 DEADLY = """
 import os, signal
-from penstock.formats.episodes import robomimic
+from penstock.formats.episodes import robomimic_import as robomimic
 
 OPTIONS = robomimic.OPTIONS
 
-def look(store, infos, options):
+def find_objects(store, infos, options):
     if [info.key for info in infos] == ["kills.hdf5"]:
         os.kill(os.getpid(), signal.SIGSEGV)
-    return robomimic.look(store, infos, options)
+    return robomimic.find_objects(store, infos, options)
 """
 
 
@@ -234,7 +234,7 @@ def test_a_file_that_holds_its_reader_is_named(tmp_path, monkeypatch):
 def test_a_file_that_kills_its_reader_costs_itself(tmp_path, monkeypatch):
     (tmp_path / "deadly.py").write_text(DEADLY)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(IMPORTERS, "robomimic", "deadly")
+    monkeypatch.setitem(FORMATS, "robomimic", Format(importer="deadly", is_isolated=True))
     write(tmp_path / "in/good.hdf5")
     (tmp_path / "in/kills.hdf5").write_bytes(b"")
     (why,) = imported(tmp_path / "in", tmp_path / "root").failures

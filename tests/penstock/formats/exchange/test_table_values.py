@@ -28,7 +28,7 @@ from penstock.formats.content_digest import content_digest
 from penstock.formats.importing.importer import Options
 from penstock.formats.registration.register import register
 from penstock.formats.run_import import import_place
-from penstock.formats.tables import parquet_rows
+from penstock.formats.tables import parquet_registered as parquet_rows
 from penstock.upkeep.verify.version import verify
 from tests.penstock.formats.exchange.test_import_tables import arrow, put, table
 
@@ -213,7 +213,7 @@ def test_views_of_texts_and_bytes_are_texts_and_bytes(tmp_path):
     done, root = imported(tmp_path / "place", tmp_path / "root", "arrow", fields=[("t", "")])
     assert done.failures == []
     assert fields_of(root.open("d")) == [{"b": b"\xff1", "t.txt": b"a"}]
-    with pytest.raises(InvalidSample, match="do not lie in the file"):
+    with pytest.raises(InvalidSample, match="are not in the file"):
         register(loader.Root(tmp_path / "other"), "arrow", tmp_path / "place", "d")
 
 

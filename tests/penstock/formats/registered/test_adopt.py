@@ -105,7 +105,7 @@ def test_registered_again_what_was_adopted_may_be_gone(root, three, sealed, tars
     (three / "000.tar").unlink()
     tars.fill(three, {"003.tar": tars.numbered(3, 40)})
     done = register(root, "webdataset", three, "photos")
-    assert (done.new, done.gone, len(done.version)) == (1, 0, 160)
+    assert (done.new, done.missing, len(done.version)) == (1, 0, 160)
     seal(done.version)
     assert len(digests(root.open("photos"), 10)) == 10
     adopt(root, "photos")

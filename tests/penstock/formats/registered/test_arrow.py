@@ -185,7 +185,7 @@ def test_record_batch_that_grows_beyond_the_limit_is_refused_by_its_header(
         (
             [{"x": 1}],
             {},
-            "'c.json', of column 'c', do not lie in the file as they are: leave it out (--without c)",
+            "'c.json', of column 'c', are not in the file unchanged: leave it out (--without c)",
         ),
         ([[[1], [2]]], {}, "'c.json', of column 'c'"),
         ([[True]], {}, "'c.json', of column 'c'"),

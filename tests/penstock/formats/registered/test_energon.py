@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import loader
 from loader.errors import Corrupt, InvalidStore
 from loader.storage import open_store
-from penstock.formats.archives import energon as archives
 from penstock.formats.archives import energon_meta as nv_meta
+from penstock.formats.archives import energon_registered as archives
 from penstock.formats.archives.energon_meta import expanded
 from penstock.formats.registration.register import register
 from penstock.formats.run_export import export
@@ -57,7 +57,7 @@ def put(path, data):
 def walked(folder, reads=None):
     """(archive, key) -> (field -> bytes, split)."""
     store = open_store(folder)
-    found = archives.look(store, list(store.list()))
+    found = archives.find_objects(store, list(store.list()))
     out = {}
     for info in found.infos:
         data = store.get(info.key).data

@@ -18,8 +18,8 @@ import loader
 from loader.dataset.reading.read_fields import read_fields
 from loader.errors import Corrupt, EmptyVersion, InvalidField, InvalidSample, InvalidStore
 from loader.storage import open_store
-from penstock.formats.litdata import chunks
-from penstock.formats.litdata import index as litdata_index
+from penstock.formats.litdata import litdata_index
+from penstock.formats.litdata import litdata_registered as chunks
 from penstock.formats.registration.register import register
 from penstock.formats.run_import import import_place
 
@@ -32,7 +32,7 @@ def files(shared):
 def walked(folder):
     """What the format yields: (key, field -> bytes, metadata)."""
     store = open_store(folder)
-    found = chunks.look(store, list(store.list()))
+    found = chunks.find_objects(store, list(store.list()))
     if found.lacking:
         raise Corrupt(found.lacking[0])
     out = []
@@ -216,7 +216,7 @@ def test_tokens_are_a_field_that_packing_takes(root, files, tmp_path):
     index = json.loads((tmp_path / "litdata/index.json").read_text())
     index["chunks"][0]["dim"] += 1
     files.put_index(tmp_path / "litdata", index)
-    with pytest.raises(Corrupt, match=r"byte 0: the chunk has \d+ tokens, and its index says \d+"):
+    with pytest.raises(Corrupt, match=r"byte 0: the chunk has \d+ tokens, and its index gives \d+"):
         register(root, "litdata", tmp_path / "litdata", "other")
 
 
@@ -235,7 +235,7 @@ def test_an_import_has_the_same_bytes(files, tmp_path):
 @pytest.mark.parametrize(
     ("at", "value", "said"),
     [
-        (0, 3, r"chunk-0-1\.bin, byte 0: the chunk has 3 samples, and its index says 2"),
+        (0, 3, r"chunk-0-1\.bin, byte 0: the chunk has 3 samples, and its index gives 2"),
         (4, 3, r"byte 4: the offset 3 lies in front"),
         (12, 2**31, r"byte 12: the last sample ends at \d+"),
         (16, 9, r"byte 16: the sample has 26 bytes, and its leaves"),
@@ -305,7 +305,7 @@ def test_a_damaged_index_is_told(name, value, files, tmp_path_factory):
         return
     inner[name] = value
     files.put_index(folder, index)
-    with pytest.raises((Corrupt, InvalidStore), match=r"index\.json|byte 0: the chunk|its index says"):
+    with pytest.raises((Corrupt, InvalidStore), match=r"index\.json|byte 0: the chunk|its index gives"):
         walked(folder)
 
 
@@ -331,7 +331,7 @@ def test_a_damaged_index_is_told(name, value, files, tmp_path_factory):
         ({"data_format": ["int", "pickle"]}, InvalidField, r"never unpickled.*--without text\.pickle"),
         ({"data_format": ["int", "graph"]}, InvalidField, r"--without text\.graph\.pickle"),
         ({"data_format": ["int", "file:pt"]}, InvalidField, r"--without text\.pt"),
-        ({"data_format": ["int", "bool"]}, InvalidSample, "sample 0 has numbers and JSON alone"),
+        ({"data_format": ["int", "bool"]}, InvalidSample, "sample 0 has only numbers and JSON"),
         ({"data_spec": json.dumps([2, {}])}, Corrupt, "the protocol 2"),
     ],
 )

@@ -12,7 +12,7 @@ import loader
 from loader.dataset.reading.read_fields import read_fields
 from loader.errors import Conflict, Corrupt, EmptyVersion, InvalidField, InvalidSample, InvalidStore
 from loader.storage import open_store
-from penstock.formats.mds import shards as mds
+from penstock.formats.mds import mds_registered as mds
 from penstock.formats.registration.register import register
 
 
@@ -34,7 +34,7 @@ def read(version):
 def walked(folder):
     """What the format yields: (key, field -> bytes, metadata)."""
     store = open_store(folder)
-    found = mds.look(store, list(store.list()))
+    found = mds.find_objects(store, list(store.list()))
     out = []
     for info in found.infos:
         data = store.get(info.key).data
@@ -169,7 +169,7 @@ def test_a_shard_more_is_the_next_version(root, three, files):
 @pytest.mark.parametrize(
     ("at", "value", "said"),
     [
-        (0, 8, r"shard.00001.mds, byte 0: the shard has 8 samples, and its index says 7"),
+        (0, 8, r"shard.00001.mds, byte 0: the shard has 8 samples, and its index gives 7"),
         (4, 3, r"byte 4: the offset 3 lies in front"),
         (12, 2**31, r"byte 16: the offset \d+ lies in front"),
         (32, 1, r"byte 32: the offset 1 lies in front"),
@@ -252,7 +252,7 @@ def test_a_damaged_index_is_told(name, value, files, tmp_path_factory):
         (
             {"raw_data": {"basename": "shard.00000.mds", "bytes": 3}},
             Corrupt,
-            r"shard\.00000\.mds has .* bytes, and its index says 3",
+            r"shard\.00000\.mds has .* bytes, and its index gives 3",
         ),
         ({"column_sizes": [4, None]}, Corrupt, "has the size 4, not 8"),
         ({"column_encodings": ["int", "hdf5"]}, Corrupt, "encoding 'hdf5' of column 'text'"),
@@ -270,7 +270,7 @@ def test_what_cannot_be_read_is_refused_by_name(root, files, tmp_path, change, e
 
 def test_columns_that_would_be_lost_are_told(root, files, tmp_path):
     files.fill(tmp_path / "a", {"n": "int"}, [{"n": bytes(8)}])
-    with pytest.raises(InvalidSample, match="numbers alone"):
+    with pytest.raises(InvalidSample, match="only numbers"):
         register(root, "mds", tmp_path / "a", "a")
     row = {"a b": bytes(8), "a-b": bytes(8), "text": b""}
     files.fill(tmp_path / "b", {"a b": "int", "a-b": "int", "text": "str"}, [row])

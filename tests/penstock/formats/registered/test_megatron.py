@@ -11,8 +11,8 @@ import loader
 from loader.dataset.reading.read_fields import read_fields
 from loader.errors import Corrupt, EmptyVersion
 from loader.storage import open_store
-from penstock.formats import megatron_documents as megatron
 from penstock.formats import megatron_index
+from penstock.formats import megatron_registered as megatron
 from penstock.formats.registration.register import register
 from penstock.upkeep.verify.version import verify
 
@@ -25,7 +25,7 @@ def files(shared):
 def walked(folder):
     """Runs of the documents of a folder: (prefix, first, field, metadata), and the bytes of each."""
     store = open_store(folder)
-    found = megatron.look(store, list(store.list()))
+    found = megatron.find_objects(store, list(store.list()))
     runs, documents = [], []
     for info in found.infos:
         data = store.get(info.key).data

@@ -201,7 +201,7 @@ def test_registering_again_takes_what_changed(root, three, tars):
     tars.fill(three, {"003.tar": tars.numbered(3, 10), "001.tar": tars.numbered(1, 50)})
     (three / "000.tar").unlink()
     found = register(root, "webdataset", three, "photos")
-    assert (found.new, found.replaced, found.gone, found.same) == (1, 1, 1, 1)
+    assert (found.new, found.replaced, found.missing, found.same) == (1, 1, 1, 1)
     assert found.version.number == 2
     assert found.version.manifest["parent"] == first.id
     keys = set(found.version.samples().collect()["key"].to_list())
@@ -217,14 +217,14 @@ def test_registering_again_what_did_not_change_reads_no_keys(root, three, tmp_pa
     for table in (tmp_path / "root").rglob("samples-keys-*"):
         table.unlink()
     again = register(root, "webdataset", three, "photos")
-    assert (again.version.id, again.same, again.new, again.gone) == (version.id, 3, 0, 0)
+    assert (again.version.id, again.same, again.new, again.missing) == (version.id, 3, 0, 0)
 
 
 def test_registering_again_what_only_shrank_leaves_samples_out(root, three):
     register(root, "webdataset", three, "photos")
     (three / "000.tar").unlink()
     found = register(root, "webdataset", three, "photos")
-    assert (found.gone, len(found.version)) == (1, 80)
+    assert (found.missing, len(found.version)) == (1, 80)
     assert register(root, "webdataset", three, "photos").version.id == found.version.id
 
 
@@ -356,7 +356,7 @@ def test_the_verb_registers_and_says_what_it_did(root, three, capsys):
     out = capsys.readouterr().out
     assert "photos@1" in out
     assert f"120 samples with cls, txt, whose bytes stay at {three}" in out
-    assert "objects: 3 new, 0 written again, 0 gone, 0 as before; 0 others were left alone" in out
+    assert "objects: 3 new, 0 changed, 0 removed, 0 unchanged; 0 others ignored" in out
     assert main(["register", "webdataset", str(three), "photos", "--root", root.url, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["same"] == 3
     os.unlink(three / "002.tar")

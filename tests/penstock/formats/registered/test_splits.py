@@ -131,7 +131,7 @@ def test_a_split_that_comes_later_leaves_keys_as_they_were(format, splits, fill,
     before = rows_of(first)
     fill(format, place / "test", [b"x", b"y"])
     done = register(root, name, place, "r")
-    assert (done.new, done.same, done.gone) == (2, 6, 0)
+    assert (done.new, done.same, done.missing) == (2, 6, 0)
     after = rows_of(done.version)
     assert {key: after[key] for key in before} == before
     assert {key: after[key][0] for key in after.keys() - before.keys()} == {

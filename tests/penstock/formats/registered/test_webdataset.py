@@ -13,7 +13,7 @@ import loader
 from loader.dataset.reading.read_fields import read_fields
 from loader.errors import Corrupt, EmptyVersion, InvalidField, InvalidSample, InvalidStore
 from loader.storage import Span, open_store
-from penstock.formats.archives import webdataset as format
+from penstock.formats.archives import webdataset_registered as format
 from penstock.formats.archives.tar_headers import Member
 from penstock.formats.reading.sample import ForeignSample
 from penstock.formats.registration.register import register
@@ -222,7 +222,7 @@ def test_files_beside_archives_are_left_alone(root, tmp_path, tars):
 
 def test_an_archive_with_the_name_of_a_compressed_one_is_told(root, tmp_path, tars):
     tars.fill(tmp_path / "tars", {"a.tar": tars.numbered(0, 2), "b.tar.gz": tars.numbered(1, 2)})
-    with pytest.raises(InvalidStore, match=r"b\.tar\.gz .* is not compressed, .* rename it"):
+    with pytest.raises(InvalidStore, match=r"b\.tar\.gz .* is an uncompressed archive, .* rename it"):
         register(root, "webdataset", tmp_path / "tars", "photos")
     chosen = Selection(exclude=("*.tar.gz",))
     assert len(register(root, "webdataset", tmp_path / "tars", "photos", selection=chosen).version) == 2
@@ -265,7 +265,7 @@ def test_small_members_of_a_bucket_cost_a_request_an_archive_behind_the_first(n,
         return get_range(self, key, offset, nbytes, etag)
 
     monkeypatch.setattr(type(store), "get_range", counted)
-    found = format.look(store, list(store.list()))
+    found = format.find_objects(store, list(store.list()))
     for info in found.infos:
         assert list(found.samples(info))
     requests = [len(one) for one in asked.values()]

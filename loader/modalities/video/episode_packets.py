@@ -1,0 +1,265 @@
+"""Cut the packets of one episode from an mp4 file, and write them to another, without decoding or encoding."""
+
+import contextlib
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+from ...errors import Corrupt, DecodeFailed, MissingDependency
+from ...storage.disk.scratch import HeldFolder, on_scratch
+from .mp4 import check_tables_of
+
+if TYPE_CHECKING:
+    from av.container import InputContainer
+    from av.video.stream import VideoStream
+
+TOLERANCE_S = 1e-4
+"""Tolerance of an episode's first frame against `from_timestamp`, a float64 sum; LeRobot's own tolerance."""
+_BEFORE_S = 1.0
+"""Seconds before the episode at which reading begins: an mp4 file is searched by decode times."""
+_MOST_TICKS = 2**31 - 1
+"""Ticks for which an mp4 file can show a frame."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PacketSpan:
+    """Packets of an episode, in decode order."""
+
+    bodies: Sequence[bytes]
+    """Bytes of each packet."""
+    pts: Sequence[int]
+    """Tick at which each frame is shown, the first at 0."""
+    key: Sequence[bool]
+    """True for keyframes."""
+    end: int
+    """Tick at which the last frame ends, as `end_of` returns it."""
+    places: Sequence[int]
+    """First byte of each packet in its file; -1 if the container does not give it."""
+    time_base: Fraction
+    """Seconds per tick."""
+    kind: tuple[Any, ...]
+    """Facts shared by all packets of a file: codec, configuration, size, pixel format, time base."""
+
+    @property
+    def shown(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Ticks of the frames in display order, int64 [frames]."""
+        return np.sort(np.asarray(self.pts, np.int64))
+
+    @property
+    def decoded(self) -> list[int]:
+        """Ticks at which packets are decoded: ascending, none later than its frame is shown.
+
+        They are the ticks of the frames in order, moved back as far as reordering needs.
+        """
+        shown = self.shown.tolist()
+        back = max(at - pts for at, pts in zip(shown, self.pts, strict=True))
+        return [at - back for at in shown]
+
+
+def end_of(pts: Sequence[int], declared: int = 0) -> int:
+    """Return the tick at which the last frame ends: `declared`, but at least as long as the frame before.
+
+    A packet's own duration does not help: in an mp4 file it is the time to the next packet's decoding.
+    """
+    *_, before, last = 0, 0, *sorted(pts)[-2:]
+    return max(declared, last + max(1, last - before))
+
+
+@contextlib.contextmanager
+def opened(
+    file: io.RawIOBase | BinaryIO, what: str, format: str = "mp4"
+) -> Iterator[tuple["InputContainer", "VideoStream"]]:
+    """Yield a video file and its first video stream. what: its name in errors. Raises: Corrupt; MissingDependency."""
+    try:
+        import av
+    except ImportError as error:
+        raise MissingDependency("videos of robots need PyAV: pip install 'penstock-data[video]'") from error
+    try:
+        check_tables_of(file)
+    except DecodeFailed as error:
+        raise Corrupt(f"{what}: {error}") from error
+    try:
+        # No other demuxer is tried, and none opens a second file.
+        with av.open(file, mode="r", format=format, options={"protocol_whitelist": ""}) as container:
+            if not container.streams.video or not container.streams.video[0].time_base:
+                raise Corrupt(f"{what}: no video stream with a clock")
+            if not container.streams.video[0].codec_context:
+                raise Corrupt(f"{what}: its video is of a codec that FFmpeg does not know")
+            yield container, container.streams.video[0]
+    except (av.error.FFmpegError, ValueError, OverflowError) as error:
+        raise Corrupt(f"{what}: {type(error).__name__}: {error}") from error
+
+
+def read_span(
+    opened_file: tuple["InputContainer", "VideoStream"],
+    what: str,
+    frames: int,
+    from_s: float | None = None,
+    to_s: float | None = None,
+) -> PacketSpan:
+    """Return the packets of an episode with `frames` frames: of the whole file, or from a time on.
+
+    from_s, to_s: seconds in the file of the episode's first frame and its end; None for a file of its own.
+
+    Raises: Corrupt if the episode does not begin at a keyframe, or the file has more or fewer frames.
+    """
+    container, stream = opened_file
+    assert stream.time_base is not None
+    base = stream.time_base
+    if from_s:
+        container.seek(max(0, int((from_s - _BEFORE_S) / base)), stream=stream, backward=True)
+    packets, after = _packets_of(container, stream, what, frames, from_s)
+    if len(packets) < frames:
+        raise Corrupt(
+            f"{what}: the episode has {frames} rows, and the video {len(packets)} frames from its beginning on"
+        )
+    pts = [packet.pts for packet in packets]
+    end = max(pts)
+    if min(pts) != pts[0]:
+        raise Corrupt(
+            f"{what}: frames before the episode's first keyframe build on it (an open GOP): encode it anew"
+        )
+    if to_s is not None and float(end * base) > to_s - TOLERANCE_S:
+        raise Corrupt(
+            f"{what}: row {frames - 1} would be shown at {float(end * base):.6f} s, behind the end {to_s:.6f} s"
+        )
+    if after is not None and (after < end or to_s is None or float(after * base) < to_s - TOLERANCE_S):
+        raise Corrupt(f"{what}: the episode has {frames} rows, and the video more frames")
+    if len(set(pts)) < frames:
+        raise Corrupt(f"{what}: two frames are shown at one moment")
+    declared = (stream.duration or 0) if to_s is None else round(Fraction(to_s) / base) - pts[0]
+    last_end = end_of([at - pts[0] for at in pts], declared)
+    if last_end - (end - pts[0]) > _MOST_TICKS:
+        raise Corrupt(
+            f"{what}: row {frames - 1} would be shown for {last_end - (end - pts[0]):,} ticks of {base} s"
+        )
+    return PacketSpan(
+        bodies=[bytes(packet) for packet in packets],
+        pts=[at - pts[0] for at in pts],
+        key=[packet.is_keyframe for packet in packets],
+        end=last_end,
+        places=[-1 if packet.pos is None else packet.pos for packet in packets],
+        time_base=base,
+        kind=kind_of(stream),
+    )
+
+
+def kind_of(stream: "VideoStream") -> tuple[Any, ...]:
+    """Return the facts that all packets of a stream share."""
+    codec = stream.codec_context
+    return codec.name, codec.extradata or b"", codec.width, codec.height, codec.pix_fmt, stream.time_base
+
+
+def _packets_of(
+    container: "InputContainer", stream: "VideoStream", what: str, frames: int, from_s: float | None
+) -> tuple[list[Any], int | None]:
+    """Return at most `frames` packets from the episode's first on, and the tick of the next packet."""
+    from .make_packet_table import HARMLESS
+
+    packets: list[Any] = []
+    assert stream.time_base is not None
+    for packet in container.demux(stream):
+        if not packet.size:
+            continue
+        if packet.pts is None or packet.is_corrupt or packet.is_discard:
+            raise Corrupt(f"{what}: a packet without a time, cut short, or hidden by an edit list")
+        if only := {side.data_type for side in packet.iter_sidedata()} - HARMLESS:
+            raise Corrupt(f"{what}: a packet comes with {', '.join(sorted(only))}, which only its file has")
+        if len(packets) == frames:
+            return packets, packet.pts
+        if not packets and from_s is not None:
+            late_s = float(packet.pts * stream.time_base) - from_s
+            if abs(late_s) > TOLERANCE_S:
+                continue  # packets of the episode before
+        if not packets and not packet.is_keyframe:
+            raise Corrupt(
+                f"{what}: the frame at {float(packet.pts * stream.time_base):.6f} s is the episode's first and no "
+                "keyframe; packets are never encoded anew: encode the video with a keyframe there"
+            )
+        packets.append(packet)
+    return packets, None
+
+
+class Mp4Writer:
+    """Writes spans one after the other to an mp4 file in scratch; equal spans give equal bytes."""
+
+    def __init__(self, template: "VideoStream", time_base: Fraction | None = None) -> None:
+        """template: a stream of the spans' kind. time_base: of the spans, if it differs from the template's."""
+        import av
+
+        self._folder = HeldFolder("lerobot")
+        self._path = self._folder.path / "video.mp4"
+        assert template.time_base is not None
+        self._base = time_base or template.time_base
+        options = {
+            "movflags": "+faststart+write_colr",
+            "video_track_timescale": str(self._base.denominator),
+            "write_btrt": "0",  # bit rate of the source file
+        }
+        self._output = av.open(str(self._path), "w", format="mp4", options=options)
+        # opaque: PyAV would look for an encoder by the decoder's name, and there is no encoder libdav1d
+        self._stream = self._output.add_stream_from_template(template, opaque=True)
+        self._stream.time_base = self._base
+        self.end = 0
+        """Tick at which the last frame ends."""
+        self._decoded: int | None = None  # decode tick of the last packet
+
+    def takes(self, span: PacketSpan) -> bool:
+        """Return whether an episode can come next: with more reordering, its first packet is decoded too early."""
+        return self._decoded is None or self.end + span.decoded[0] > self._decoded
+
+    def add(self, span: PacketSpan) -> None:
+        """Append an episode."""
+        import av
+
+        shown, decoded = span.shown.tolist(), span.decoded
+        ends = dict(zip(shown, [*shown[1:], span.end], strict=True))
+        for number, body in enumerate(span.bodies):
+            packet: Any = av.Packet(body)
+            packet.pts = self.end + span.pts[number]
+            packet.dts = self.end + decoded[number]
+            packet.is_keyframe = span.key[number]
+            packet.time_base = self._base
+            packet.duration = ends[span.pts[number]] - span.pts[number]
+            if number + 1 == len(span.bodies):  # so that the file lasts as long as its frames are shown
+                packet.duration = span.end - shown[number]
+            packet.stream = self._stream
+            self._output.mux(packet)
+        self._decoded = self.end + decoded[-1]
+        self.end += span.end
+
+    def finish(self) -> bytes:
+        """Return the file's bytes."""
+        self._output.close()
+        return self._path.read_bytes()
+
+    def close(self) -> None:
+        """Remove the scratch file."""
+        with contextlib.suppress(Exception):
+            self._output.close()
+        self._folder.close()
+
+
+def mp4_of(
+    opened_file: tuple["InputContainer", "VideoStream"],
+    span: PacketSpan,
+    what: str,
+    time_base: Fraction | None = None,
+) -> bytes:
+    """Return an mp4 file of one episode's packets. Raises: StoreError for full scratch.
+
+    time_base: of the span, if it differs from the file's.
+    """
+    with on_scratch(
+        None, f"when {what} was cut", room_for="an episode's video", again="run the same command again"
+    ):
+        writer = Mp4Writer(opened_file[1], time_base)
+        try:
+            writer.add(span)
+            return writer.finish()
+        finally:
+            writer.close()

@@ -1,0 +1,164 @@
+"""Runs: an episode's packets that stay in their file, as a byte range and a packet table.
+
+A run has no container. Its packet table configures the decoder, and suffices to make an mp4 file of the run
+again.
+"""
+
+import io
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+import numpy as np
+
+from ...errors import DecodeFailed, InvalidStore
+from ..fields import Buffer
+from .episode_packets import PacketSpan, end_of, kind_of, mp4_of, opened
+from .packet_table import PacketTable, packets_bytes, read_packets
+
+if TYPE_CHECKING:
+    from av.container import InputContainer
+    from av.video.stream import VideoStream
+
+CONFIGURATION = {"h264": b"avcC", "hevc": b"hvcC", "libdav1d": b"av1C"}
+"""Decoder -> box of an mp4 file with its configuration."""
+_UPRIGHT = 0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000
+_NOT_TOLD = 0, 2, 2, 2
+"""FFmpeg's numbers of an unspecified range, primaries, transfer characteristics and matrix."""
+
+
+class PacketRun(NamedTuple):
+    """An episode's packets as a byte range of a file."""
+
+    offset: int
+    """First byte in the file."""
+    nbytes: int
+    """Number of bytes."""
+    crc32c: int
+    """CRC-32C of the bytes."""
+    packets: bytes
+    """Packet table, with offsets relative to the first byte."""
+
+
+def run_of(
+    video: tuple["InputContainer", "VideoStream"], span: PacketSpan, file: io.RawIOBase | BinaryIO, what: str
+) -> PacketRun:
+    """Return an episode's packets as a run of their open file. Decodes two frames.
+
+    Raises: InvalidStore for packets that are not contiguous in decode order.
+    """
+    from .make_packet_table import RunPackets, table_of_run
+
+    sizes = np.array([len(body) for body in span.bodies], np.int64)
+    places = np.array(span.places, np.int64)
+    apart = np.flatnonzero(np.diff(places) != sizes[:-1])
+    if len(apart) or places[0] < 0:
+        number = int(apart[0]) + 1 if len(apart) else 0
+        raise _refused(what, f"packet {number} of the episode does not lie behind the one before it")
+    file.seek(int(places[-1]))  # the last packet was just read; it matches if all do
+    if file.read(int(sizes[-1])) != span.bodies[-1]:
+        raise _refused(what, "its packets do not lie in the file as a decoder takes them")
+    packets = RunPackets(bodies=span.bodies, pts=span.pts, dts=span.decoded, key=span.key, end=span.end)
+    table = table_of_run(video[1].codec_context, packets, span.time_base)
+    facts = table.facts
+    if because := facts.whole_because or ("" if facts.codec in CONFIGURATION else f"codec {facts.codec}"):
+        raise _refused(what, because)
+    return PacketRun(int(places[0]), facts.nbytes, facts.crc32c, packets_bytes(table))
+
+
+def _refused(what: str, why: str) -> InvalidStore:
+    return InvalidStore(
+        f"{what}: {why}, so it cannot be read where it lies: penstock import lerobot copies the packets, or leave the "
+        "camera out (--without)"
+    )
+
+
+@contextmanager
+def opened_run(
+    data: Buffer, packets: Buffer, what: str
+) -> Iterator[tuple[tuple["InputContainer", "VideoStream"], PacketSpan]]:
+    """Yield an open file with a stream of the run's kind, and the packets. Raises: DecodeFailed; Corrupt."""
+    table, whole = read_packets(packets), memoryview(data)
+    if len(whole) != table.facts.nbytes or table.facts.codec not in CONFIGURATION:
+        raise DecodeFailed(
+            f"{what}: {len(whole)} bytes of {table.facts.codec}; its packet table is of {table.facts.nbytes} bytes, "
+            f"and runs are of {', '.join(sorted(CONFIGURATION))}"
+        )
+    places = zip(table.pos.tolist(), table.size.tolist(), strict=True)
+    bodies = [bytes(whole[pos : pos + size]) for pos, size in places]
+    with opened(io.BytesIO(_first_packet(table, bodies[0])), what) as video:
+        yield (
+            video,
+            PacketSpan(
+                bodies=bodies,
+                pts=table.pts.tolist(),
+                key=table.key.tolist(),
+                end=end_of(table.pts.tolist(), table.facts.end_pts),
+                places=table.pos.tolist(),
+                time_base=table.facts.time_base,
+                kind=kind_of(video[1]),
+            ),
+        )
+
+
+def mp4_of_run(data: Buffer, packets: Buffer, what: str) -> bytes:
+    """Return an mp4 file of a run, equal to an import's. Raises: DecodeFailed; Corrupt; StoreError."""
+    with opened_run(data, packets, what) as (video, span):
+        return mp4_of(video, span, what)
+
+
+def _first_packet(table: PacketTable, body: bytes) -> bytes:
+    """Return an mp4 file of one packet, from which FFmpeg configures a decoder of the run."""
+    ticks = table.facts.time_base.denominator
+    kind = _box(b"ftyp", b"isom", 512, b"isomiso2")
+
+    def moov(at: int) -> bytes:
+        samples = (
+            _full(b"stsd", 1, _entry(table)),
+            _full(b"stts", 1, 1, 1),
+            _full(b"stsc", 1, 1, 1, 1),
+            _full(b"stsz", len(body), 1),
+            _full(b"stco", 1, at),
+        )
+        here = _full(b"dref", 1, struct.pack(">I4sI", 12, b"url ", 1))
+        info = _box(b"minf", _box(b"vmhd", bytes(12)), _box(b"dinf", here), _box(b"stbl", *samples))
+        handler = _full(b"hdlr", 0, b"vide", bytes(13))
+        media = _box(b"mdia", _full(b"mdhd", 0, 0, ticks, 1, 0x55C40000), handler, info)
+        matrix = struct.pack(">9i", *(table.facts.display_matrix or _UPRIGHT))
+        sides = (table.facts.width_px % 2**16 << 16, table.facts.height_px % 2**16 << 16)
+        track = _full(b"tkhd", 0, 0, 1, 0, 1, bytes(16), matrix, *sides)
+        header = _full(
+            b"mvhd", 0, 0, ticks, 1, 0x10000, bytes(12), struct.pack(">9i", *_UPRIGHT), bytes(24), 2
+        )
+        return _box(b"moov", header, _box(b"trak", track, media))
+
+    start = len(kind) + len(moov(0)) + 8
+    return kind + moov(start) + _box(b"mdat", body)
+
+
+def _entry(table: PacketTable) -> bytes:
+    """Return the sample entry of the stream: codec, size, colour, pixel shape."""
+    facts = table.facts
+    picture = struct.pack(
+        ">6xH16xHHIIIH32xHh", 1, facts.width_px, facts.height_px, 0x480000, 0x480000, 0, 1, 24, -1
+    )
+    more = [_box(CONFIGURATION[facts.codec], facts.extradata)]
+    colour = facts.color_range, facts.color_primaries, facts.color_trc, facts.colorspace
+    if colour != _NOT_TOLD:
+        full = 0x80 if facts.color_range == 2 else 0
+        more.append(_box(b"colr", b"nclx", struct.pack(">3HB", *colour[1:], full)))
+    if facts.sar > 0:
+        more.append(_box(b"pasp", facts.sar.numerator, facts.sar.denominator))
+    return _box(facts.codec_tag.encode("latin-1"), picture, *more)
+
+
+def _full(kind: bytes, *content: bytes | int) -> bytes:
+    """Return a box with version and flags, both 0."""
+    return _box(kind, 0, *content)
+
+
+def _box(kind: bytes, *content: bytes | int) -> bytes:
+    """Return a box; integers become 32 bits."""
+    data = b"".join(struct.pack(">I", one) if isinstance(one, int) else one for one in content)
+    return struct.pack(">I4s", 8 + len(data), kind) + data

@@ -1,0 +1,132 @@
+"""Export Megatron-Energon: WebDataset archives of one split each, their offsets, and the folder `.nv-meta`.
+
+The index follows from keys and sizes: it is built once all archives exist, without reading payloads.
+"""
+
+import sqlite3
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from loader.json_text import canonical_json
+
+from ..exporting.exporter import Loss
+from ..exporting.outbox import Outbox
+from ..exporting.selection import ADDRESSES, ExportSelection, WorkUnit, metadata_json
+from ..reading.exported import metadata_member
+from .energon_index import INDEX
+from .energon_meta import FOLDER, INFO, SPLIT
+from .tar_members import MemberPlace, end_of, metadata_loss, places, put_archive
+
+ALL = "train"
+"""Split of all samples of a version without the column `split`."""
+DATASET = {"__class__": "CrudeWebdataset", "__module__": "megatron.energon"}
+"""Samples as mappings of fields to bytes, for the user's code to convert."""
+_TABLES = """
+CREATE TABLE samples (
+    tar_file_id INTEGER NOT NULL, sample_key TEXT NOT NULL UNIQUE, sample_index INTEGER NOT NULL,
+    byte_offset INTEGER, byte_size INTEGER);
+CREATE TABLE sample_parts (
+    tar_file_id INTEGER, sample_index INTEGER, part_name TEXT, content_byte_offset INTEGER, content_byte_size INTEGER);
+"""
+_INDEXES = """
+CREATE INDEX idx_samples_by_tar_and_idx ON samples(tar_file_id, sample_index);
+CREATE INDEX idx_sample_parts_seq ON sample_parts(tar_file_id, sample_index, content_byte_offset);
+CREATE INDEX idx_sample_parts_full
+    ON sample_parts(tar_file_id, sample_index, part_name, content_byte_offset, content_byte_size);
+"""
+
+
+def losses(selection: ExportSelection) -> list[Loss]:
+    """Return metadata without a free name, and samples without a split, which Energon does not read."""
+    out = metadata_loss(selection)
+    if "split" in selection.columns:
+        n = sum(one is None for one in selection.frame.filter(selection.members)["split"])
+        if n:
+            why = "Energon reads only samples of a split: their archives are written, but no split has them"
+            out.append(Loss(f"{n} samples without a split", why))
+    return out
+
+
+def units(selection: ExportSelection) -> list[WorkUnit]:
+    """Return the samples of each part, by split."""
+    out = list[WorkUnit]()
+    for unit in selection.by_part():
+        splits = np.array([_split(selection, ordinal) or "" for ordinal in unit.ordinals.tolist()], object)
+        for split in dict.fromkeys(splits.tolist()):
+            out.append(replace(unit, number=len(out), ordinals=unit.ordinals[splits == split]))
+    return out
+
+
+def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
+    """Put an archive and its offsets."""
+    starts = put_archive(selection, unit, outbox, _name(unit))
+    outbox.put(f"{_name(unit)}.idx", np.array(starts, "<u8").tobytes())
+    return {}
+
+
+def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
+    """Put the folder `.nv-meta`; the list of archives comes last."""
+    units_written = units(selection)
+    splits: dict[str, list[str]] = {}
+    for unit in units_written:
+        if split := _split(selection, int(unit.ordinals[0])) if "split" in selection.columns else ALL:
+            splits.setdefault(split, []).append(_name(unit))
+    with outbox.path(INDEX) as path:
+        _write_index(path, selection, units_written)
+    outbox.put(f"{FOLDER}{SPLIT[0]}", canonical_json({"exclude": [], "split_parts": splits}))
+    outbox.put(f"{FOLDER}dataset.yaml", canonical_json(DATASET))
+    of = f"{selection.version.id} {selection.n_samples} {' '.join(selection.fields)}"
+    outbox.put(f"{FOLDER}index.uuid", str(uuid.uuid5(uuid.NAMESPACE_URL, of)).encode())
+    counts = {_name(unit): len(unit.ordinals) for unit in units_written}
+    outbox.put(f"{FOLDER}{INFO[0]}", canonical_json({"shard_counts": counts}))
+
+
+def _name(unit: WorkUnit) -> str:
+    return f"{unit.number:06d}.tar"
+
+
+def _split(selection: ExportSelection, ordinal: int) -> str | None:
+    split: str | None = selection.frame["split"][ordinal] if "split" in selection.columns else None
+    return split
+
+
+def _write_index(path: str, selection: ExportSelection, units_written: Sequence[WorkUnit]) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.executescript(
+            "PRAGMA page_size=4096; PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;" + _TABLES
+        )
+        database.execute("BEGIN")
+        for unit in units_written:
+            start = 0
+            for number, (key, members) in enumerate(_layout(selection, unit)):
+                end = end_of(members, start)
+                database.execute(
+                    "INSERT INTO samples VALUES (?, ?, ?, ?, ?)",
+                    (unit.number, key, number, start, end - start),
+                )
+                rows = [(unit.number, number, one.name, one.offset, one.nbytes) for one in members]
+                database.executemany("INSERT INTO sample_parts VALUES (?, ?, ?, ?, ?)", rows)
+                start = end
+        database.execute("COMMIT")
+        database.executescript(_INDEXES)
+
+
+def _layout(selection: ExportSelection, unit: WorkUnit) -> Iterator[tuple[str, list[MemberPlace]]]:
+    """Yield key and members of each sample, as `put_archive` places them."""
+    member, at = metadata_member(selection.fields), 0
+    for first in range(0, len(unit.ordinals), ADDRESSES):
+        ordinals = unit.ordinals[first : first + ADDRESSES]
+        for address, columns in zip(
+            selection.version.address(ordinals, unit.fields), selection.rows(ordinals), strict=True
+        ):
+            sizes = {name: place.nbytes for name, place in address.fields.items()}
+            if member and columns:
+                sizes[member] = len(metadata_json(columns))
+            members = places(address.key, sizes, at)
+            at = end_of(members, at)
+            yield address.key, members

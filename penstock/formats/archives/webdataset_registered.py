@@ -1,0 +1,240 @@
+"""Register WebDataset: tar archives with members `<key>.<field>`, read by their headers.
+
+Keys and fields are as the webdataset package reads them: the key ends at the first dot of the file's name, and
+fields are in lower case. Members of a sample may be anywhere in their archive, while webdataset needs
+neighbours. The content of the member `json` is read too, because its values become columns.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from loader.dataset.columnar.json_members import FIELD, MOST_BYTES, JsonMembers
+from loader.errors import Corrupt, InvalidSample, InvalidStore
+from loader.storage import ObjectInfo, Span, Store
+
+from ..reading.exported import Exported, SampleColumns, exported_at, metadata_member
+from ..reading.sample import NO_METADATA, ForeignSample, ForeignTable, FoundObjects
+from ..reading.window import Neighbours, Window
+from .tar_headers import BLOCK_BYTES, HEADER_BYTES, Member, Members, each_of, walk
+
+OBJECTS_PER_SHARD = 1
+_KEY = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
+_PLAIN = re.compile(r"(?:(?!__|\./)(?:[^\n]*/)?[^./\n]+\n)*")
+"""Keys, each followed by a line feed, that `named` returns whatever their field is."""
+_SKIPPED = re.compile(r"__[^/]*__($|/)")
+_PACKED = re.compile(r"\.(tgz|tbz2|txz|tzst|tar\.[a-z0-9]+)$")
+"""Names of compressed archives, and of files beside archives: their first bytes decide."""
+_MAGIC = re.compile(
+    rb"\x1f\x8b|BZh[1-9]|\xfd7zXZ\0|\x28\xb5\x2f\xfd|\x04\x22\x4d\x18|LZIP|\x1f\x9d|\x5d\0\0|\x89LZO"
+)
+"""First bytes of gzip, bzip2, xz, zstd, lz4, lzip, compress, lzma and lzop."""
+_COMPRESSED = {"tgz", "tbz2", "txz", "tzst", "tar.gz", "tar.bz2", "tar.xz", "tar.zst"}
+_ENDING = f".{FIELD}"
+LOOKED_AT = 8
+"""Objects per ending whose first bytes are checked."""
+
+
+def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
+    """Return the archives among the objects of a place.
+
+    Files beside archives, such as `000.tar.idx` and `000.tar.md5`, are ignored. Costs a request for each of the
+    first `LOOKED_AT` objects with such an ending. Raises: InvalidStore for compressed archives; StoreError.
+    """
+    _check_packed(store, infos)
+    exported = exported_at(store, infos, "webdataset", "energon")
+    members = None if exported else JsonMembers()
+    return FoundObjects(
+        [info for info in infos if info.key.lower().endswith(".tar")],
+        partial(samples, store, exported, Neighbours(), members=members),
+        members=members,
+        seals=True,
+    )
+
+
+def _check_packed(store: Store, infos: Sequence[ObjectInfo]) -> None:
+    """Raise InvalidStore for compressed archives, and for plain ones that are named like them."""
+    endings = dict[str, list[ObjectInfo]]()
+    for info in infos:
+        if match := _PACKED.search(info.key.lower()):
+            endings.setdefault(match[1], []).append(info)
+    for ending, objects in endings.items():
+        for info in [info for info in objects if info.nbytes][:LOOKED_AT]:
+            data = store.get_range(info.key, 0, min(info.nbytes, BLOCK_BYTES)).data
+            many = f"{store.url}/{info.key} ({len(objects)} such)"
+            if _MAGIC.match(data):
+                raise InvalidStore(
+                    f"{many} is compressed: no member can be read by itself. Unpack the archives, leave "
+                    "them out (--exclude), or import them: penstock import webdataset-compressed"
+                )
+            if ending in _COMPRESSED and data[257:262] == b"ustar":
+                raise InvalidStore(
+                    f"{many} is an uncompressed archive, despite its name: rename it to .tar, or leave it out "
+                    "(--exclude)"
+                )
+
+
+def samples(
+    store: Store,
+    exported: Exported | None,
+    neighbours: Neighbours,
+    info: ObjectInfo,
+    members: JsonMembers | None = None,
+) -> Iterator[ForeignSample | ForeignTable]:
+    """Yield the samples of an archive, in the order of their first members; as one table if their fields are equal.
+
+    Raises: as `tar_headers.members`; InvalidSample for a member that comes twice; Corrupt for invalid metadata.
+    """
+    window = Window(store, info, neighbours=neighbours)
+    try:
+        if exported:
+            yield from samples_in(window, exported, None, lower=True)
+            return
+        names, places = list[str](), list[int]()
+        documents = JsonDocuments(window, members, lower=True)
+        for run in walk(window):
+            names += run.names
+            places += run.places
+            documents.read(run)
+        if (table := _table(names, places, window.crcs())) is not None:
+            yield table._replace(metadata=documents.table()) if FIELD in table.fields else table
+        else:
+            yield from _grouped(window, each_of(names, places), None, lower=True, documents=documents)
+    finally:
+        window.close()
+
+
+def _table(names: list[str], places: list[int], crcs: Sequence[int]) -> ForeignTable | None:
+    """Return the samples of an archive as a table; None if their fields or the fields' order differ."""
+    key_and_field = named(names[0]) if names else None
+    if key_and_field is None:
+        return None
+    first, ending = key_and_field[0], f".{key_and_field[1]}"
+    n = next((i for i, name in enumerate(names) if not name.startswith(f"{first}.")), len(names))
+    fields = [name[len(first) + 1 :] for name in names[:n]]
+    keys = [name[: -len(ending)] for name in names[::n]] if n else []
+    alike = (
+        names == [f"{key}.{field}" for key in keys for field in fields]
+        and len(set(keys)) == len(keys)
+        and len({field.lower() for field in fields}) == n
+        and not any("/" in field for field in fields)
+        and _PLAIN.fullmatch(every := "\n".join([*keys, ""]))
+        and every.count("\n") == len(keys)
+    )
+    return ForeignTable(keys, tuple(field.lower() for field in fields), places, crcs) if alike else None
+
+
+class JsonDocuments:
+    """Values of the JSON documents of an archive."""
+
+    def __init__(self, window: Window, members: JsonMembers | None, *, lower: bool) -> None:
+        """members: None reads nothing. lower: True for field names in lower case."""
+        self._window, self._lower = window, lower
+        self._columns, self._starts = members.columns() if members else None, list[int]()
+
+    def read(self, run: Members) -> None:
+        """Read the documents among the members of one step of the walk. Raises: Changed; StoreError."""
+        if self._columns is None or _ENDING not in "\n".join(run.names).lower():
+            return  # all names at once: most archives have no document
+        for at in [at for at, name in enumerate(run.names) if name[-len(_ENDING) :].lower() == _ENDING]:
+            key_and_field = named(run.names[at])
+            if (
+                key_and_field is not None
+                and (key_and_field[1].lower() if self._lower else key_and_field[1]) == FIELD
+            ):
+                self.add(Span(*run.places[2 * at : 2 * at + 2]), self._window.aside)
+
+    def add(self, at: Span, read: Callable[[int, int], bytes]) -> None:
+        """Read a document. Raises: as `read`."""
+        if self._columns is not None:
+            self._starts.append(at.offset)
+            self._columns.add(read(*at) if at.nbytes <= MOST_BYTES else None, self._window.name, at.offset)
+
+    def table(self) -> pa.Table | None:
+        """Return a row per document, in order; None without columns."""
+        return self._columns.table() if self._columns is not None else None
+
+    def rows(self) -> dict[int, dict[str, Any]]:
+        """Return first byte of a document -> its values."""
+        table = self.table()
+        return {} if table is None else dict(zip(self._starts, table.to_pylist(), strict=True))
+
+
+def samples_in(
+    window: Window, exported: Exported | None, members: JsonMembers | None, *, lower: bool
+) -> Iterator[ForeignSample]:
+    """Yield the samples of an archive by its headers. lower: True lowers field names. Raises: as `samples`."""
+    documents = JsonDocuments(window, members, lower=lower)
+
+    def walked() -> Iterator[Member]:
+        for run in walk(window):
+            documents.read(run)
+            yield from each_of(run.names, run.places)
+
+    return _grouped(window, walked(), exported, lower=lower, documents=documents)
+
+
+def _grouped(
+    window: Window,
+    walked: Iterable[Member],
+    exported: Exported | None,
+    *,
+    lower: bool,
+    documents: JsonDocuments | None = None,
+) -> Iterator[ForeignSample]:
+    """Yield the samples of members. documents: values of their JSON documents."""
+    fields_of: dict[str, dict[str, Span]] = {}
+    restored: dict[str, SampleColumns] = {}
+    starts = list[int]()
+    member_of = metadata_member(exported.fields) if exported else None
+    for member in walked:
+        starts.append(member.offset)
+        if (key_and_field := named(member.name)) is None:
+            continue
+        key, field = key_and_field[0], key_and_field[1].lower() if lower else key_and_field[1]
+        if (fields := fields_of.get(key)) is None:
+            fields = fields_of[key] = {}
+        if field in fields:
+            before = fields[field].offset - BLOCK_BYTES
+            raise InvalidSample(
+                f"{window.name}, byte {member.header}: member {member.name!r} is also at byte {before}: "
+                "webdataset refuses such an archive too. Write it again with one of them"
+            )
+        fields[field] = Span(member.offset, member.nbytes)
+        if exported and field == member_of:
+            restored[key] = metadata_at(window, exported, fields[field], key)
+    crc_at = dict(zip(starts, window.crcs(), strict=False))  # one per member, or none
+    rows = documents.rows() if documents else {}
+    for key, fields in fields_of.items():
+        if exported and member_of:
+            fields.pop(member_of, None)
+        crcs = {name: crc_at[at.offset] for name, at in fields.items()} if crc_at else NO_METADATA
+        metadata, source = restored.get(key, (NO_METADATA, NO_METADATA))
+        if rows and FIELD in fields:
+            metadata = rows.get(fields[FIELD].offset, NO_METADATA)
+        yield ForeignSample(key, fields, metadata, source, crcs)
+
+
+def named(name: str) -> tuple[str, str] | None:
+    """Return key and field of a member; None for webdataset's own files, and for a file without an extension."""
+    if name.startswith("__") and _SKIPPED.match(name):
+        return None
+    begin = name.rfind("/") + 1
+    dot = name.find(".", begin)
+    if dot > begin:  # nearly all names
+        return name[:dot].removeprefix("./"), name[dot + 1 :]
+    match = _KEY.fullmatch(name)
+    return (match[1].removeprefix("./"), match[2]) if match else None
+
+
+def metadata_at(window: Window, exported: Exported, at: Span, key: str) -> SampleColumns:
+    """Return metadata and provenance of a sample from their member. Raises: Corrupt."""
+    where = f"{window.name}, byte {at.offset}"
+    if at.nbytes > HEADER_BYTES:
+        raise Corrupt(
+            f"{where}: metadata of {key!r} has {at.nbytes:,} bytes; at most {HEADER_BYTES:,} are read"
+        )
+    return exported.read(window.read(*at), where, key)

@@ -1,0 +1,176 @@
+"""Import RLDS: TensorFlow Datasets whose examples are episodes with steps, read without TensorFlow.
+
+The place is the folder of one `features.json`, which describes the features of the TFRecord records.
+"""
+
+import re
+import struct
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from loader.dataset.columnar.column_names import MOST_TEXT_BYTES, metadata_name, row_key, word_of
+from loader.errors import Corrupt, InvalidSample, InvalidStore
+from loader.modalities.video.packet_table import SUFFIX, index_packets
+from loader.storage import ObjectInfo, Store
+
+from ..importing.importer import ImportRun, Options, Readable, ReadSample
+from ..tables.example_wire import ExampleFeature
+from ..tables.tfrecord_import import examples
+from .columns import json_of, npy_of
+from .message_images import depth_images, encoded_frame, mp4_of_frames
+from .rlds_features import RldsFeature, features_in
+
+OPTIONS = frozenset[str]()
+FEATURES = "features.json"
+STEP_NS = 10**9
+"""Time between frames of a camera: steps have no clock, so frame k is shown at k seconds."""
+_RECORDS = re.compile(r"-([A-Za-z0-9_.]+)\.tfrecord-\d+-of-\d+$")
+_OTHERS = re.compile(r"\.(array_record|riegeli|parquet)-\d+-of-\d+$")
+
+
+def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+    """Return the files of records. Raises: InvalidStore for files of another kind; Corrupt; InvalidSample."""
+    keys = {info.key for info in infos}
+    if FEATURES not in keys:
+        return Readable([], lambda info: [], lambda run: iter(()))
+    if others := [key for key in sorted(keys) if _OTHERS.search(key)]:
+        raise InvalidStore(
+            f"{store.url}/{others[0]} is no TFRecord: write the dataset with file_format='tfrecord'"
+        )
+    features = features_in(store.get(FEATURES).data, f"{store.url}/{FEATURES}")
+    chosen = [one for one in features if not _is_left_out(one, options)]
+    for feature in chosen:
+        if not feature.kind:
+            raise InvalidSample(
+                f"{store.url}/{FEATURES}: {feature.path} is encoded, a list in a list, of unknown size, or of an "
+                f"unknown kind: leave it out (--without {feature.path})"
+            )
+    files = [info for info in infos if _RECORDS.search(info.key)]
+    return Readable(
+        files, lambda info: [ImportRun(info, nbytes=info.nbytes)], partial(_samples, store, chosen)
+    )
+
+
+def _is_left_out(feature: RldsFeature, options: Options) -> bool:
+    return feature.path in options.without or _name(feature) in options.without
+
+
+def _name(feature: RldsFeature) -> str:
+    """Return a feature's field name: without the list's name for steps, and with dots."""
+    path = feature.path.partition("/")[2] if feature.in_steps else feature.path
+    return (path or feature.path).replace("/", ".")
+
+
+def _samples(store: Store, chosen: list[RldsFeature], run: ImportRun) -> Iterator[ReadSample]:
+    """Yield the episodes of a file."""
+    match = _RECORDS.search(run.info.key)
+    source = {"split": match[1]} if match else {}
+    for row, where, values in examples(store, run.info):
+        fields, metadata = _episode(values, chosen, where)
+        yield ReadSample(row_key(run.info.key, row), fields, metadata, source)
+
+
+def _episode(
+    values: dict[str, ExampleFeature], chosen: list[RldsFeature], where: str
+) -> tuple[dict[str, bytes], dict[str, Any]]:
+    """Return fields and metadata of an episode."""
+    fields, metadata, steps = dict[str, bytes](), dict[str, Any](), dict[str, int]()
+    for feature in chosen:
+        raw = values.get(feature.path)
+        what = f"{where}: {feature.path}"
+        if raw is None or not len(raw.values):
+            steps |= {feature.path: 0} if feature.in_steps else {}
+            continue
+        if feature.in_steps:
+            own, steps[feature.path] = _steps(feature, raw, what)
+        else:
+            own = _own(feature, raw, metadata, what)
+        if twice := sorted(set(own) & set(fields)):
+            raise InvalidSample(
+                f"{what}: {twice[0]} is the field of another feature: leave one out (--without)"
+            )
+        fields |= own
+    if len(set(steps.values())) > 1:
+        most = max(steps.values())
+        path = next(path for path, n in steps.items() if n != most)
+        raise Corrupt(f"{where}: {path} has values of {steps[path]} steps, others of {most}")
+    metadata["n_steps"] = max(steps.values(), default=0)
+    if not fields:
+        raise InvalidSample(f"{where}: no step has a value: an episode without fields is no sample")
+    return fields, metadata
+
+
+def _steps(feature: RldsFeature, raw: ExampleFeature, what: str) -> tuple[dict[str, bytes], int]:
+    """Return the fields of a feature of steps, and the number of steps."""
+    name = _name(feature)
+    if feature.kind == "numbers":
+        array = _numbers(feature, raw, what)
+        return {f"{name}.npy": npy_of(array)}, len(array)
+    listed = _bytes(raw, what)
+    if feature.kind == "text":
+        texts = [_text(one, what) for one in listed]
+        return {f"{name}.json": json_of(texts)}, len(texts)
+    if feature.kind == "depth":
+        return {f"{name}.npy": npy_of(depth_images(listed, what))}, len(listed)
+    codecs = list(dict.fromkeys(_codec(one, what) for one in listed))
+    if len(codecs) > 1:
+        raise InvalidSample(f"{what}: its images are of several kinds or sizes: {', '.join(codecs[:3])}")
+    film = mp4_of_frames(codecs[0], listed, np.arange(len(listed)) * STEP_NS, what)
+    return {f"{name}.mp4": film, f"{name}.mp4{SUFFIX}": index_packets(film)}, len(listed)
+
+
+def _codec(image: bytes, what: str) -> str:
+    """Return codec and size of an encoded image."""
+    try:
+        return encoded_frame({"data": np.frombuffer(image, np.uint8), "format": "unknown"})[0]
+    except InvalidSample as error:
+        raise InvalidSample(f"{what}: {error}") from error
+    except (ValueError, struct.error) as error:
+        raise Corrupt(f"{what}: an image is damaged: {error}") from error
+
+
+def _own(feature: RldsFeature, raw: ExampleFeature, metadata: dict[str, Any], what: str) -> dict[str, bytes]:
+    """Return the field of an episode's feature; single numbers and short texts become metadata instead."""
+    name = _name(feature)
+    if feature.kind == "numbers":
+        array = _numbers(feature, raw, what)
+        if feature.shape:
+            return {f"{name}.npy": npy_of(array[0])}
+        metadata[metadata_name(name)] = array[0].item()
+        return {}
+    (data, *more) = _bytes(raw, what)
+    if more:
+        raise Corrupt(f"{what} has {len(more) + 1} values, and is one of the episode")
+    if feature.kind == "image":
+        return {f"{name}.{word_of(data) or 'bin'}": data}
+    text = _text(data, what)
+    if len(data) > MOST_TEXT_BYTES:
+        return {f"{name}.txt": data}
+    metadata[metadata_name(name)] = text
+    return {}
+
+
+def _numbers(feature: RldsFeature, raw: ExampleFeature, what: str) -> Any:
+    if raw.kind == "bytes" or len(raw.values) % max(1, feature.size) or not feature.size:
+        raise Corrupt(f"{what} has {len(raw.values)} {raw.kind} values, and a shape of {list(feature.shape)}")
+    numbers: Any = raw.values
+    converted = numbers.astype(feature.dtype)
+    if feature.dtype.kind in "iu" and (converted.astype(numbers.dtype) != numbers).any():
+        raise Corrupt(f"{what} has numbers that are no {feature.dtype}")
+    return converted.reshape(-1, *feature.shape)
+
+
+def _bytes(raw: ExampleFeature, what: str) -> list[bytes]:
+    if not isinstance(raw.values, list):
+        raise Corrupt(f"{what} has {raw.kind} values, and is of bytes")
+    return raw.values
+
+
+def _text(data: bytes, what: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise Corrupt(f"{what} is no UTF-8: {error}") from error

@@ -1,0 +1,232 @@
+"""Import robomimic: HDF5 files of demonstrations; each demonstration is a sample with its arrays as fields.
+
+data/<demo>/actions, obs/<name> ...   arrays [steps, ...]: the fields actions.npy, obs.<name>.npy.
+attributes of data/<demo> and data    the field episode.json.
+mask/<name>                           names of demonstrations: the column `masks`, and the split.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+
+from loader.errors import Changed, Corrupt, InvalidSample, MissingDependency, NotSupported, StoreError
+from loader.limits import MAX_MASK_BYTES, beyond
+from loader.modalities.error_origin import is_of_the_machine
+from loader.storage import ObjectInfo, Store
+
+from ..importing.importer import ImportRun, Options, Readable, ReadSample
+from ..reading.object_file import ObjectFile
+
+OPTIONS = frozenset[str]()
+RUN_BYTES = 64 * 2**20
+"""Bytes of demonstrations read per opening of a file, roughly."""
+MAX_DEMO_BYTES = 2**32 - 2 * RUN_BYTES
+"""Limit on a demonstration: a few bytes of HDF5 can declare any shape, and a worker's answer has 4 GiB."""
+MAX_DEPTH = 8
+"""Limit on nested groups below a demonstration."""
+_SPLITS = {"train": "train", "valid": "validation", "test": "test"}
+_ENDINGS = (".hdf5", ".h5")
+
+
+def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+    """Return the HDF5 files. Raises: MissingDependency without h5py."""
+    _h5py()
+    files = [info for info in infos if info.key.lower().endswith(_ENDINGS)]
+    return Readable(files, partial(_runs, store, options), partial(_samples, store, options))
+
+
+def _runs(store: Store, options: Options, info: ObjectInfo) -> Iterator[ImportRun]:
+    with _opened(store, info) as (file, where):
+        data = _group(file, "data", where)
+        first, stop, nbytes = 0, 0, 0
+        for stop, name in enumerate(_demos(data), 1):
+            demo = _group(data, name, where)
+            size = sum(one.nbytes for _, one in _arrays(demo, options, f"{where}, {name}"))
+            if size > MAX_DEMO_BYTES:
+                raise InvalidSample(
+                    f"{where}, {name} has {size:,} bytes, more than {MAX_DEMO_BYTES:,}; cut the demonstration, or "
+                    "leave arrays out (--without FIELD)"
+                )
+            nbytes += size
+            if nbytes >= RUN_BYTES:
+                yield ImportRun(info, first, stop, nbytes)
+                first, nbytes = stop, 0
+        if first < stop:
+            yield ImportRun(info, first, stop, nbytes)
+
+
+def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSample]:
+    """Yield the samples of a run."""
+    with _opened(store, run.info) as (file, where):
+        data = _group(file, "data", where)
+        masks = _masks(file, where)
+        shared = _attributes(data)
+        for name in _demos(data)[run.first : run.stop]:
+            demo = _group(data, name, where)
+            at = f"{where}, {name}"
+            fields, steps = dict[str, bytes](), set[int]()
+            for field, array in _arrays(demo, options, at):
+                fields[field] = _npy(array)
+                steps.add(array.shape[0] if array.shape else -1)
+            attributes = _attributes(demo)
+            declared = attributes.get("num_samples")
+            if len(steps) > 1 or (isinstance(declared, int) and steps - {declared}):
+                raise InvalidSample(
+                    f"{at} has arrays of {sorted(steps)} steps, and num_samples = {declared}: all are of the same "
+                    "steps; repair the demonstration, or leave arrays out (--without FIELD)"
+                )
+            if "episode.json" not in options.without:
+                attributes_of = {"demo": attributes, "data": shared}
+                fields["episode.json"] = json.dumps(
+                    attributes_of, sort_keys=True, separators=(",", ":")
+                ).encode()
+            named = sorted(mask for mask, members in masks.items() if name in members)
+            metadata = {"episode_id": name, "n_steps": max(steps, default=0), "masks": named or None}
+            splits = [_SPLITS[mask] for mask in named if mask in _SPLITS]
+            yield ReadSample(
+                f"{run.info.key.rpartition('.')[0]}/{name}",
+                fields,
+                {column: value for column, value in metadata.items() if column not in options.without},
+                {"split": splits[0]} if len(splits) == 1 else {},
+            )
+
+
+def _h5py() -> Any:
+    try:
+        import h5py
+    except ImportError as error:
+        raise MissingDependency(
+            "robomimic files are read by h5py: pip install 'penstock-data[robomimic]'"
+        ) from error
+    return h5py
+
+
+@contextmanager
+def _opened(store: Store, info: ObjectInfo) -> Iterator[tuple[Any, str]]:
+    """Open an HDF5 file; errors of the library become Corrupt."""
+    with ObjectFile(store, info, scattered=True) as stream:
+        where = stream.path
+        try:
+            with _h5py().File(stream, "r") as file:
+                yield file, where
+        except (Changed, StoreError, InvalidSample, Corrupt):
+            raise
+        except TypeError as error:
+            if "NumPy equivalent" not in str(error):
+                raise
+            raise NotSupported(f"{where} has values that NumPy does not have: {error}") from error
+        except (OSError, KeyError, RuntimeError, ValueError) as error:
+            if is_of_the_machine(error):
+                raise
+            raise Corrupt(
+                f"{where} is no valid HDF5 file: {error}; repair it, or move it elsewhere"
+            ) from error
+
+
+def _member(group: Any, name: str, where: str) -> Any:
+    """Return a member that is in this file."""
+    if not isinstance(group.get(name, getlink=True), _h5py().HardLink):
+        raise InvalidSample(
+            f"{where}: {name!r} is a link, which may lead out of the file; write its data instead"
+        )
+    return group[name]
+
+
+def _group(group: Any, name: str, where: str) -> Any:
+    member = _member(group, name, where) if name in group else None
+    if not isinstance(member, _h5py().Group):
+        raise InvalidSample(f"{where} has no group {name!r}, in which robomimic keeps demonstrations")
+    return member
+
+
+def _demos(data: Any) -> list[str]:
+    """Return the names of the demonstrations, in the order of their numbers."""
+
+    def number(name: str) -> tuple[int, str]:
+        match = re.search(r"(\d{1,18})$", name)
+        return int(match[1]) if match else -1, name
+
+    return sorted(data, key=number)
+
+
+def _arrays(
+    group: Any, options: Options, where: str, front: str = "", depth: int = 0
+) -> Iterator[tuple[str, Any]]:
+    """Yield field and array of each dataset below a group, by name."""
+    h5py = _h5py()
+    if depth > MAX_DEPTH:
+        raise InvalidSample(f"{where} has groups within groups, more than {MAX_DEPTH}")
+    for name in sorted(group):
+        member = _member(group, name, where)
+        if isinstance(member, h5py.Group):
+            yield from _arrays(member, options, where, f"{front}{name}.", depth + 1)
+            continue
+        field = f"{front}{name}.npy"
+        if field in options.without:
+            continue
+        if not isinstance(member, h5py.Dataset) or member.dtype.kind not in "biuf":
+            raise InvalidSample(
+                f"{where}: {member.name} is no array of numbers; leave it out (--without {field})"
+            )
+        _check_inside(member, where)
+        yield field, member
+
+
+def _check_inside(array: Any, where: str) -> None:
+    """Raise InvalidSample for a dataset with its bytes in another file, which may exist on the importing machine."""
+    if array.is_virtual or array.external:
+        raise InvalidSample(f"{where}: {array.name} has its bytes in another file; write them into this one")
+
+
+def _npy(array: Any) -> bytes:
+    values = array[()]
+    plain = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
+    file = BytesIO()
+    np.save(file, plain.reshape(array.shape), allow_pickle=False)
+    return file.getvalue()
+
+
+def _masks(file: Any, where: str) -> dict[str, frozenset[str]]:
+    """Return the filters and the names of their demonstrations."""
+    if "mask" not in file:
+        return {}
+    masks = _group(file, "mask", where)
+    return {name: _members(_member(masks, name, where), where) for name in masks}
+
+
+def _members(mask: Any, where: str) -> frozenset[str]:
+    """Return the demonstrations of a filter."""
+    if not isinstance(mask, _h5py().Dataset) or mask.dtype.kind not in "SO":
+        raise InvalidSample(f"{where}: {mask.name} is no list of names of demonstrations")
+    _check_inside(mask, where)
+    if mask.nbytes > MAX_MASK_BYTES:
+        raise InvalidSample(f"{where}: {beyond(mask.name, mask.nbytes, 'bytes', MAX_MASK_BYTES)}")
+    return frozenset(_text(one) for one in mask[()].ravel().tolist())
+
+
+def _attributes(group: Any) -> Mapping[str, Any]:
+    return {name: _plain(value) for name, value in sorted(group.attrs.items())}
+
+
+def _plain(value: Any) -> Any:
+    """Return an attribute as a JSON value."""
+    if isinstance(value, bytes):
+        return _text(value)
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    return value if isinstance(value, str | int | float | bool) or value is None else repr(value)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value

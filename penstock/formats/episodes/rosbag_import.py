@@ -1,0 +1,178 @@
+"""Import ROS bags: each ROS 1 file, and each ROS 2 folder with `metadata.yaml`, is a sample."""
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+from loader.errors import Corrupt, InvalidSample, MissingDependency
+from loader.storage import ObjectInfo, Store
+from loader.storage.disk.scratch import held_folder, on_scratch
+
+from ..importing.importer import ImportRun, Options, Readable, ReadSample, files_of, joined
+from ..reading.object_file import ObjectFile
+from .bag_messages import ros1_messages, ros2_database_messages
+from .episode import EpisodeBuilder
+from .log_message import LogMessage, damage_named
+from .mcap_messages import mcap_messages
+
+OPTIONS = frozenset[str]()
+_ENDING, _METADATA = ".bag", "metadata.yaml"
+_MOST_METADATA_BYTES = 2**22
+_AT_ONCE = 16
+"""Metadata files that are read at the same time."""
+_MOST_NAMES = 2**18
+_NAMES: dict[tuple[str, str, str], tuple[str, ...]] = {}
+"""Place, key and change token of metadata -> names of the bag's files; each tick of a source asks again."""
+
+
+def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+    """Return ROS 1 bags, and the metadata of ROS 2 bags, each with the files that it names.
+
+    A bag that lacks a file, or has invalid metadata, is its metadata only. Costs and raises as `names_in`.
+    """
+    return _bags_in(store, infos, options, whole=True)
+
+
+def find_complete_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+    """Return as `find_objects`, without the bags that lack a file. Raises: MissingDependency; StoreError."""
+    return _bags_in(store, infos, options, whole=False)
+
+
+def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> dict[str, list[str]]:
+    """Return metadata of a ROS 2 bag -> itself and the files that it names; only itself if it is invalid.
+
+    Costs a read of each metadata that this process has not read yet. Raises: MissingDependency without rosbags;
+    StoreError.
+    """
+    if find_spec("rosbags") is None:
+        raise MissingDependency("bags are read by rosbags: pip install 'penstock-data[rosbag]'")
+    described = [info for info in infos if _is_metadata(info)]
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="penstock-bags") as pool:
+        named = list(pool.map(partial(_known_names, store), described))
+    return {
+        info.key: [info.key, *(info.key.removesuffix(_METADATA) + name for name in names)]
+        for info, names in zip(described, named, strict=True)
+    }
+
+
+def _bags_in(store: Store, infos: list[ObjectInfo], options: Options, *, whole: bool) -> Readable:
+    """Return the bags. whole: True includes bags that lack a file, which their reader refuses."""
+    there = {one.key: one for one in infos}
+    files, waiting = files_of(names_in(store, infos, options), there)
+    bags, left_out = _Bags(store, there, options), {} if whole else waiting
+    seen = [
+        joined(files.get(one.key, [one]))
+        for one in infos
+        if (one.key.lower().endswith(_ENDING) or _is_metadata(one)) and one.key not in left_out
+    ]
+    return Readable(seen, bags.runs, bags.samples)
+
+
+def _known_names(store: Store, info: ObjectInfo) -> tuple[str, ...]:
+    """Return the names of a bag's files; () for invalid metadata."""
+    known = (store.url, info.key, info.etag)
+    if known not in _NAMES:
+        try:
+            names = tuple(names_of(store, info))
+        except (Corrupt, InvalidSample):
+            names = ()
+        if len(_NAMES) >= _MOST_NAMES:
+            _NAMES.clear()
+        _NAMES[known] = names
+    return _NAMES[known]
+
+
+def names_of(store: Store, info: ObjectInfo) -> list[str]:
+    """Return the names of a ROS 2 bag's files. Raises: Corrupt; InvalidSample; Changed; StoreError."""
+    if info.nbytes > _MOST_METADATA_BYTES:
+        raise Corrupt(f"{info.key} has {info.nbytes:,} bytes; no {_METADATA} has so many")
+    with ObjectFile(store, info) as file:
+        where, data = file.path, file.read()
+    with damage_named(where):
+        from ruamel.yaml import YAML
+
+        if b"*" in data and any(
+            type(one).__name__ == "AliasEvent" for one in YAML(typ="safe", pure=True).parse(data)
+        ):
+            raise Corrupt(
+                f"{where} has aliases of YAML, which rosbag2 never writes: they may stand for any size"
+            )
+        body: Any = YAML(typ="safe", pure=True).load(data)["rosbag2_bagfile_information"]
+        packed = str(body.get("compression_mode") or "none").lower()
+        names = [str(name).rpartition("/")[2] for name in body["relative_file_paths"]]
+    if packed != "none":
+        raise InvalidSample(
+            f"{where}: the bag is packed (compression_mode {packed}), which is not read; unpack it with "
+            "ros2 bag convert"
+        )
+    if not names or not all(names):
+        raise Corrupt(f"{where} names no files")
+    return names
+
+
+def _is_metadata(info: ObjectInfo) -> bool:
+    return info.key.rpartition("/")[2] == _METADATA
+
+
+class _Bags:
+    """The bags of a place; thread-safe."""
+
+    def __init__(self, store: Store, infos: Mapping[str, ObjectInfo], options: Options) -> None:
+        self._store, self._infos, self._options = store, infos, options
+
+    def runs(self, info: ObjectInfo) -> list[ImportRun]:
+        """Return the one run of a bag."""
+        own = self._infos[info.key]
+        parts = self._parts(own) if _is_metadata(own) else [own]
+        return [ImportRun(info, 0, 1, sum(one.nbytes for one in parts))]
+
+    def samples(self, run: ImportRun) -> Iterator[ReadSample]:
+        """Yield the one sample of a bag."""
+        info = self._infos[run.info.key]
+        with ObjectFile(self._store, info) as file:
+            episode = EpisodeBuilder(file.path, self._options.without)
+            if not _is_metadata(info):
+                for message in ros1_messages(file, file.path):
+                    episode.add(message)
+        if not _is_metadata(info):
+            yield episode.sample(info.key.rpartition(".")[0])
+            return
+        for part in self._parts(info):
+            for message in self._messages(part):
+                episode.add(message)
+        yield episode.sample(info.key.rpartition("/")[0] or "bag")
+
+    def _parts(self, info: ObjectInfo) -> list[ObjectInfo]:
+        """Return a ROS 2 bag's files, in order."""
+        names = names_of(self._store, info)
+        folder = info.key.removesuffix(_METADATA)
+        lacking = [name for name in names if folder + name not in self._infos]
+        if lacking:
+            raise Corrupt(f"{self._store.url}/{info.key} names files that are not beside it: {lacking}")
+        return [self._infos[folder + name] for name in names]
+
+    def _messages(self, part: ObjectInfo) -> Iterator[LogMessage]:
+        with ObjectFile(self._store, part) as file:
+            if part.key.endswith(".mcap"):
+                yield from mcap_messages(file, file.path)
+                return
+            if not part.key.endswith(".db3"):
+                raise InvalidSample(
+                    f"{file.path} is a file of a bag that is not read; read are .db3 and .mcap"
+                )
+            with held_folder("rosbag") as folder:
+                path = folder / "bag.db3"
+                with (
+                    on_scratch(
+                        None,
+                        f"when {file.path} was copied",
+                        room_for="a bag's database",
+                        again="run the same command again",
+                    ),
+                    path.open("wb") as out,
+                ):
+                    shutil.copyfileobj(file, out, 2**22)
+                yield from ros2_database_messages(path, file.path)

@@ -1,0 +1,57 @@
+"""Export files: an object `<key>.<field>` per field, and one table `metadata.parquet`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from loader.errors import InvalidKey
+
+from .exporting.export_journal import FOLDER
+from .exporting.exporter import Loss
+from .exporting.outbox import Outbox
+from .exporting.selection import ExportSelection, WorkUnit
+from .files_registered import TABLE
+
+AT_ONCE = 1000
+"""Samples per unit."""
+
+
+def losses(selection: ExportSelection) -> list[Loss]:
+    """Return nothing: names, bytes and columns stay."""
+    return []
+
+
+def units(selection: ExportSelection) -> list[WorkUnit]:
+    """Return runs of a thousand samples."""
+    return selection.by_part(AT_ONCE)
+
+
+def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
+    """Put an object per field."""
+    for sample in selection.samples(unit):
+        for name, data in sample.fields.items():
+            outbox.put(_key(sample.key, name), data)
+    return {}
+
+
+def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
+    """Put the table with `key` and every column of metadata and provenance; nothing without columns."""
+    if selection.frame is None:
+        return
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    keys = selection.version.samples().select("key").collect()
+    chosen = keys.hstack(selection.frame).filter(selection.members)
+    sink = pa.BufferOutputStream()
+    pq.write_table(chosen.to_arrow(), sink, compression="zstd")
+    outbox.put(TABLE, sink.getvalue().to_pybytes())
+
+
+def _key(key: str, field: str) -> str:
+    name = f"{key}.{field}"
+    if name == TABLE or name.startswith(FOLDER):
+        raise InvalidKey(
+            f"sample {key!r} with field {field!r} would be written as {name}, which is the export's own; leave it out "
+            "with --where"
+        )
+    return name

@@ -1,0 +1,264 @@
+"""Survey the episodes of a version for a LeRobot export: their order, rows, tasks and rate; and the losses."""
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from loader.dataset.reading.read_fields import read_fields
+from loader.dataset.tables.columns import SOURCE_COLUMNS
+from loader.errors import InvalidSample
+from loader.json_text import parse_json
+from loader.modalities.video.packet_table import SUFFIX
+
+from ..exporting.exporter import Loss
+from ..exporting.selection import ExportSelection
+from .rows import clock
+
+EPISODE = "episode.json"
+CLOCK = ".ns.npy"
+_STORED = frozenset({"robot", "task", "n_frames", "duration_ns", "episode_index", "split"})
+"""Columns that the format stores elsewhere."""
+_AT_ONCE = 256
+
+
+class PlannedEpisode(NamedTuple):
+    """An episode to export."""
+
+    number: int
+    """Number in the dataset, from 0 on."""
+    ordinal: int
+    """Live ordinal of the sample."""
+    key: str
+    """The sample's key."""
+    first: int
+    """Number of its first row in the dataset."""
+    length: int
+    """Number of its rows."""
+    tasks: list[dict[str, Any]]
+    """Tasks: first row, end row, text."""
+    stats: dict[str, Any]
+    """Statistics of the version: feature -> name -> value."""
+    ns: Any
+    """Clock, int64 [length] nanoseconds."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Survey:
+    """All episodes, and the dataset that they become."""
+
+    streams: list[str]
+    """Features with numbers."""
+    cameras: dict[str, str]
+    """Feature with a video -> its field: an mp4 file, or a run."""
+    texts: list[str]
+    """Features with texts."""
+    fps: Fraction = Fraction(0)
+    """Rows per second."""
+    features: dict[str, Any] = field(default_factory=dict)
+    """Feature -> its description in the version."""
+    episodes: list[PlannedEpisode] = field(default_factory=list)
+    """Episodes in the order of their keys."""
+    tasks: list[str] = field(default_factory=list)
+    """Texts of the tasks, by number."""
+    losses: list[Loss] = field(default_factory=list)
+    """Losses of the format."""
+
+
+def survey_of(selection: ExportSelection) -> Survey:
+    """Return the survey of a selection: reads all clocks, and every `episode.json`.
+
+    Raises: InvalidSample for an episode without rows, or with a clock that does not ascend; Corrupt;
+    StoreError.
+    """
+    survey, order = _fields(selection), _in_order(selection)
+    clocks = [f"{name}{CLOCK}" for name in survey.streams]
+    if not clocks:
+        raise InvalidSample(
+            f"{selection.version.name} has no field <stream>.npy with its clock <stream>{CLOCK}: LeRobot needs rows"
+        )
+    main = "action" if "action" in survey.streams else survey.streams[0]
+    others, irregular, differs = set[str](), list[str](), False
+    for (ordinal, key), fields in zip(order, _read(selection, order, clocks), strict=True):
+        ns = _clock(fields[f"{main}{CLOCK}"], key)
+        others |= {name for name in survey.streams if fields[f"{name}{CLOCK}"] != fields[f"{main}{CLOCK}"]}
+        facts = _facts_of(fields.get(EPISODE), key)
+        if not survey.episodes:
+            survey.fps, survey.features = _rate(facts, ns), facts["features"]
+        differs |= facts["features"] != survey.features
+        if not np.array_equal(ns, clock(len(ns), survey.fps)):
+            irregular.append(key)
+        row = selection.rows(np.array([ordinal]))[0]
+        tasks = facts["tasks"] or [{"start": 0, "stop": len(ns), "task": str(row.get("task", ""))}]
+        if [task["start"] for task in tasks] + [len(ns)] != [0] + [task["stop"] for task in tasks]:
+            raise InvalidSample(
+                f"sample {key!r}: the tasks of {EPISODE} are not of its {len(ns)} rows in turn"
+            )
+        first = survey.episodes[-1].first + survey.episodes[-1].length if survey.episodes else 0
+        survey.episodes.append(
+            PlannedEpisode(len(survey.episodes), ordinal, key, first, len(ns), tasks, facts["stats"], ns)
+        )
+        survey.tasks += [
+            text for text in dict.fromkeys(one["task"] for one in tasks) if text not in survey.tasks
+        ]
+    survey.streams = [name for name in survey.streams if name not in others]
+    survey.losses += [
+        Loss(f"field '{name}.npy'", f"its clock differs from the clock of {main}.npy: a dataset has one rate")
+        for name in sorted(others)
+    ]
+    if irregular:
+        why = f"of {len(irregular)} episodes, the first is {irregular[0]}, it is no multiple of 1/{survey.fps} s"
+        survey.losses.append(Loss("clock", f"{why}: it becomes float32 seconds, which lerobot may refuse"))
+    if differs:
+        survey.losses.append(
+            Loss(f"field {EPISODE!r}", "features differ between episodes: the first episode's count")
+        )
+    survey.losses += _of_columns(selection, survey)
+    return survey
+
+
+def _fields(selection: ExportSelection) -> Survey:
+    """Return the features of the fields, and the fields that become none."""
+    names, partial = set(selection.fields), selection.partial
+    streams = {
+        n.removesuffix(CLOCK) for n in names if n.endswith(CLOCK) and n.removesuffix(CLOCK) + ".npy" in names
+    }
+    videos = {name.rpartition(".")[0]: name for name in sorted(names) if name.endswith((".mp4", ".run"))}
+    texts = {name.removesuffix(".json") for name in names if name.endswith(".json") and name != EPISODE}
+    used = {EPISODE, *(f"{n}{end}" for n in streams for end in (".npy", CLOCK))}
+    used |= {f"{name}{end}" for name in videos.values() for end in ("", SUFFIX)} | {
+        f"{n}.json" for n in texts
+    }
+    losses = [
+        Loss(f"field {n!r}", "it is neither a stream with a clock nor a video") for n in sorted(names - used)
+    ]
+    losses += [Loss(f"field {n!r}", "not all episodes have it") for n in sorted(partial) if n in used]
+    lacking = {one.removesuffix(end) for one in partial for end in (CLOCK, ".npy", ".mp4", ".run", ".json")}
+    runs = [
+        name
+        for name in videos.values()
+        if name.endswith(".run") and name + SUFFIX not in names - set(partial)
+    ]
+    losses += [Loss(f"field {name!r}", f"not all episodes have {name}{SUFFIX}") for name in runs]
+    lacking |= {name.removesuffix(".run") for name in runs}
+    of = [sorted(name for name in {*one} - lacking if "/" not in name) for one in (streams, videos, texts)]
+    cameras = {name: videos[name] for name in of[1]}
+    return Survey(streams=of[0], cameras=cameras, texts=of[2], losses=losses)
+
+
+def _of_columns(selection: ExportSelection, survey: Survey) -> list[Loss]:
+    """Return losses of keys and columns."""
+    losses = []
+    wrong = next((i for i, one in enumerate(survey.episodes) if one.key != f"episode_{i:06d}"), None)
+    if wrong is not None:
+        losses.append(
+            Loss(
+                "keys",
+                f"episodes are numbered from 0 on: {survey.episodes[wrong].key} becomes episode {wrong}",
+            )
+        )
+    rows = selection.rows(np.array([one.ordinal for one in survey.episodes]))
+    if len({row.get("robot") for row in rows}) > 1:
+        losses.append(Loss("column 'robot'", "a dataset has one kind of robot: the first episode's counts"))
+    splits = [row.get("split") for row in rows]
+    if len(runs_of(splits)) > len(set(splits)):
+        losses.append(Loss("column 'split'", "a split is one run of episodes: it is left out"))
+    return losses
+
+
+def runs_of(values: list[Any]) -> list[tuple[Any, int, int]]:
+    """Return runs of equal values as (value, first, end)."""
+    out: list[tuple[Any, int, int]] = []
+    for number, value in enumerate(values):
+        if out and out[-1][0] == value:
+            out[-1] = (value, out[-1][1], number + 1)
+        else:
+            out.append((value, number, number + 1))
+    return out
+
+
+def extra_columns(selection: ExportSelection) -> list[str]:
+    """Return the columns that the format lacks, which are written too."""
+    return [
+        name
+        for name in selection.columns
+        if name not in _STORED and (name in SOURCE_COLUMNS or "/" not in name)
+    ]
+
+
+def _in_order(selection: ExportSelection) -> list[tuple[int, str]]:
+    """Return (live ordinal, key) of the episodes in the order of their keys."""
+    ordinals = np.flatnonzero(selection.members)
+    return sorted(
+        zip(ordinals.tolist(), selection.version.keys(ordinals), strict=True), key=lambda pair: pair[1]
+    )
+
+
+def _read(
+    selection: ExportSelection, order: list[tuple[int, str]], clocks: list[str]
+) -> Iterator[dict[str, bytes]]:
+    names = clocks + [EPISODE] * (EPISODE in selection.fields and EPISODE not in selection.partial)
+    for start in range(0, len(order), _AT_ONCE):
+        ordinals = np.array([ordinal for ordinal, _ in order[start : start + _AT_ONCE]])
+        yield from read_fields(selection.version.shard_store, selection.version.address(ordinals, names))
+
+
+def _clock(data: bytes, key: str) -> Any:
+    ns = array_of(data, f"sample {key!r}: clock")
+    if ns.dtype != np.int64 or ns.ndim != 1 or not len(ns) or (np.diff(ns) <= 0).any() or ns[0] < 0:
+        raise InvalidSample(
+            f"sample {key!r}: its clock is {ns.dtype} {list(ns.shape)}; int64 nanoseconds that ascend are needed"
+        )
+    return ns
+
+
+def array_of(data: bytes, what: str) -> Any:
+    """Return the array of an .npy file. Raises: InvalidSample."""
+    try:
+        return np.load(io.BytesIO(data), allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise InvalidSample(f"{what}: {error}") from error
+
+
+def _facts_of(data: bytes | None, key: str) -> dict[str, Any]:
+    try:
+        document = parse_json(data or b"{}", lenient=True)
+    except ValueError as error:
+        raise InvalidSample(f"sample {key!r}: {EPISODE}: {error}") from None
+    facts: dict[str, Any] = {"features": {}, "tasks": [], "stats": {}} | (
+        document if isinstance(document, dict) else {}
+    )
+    features, stats, tasks = facts["features"], facts["stats"], facts["tasks"]
+    named = isinstance(features, dict) and isinstance(stats, dict)
+    whole = named and all(isinstance(one, dict) for one in (*features.values(), *stats.values()))
+    if not whole or not isinstance(tasks, list) or not all(map(_is_task, tasks)):
+        raise InvalidSample(
+            f"sample {key!r}: {EPISODE}: features and stats are objects of objects, "
+            'tasks a list of {"start": row, "stop": row behind the last, "task": text}'
+        )
+    return facts
+
+
+def _is_task(value: Any) -> bool:
+    types = {"start": int, "stop": int, "task": str}
+    return isinstance(value, dict) and all(type(value.get(name)) is kind for name, kind in types.items())
+
+
+def _rate(facts: dict[str, Any], ns: Any) -> Fraction:
+    """Return rows per second, from the version or the first episode's clock."""
+    try:
+        if (rate := Fraction(facts["fps"])) > 0:
+            return rate
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):
+        pass
+    if len(ns) < 2:
+        return Fraction(1)
+    exact = Fraction((len(ns) - 1) * 10**9, int(ns[-1] - ns[0]))
+    return (
+        Fraction(round(exact))
+        if abs(exact - round(exact)) < Fraction(1, 1000)
+        else exact.limit_denominator(1001)
+    )

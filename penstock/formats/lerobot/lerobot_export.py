@@ -1,0 +1,240 @@
+"""Export LeRobot v3.0: packets in shared videos, rows and metadata as Parquet, episodes in the order of their keys."""
+
+import io
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from loader.errors import Corrupt
+from loader.json_text import parse_json
+from loader.modalities.video.episode_packets import Mp4Writer, PacketSpan, opened, read_span
+from loader.modalities.video.packet_runs import opened_run
+from loader.modalities.video.packet_table import SUFFIX
+
+from ..exporting.exporter import Loss
+from ..exporting.outbox import Outbox
+from ..exporting.selection import ExportSample, ExportSelection, WorkUnit
+from .export_survey import PlannedEpisode, Survey, array_of, survey_of
+from .exported_metadata import Meta, put_metadata
+from .statistics import statistics
+
+FILE_BYTES = 100 * 2**20
+"""Bytes of the episodes that share a file of rows, unless one episode has more."""
+CHUNK_FILES = 1000
+"""Files per folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeUnit(WorkUnit):
+    """Episodes that share a file of rows."""
+
+    episodes: Sequence[PlannedEpisode]
+    """The unit's episodes."""
+    survey: Survey
+    """Survey of all episodes."""
+
+
+def losses(selection: ExportSelection) -> list[Loss]:
+    """Return streams at another rate, clocks that are no multiples of 1/fps, fields of other kinds, and keys."""
+    return survey_of(selection).losses
+
+
+def units(selection: ExportSelection) -> list[WorkUnit]:
+    """Return runs of episodes, of about 100 MiB, in the order of their keys."""
+    survey = survey_of(selection)
+    names = (
+        *(f"{one}.npy" for one in survey.streams),
+        *survey.cameras.values(),
+        *(f"{one}{SUFFIX}" for one in survey.cameras.values() if one.endswith(".run")),
+        *(f"{one}.json" for one in survey.texts),
+    )
+    out: list[WorkUnit] = []
+    episodes, held = list[PlannedEpisode](), 0
+    for episode in survey.episodes:
+        (address,) = selection.version.address(np.array([episode.ordinal]), names)
+        nbytes = sum(place.nbytes for place in address.fields.values())
+        if episodes and held + nbytes > FILE_BYTES:
+            out.append(_unit(len(out), names, episodes, survey))
+            episodes, held = [], 0
+        episodes.append(episode)
+        held += nbytes
+    return [*out, _unit(len(out), names, episodes, survey)]
+
+
+def _unit(number: int, names: tuple[str, ...], episodes: list[PlannedEpisode], survey: Survey) -> EpisodeUnit:
+    ordinals = np.array([one.ordinal for one in episodes])
+    return EpisodeUnit(
+        number=number, fields=tuple(sorted(names)), ordinals=ordinals, episodes=episodes, survey=survey
+    )
+
+
+def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
+    """Put a file of rows, and each camera's videos. Raises: InvalidSample; Corrupt; StoreError."""
+    assert isinstance(unit, EpisodeUnit)
+    survey, tables, written = unit.survey, list[Any](), list[dict[str, Any]]()
+    videos = {camera: _Videos(camera, field, unit.number, outbox) for camera, field in survey.cameras.items()}
+    features: dict[str, Any] = {}
+    try:
+        for episode, sample in zip(unit.episodes, selection.samples(unit), strict=True):
+            rows = _rows(episode, sample, survey)
+            own = {name: _feature(values) for name, values in rows.items()}
+            shown = {camera: one.add(sample, episode) for camera, one in videos.items()}
+            own |= {camera: one.feature for camera, one in videos.items()}
+            if features and own != features:
+                raise Corrupt(
+                    f"sample {sample.key!r}: {own}; samples before it: {features}: a dataset has one of each"
+                )
+            features = own
+            tables.append(_table(rows))
+            stats = {**statistics(rows), **{n: one for n, one in episode.stats.items() if n in features}}
+            written.append({"length": episode.length, "videos": shown, "stats": stats})
+        for camera_videos in videos.values():
+            camera_videos.finish()
+    finally:
+        for camera_videos in videos.values():
+            camera_videos.close()
+    _put_rows(
+        tables,
+        f"data/chunk-{unit.number // CHUNK_FILES:03d}/file-{unit.number % CHUNK_FILES:03d}.parquet",
+        outbox,
+    )
+    return {
+        "told": json.dumps({"episodes": written, "features": features}, sort_keys=True)
+    }  # JSON text keeps floats exact
+
+
+def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
+    """Put the metadata: episodes, tasks, statistics, and `info.json` last."""
+    survey = survey_of(selection)
+    meta = Meta(
+        selection=selection, survey=survey, units=[parse_json(one["told"], lenient=True) for one in facts]
+    )
+    put_metadata(meta, CHUNK_FILES, outbox)
+
+
+class _Videos:
+    """The videos of a camera in a unit: episodes are appended, a new file begins with each kind of packets."""
+
+    def __init__(self, camera: str, field: str, chunk: int, outbox: Outbox) -> None:
+        self._camera, self._field, self._chunk, self._outbox = camera, field, chunk, outbox
+        self._writer: Mp4Writer | None = None
+        self._kind: tuple[Any, ...] = ()
+        self._n = 0
+        self.feature: dict[str, Any] = {}
+
+    def add(self, sample: ExportSample, episode: PlannedEpisode) -> dict[str, Any]:
+        """Append an episode's packets, and return file and times."""
+        with self._packets(sample, episode) as (video, span):
+            if self._writer is None or span.kind != self._kind or not self._writer.takes(span):
+                self.finish()
+                self._writer, self._kind = Mp4Writer(video[1]), span.kind
+            width, height = video[1].codec_context.width, video[1].codec_context.height
+        self.feature = {"dtype": "video", "shape": [height, width, 3]}
+        begin = self._writer.end * span.time_base
+        self._writer.add(span)
+        times = {"from": _text(begin), "to": _text(self._writer.end * span.time_base)}
+        return {"chunk": self._chunk, "file": self._n, **times}
+
+    @contextmanager
+    def _packets(self, sample: ExportSample, episode: PlannedEpisode) -> Iterator[tuple[Any, PacketSpan]]:
+        """Yield an open file with a stream of the packets' kind, and the packets."""
+        what, data = f"sample {sample.key!r}, {self._field}", sample.fields[self._field]
+        if not self._field.endswith(".run"):
+            with opened(io.BytesIO(data), what) as video:
+                yield video, read_span(video, what, episode.length)
+            return
+        with opened_run(data, sample.fields[self._field + SUFFIX], what) as (video, span):
+            if len(span.pts) != episode.length:
+                raise Corrupt(f"{what}: {len(span.pts)} frames, and {episode.length} rows")
+            yield video, span
+
+    def finish(self) -> None:
+        if self._writer is not None:
+            self._outbox.put(
+                f"videos/{self._camera}/chunk-{self._chunk:03d}/file-{self._n:03d}.mp4", self._writer.finish()
+            )
+            self._writer.close()
+            self._writer, self._n = None, self._n + 1
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _text(time: Fraction) -> str:
+    return f"{time.numerator}/{time.denominator}"
+
+
+def _rows(episode: PlannedEpisode, sample: ExportSample, survey: Survey) -> dict[str, Any]:
+    """Return feature -> array [rows, ...] or list of texts, with bookkeeping."""
+    n, out = episode.length, dict[str, Any]()
+    for name in survey.streams:
+        values = array_of(sample.fields[f"{name}.npy"], f"sample {sample.key!r}: {name}.npy")
+        if not values.ndim or len(values) != n:
+            raise Corrupt(
+                f"sample {sample.key!r}: {name}.npy has the shape {list(values.shape)}, its clock {n} rows"
+            )
+        out[name] = values.reshape(n, 1) if values.ndim == 1 else values
+    for name in survey.texts:
+        texts = parse_json(sample.fields[f"{name}.json"])
+        if not isinstance(texts, list) or len(texts) != n or not all(isinstance(one, str) for one in texts):
+            raise Corrupt(f"sample {sample.key!r}: {name}.json is no list of {n} texts")
+        out[name] = texts
+    tasks = np.concatenate(
+        [np.full(one["stop"] - one["start"], survey.tasks.index(one["task"])) for one in episode.tasks]
+    )
+    fps = survey.fps
+    exact = np.arange(n, dtype=np.float64) * fps.denominator / fps.numerator
+    seconds = np.where(np.abs(exact - episode.ns / 1e9) < 1e-9, exact, episode.ns / 1e9)
+    return out | {
+        "timestamp": seconds.astype(np.float32)[:, None],
+        "frame_index": np.arange(n)[:, None],
+        "episode_index": np.full((n, 1), episode.number),
+        "index": (episode.first + np.arange(n))[:, None],
+        "task_index": tasks.astype(np.int64)[:, None],
+    }
+
+
+def _feature(values: Any) -> dict[str, Any]:
+    """Return LeRobot's description of a feature: its dtype and the shape of a row."""
+    if isinstance(values, list):
+        return {"dtype": "string", "shape": [1]}
+    return {"dtype": values.dtype.name, "shape": list(values.shape[1:])}
+
+
+def _table(rows: dict[str, Any]) -> Any:
+    """Return an episode's rows as an Arrow table, with the column types of the `datasets` library."""
+    import pyarrow as pa
+
+    return pa.table({name: _column(values) for name, values in rows.items()})
+
+
+def _column(values: Any) -> Any:
+    import pyarrow as pa
+
+    if isinstance(values, list):
+        return pa.array(values, pa.string())
+    column, shape = pa.array(values.reshape(-1)), values.shape[1:]
+    if shape == (1,):
+        return column
+    if len(shape) == 1:
+        return pa.FixedSizeListArray.from_arrays(column, shape[0])
+    for width in reversed(shape):
+        column = pa.ListArray.from_arrays(pa.array(range(0, len(column) + 1, width), pa.int32()), column)
+    return column
+
+
+def _put_rows(tables: list[Any], key: str, outbox: Outbox) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, tables[0].schema, compression="snappy") as writer:
+        for table in tables:
+            writer.write_table(table)
+    outbox.put(key, sink.getvalue().to_pybytes())

@@ -1,0 +1,287 @@
+"""Import LeRobot datasets v2.0, v2.1 and v3.0: each episode is a sample, with its videos' packets unchanged."""
+
+import hashlib
+import json
+import threading
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from loader.dataset.columnar.arrow_errors import arrow_errors
+from loader.errors import Corrupt, InvalidStore
+from loader.modalities.video.episode_packets import PacketSpan, mp4_of, opened, read_span
+from loader.modalities.video.packet_table import SUFFIX, index_packets
+from loader.storage import ObjectInfo, Store
+
+from ..episodes.columns import npy_of
+from ..importing.importer import ImportRun, KnownNames, Options, Readable, ReadSample, files_of, joined
+from ..reading.object_file import ObjectFile
+from ..reading.object_file import opened as opened_object
+from .dataset_layout import DatasetLayout, LeRobotEpisode, read_layout
+from .rows import Rows, check_times, read_rows
+from .statistics import statistics
+
+OPTIONS = frozenset({"episodes"})
+EPISODE = "episode.json"
+_NAMES = KnownNames[Mapping[str, Sequence[str]]]()
+_LEAST_TICK_S = 1e-6
+"""Tolerance of timestamps in seconds, if no video has a clock."""
+
+
+def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+    """Return the objects of rows, each with the videos of its episodes. Raises: InvalidStore; StoreError."""
+    return _readable(dataset_in(store, infos, options))
+
+
+def find_complete_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+    """Return as `find_objects`, without the objects that lack a file. Raises: InvalidStore; StoreError."""
+    return _readable(dataset_in(store, infos, options, whole=False))
+
+
+def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> Mapping[str, Sequence[str]]:
+    """Return object of rows -> itself and the videos of its episodes.
+
+    Costs a read of `meta` when it changed. Raises: InvalidStore; StoreError.
+    """
+    meta = [one for one in infos if one.key.startswith("meta/")]
+    return _NAMES.of(
+        (store.url, frozenset(options.without)),
+        meta,
+        lambda: _names(dataset_in(store, [*infos], options, whole=False)),
+    )
+
+
+def _names(dataset: "Dataset") -> dict[str, tuple[str, ...]]:
+    return {key: (key, *dataset.videos_of(key)) for key in dataset.of}
+
+
+def _readable(dataset: "Dataset") -> Readable:
+    files, _ = files_of(_names(dataset), dataset.infos)
+    return Readable(
+        [dataset.object_of(joined(files[key])) for key in dataset.infos if key in files],
+        dataset.runs,
+        dataset.samples,
+        facts={field_of(name, feature): dataset.facts_of(name) for name, feature in dataset.features.items()},
+        left_out=dataset.layout.left_out,
+    )
+
+
+def dataset_in(store: Store, infos: list[ObjectInfo], options: Options, *, whole: bool = True) -> "Dataset":
+    """Return the dataset at a place, without the features to leave out. Raises: InvalidStore; StoreError."""
+    layout = read_layout(store, infos, whole=whole, episodes=options.episodes)
+    features = {
+        name: feature for name, feature in layout.features.items() if not _left_out(name, feature, options)
+    }
+    for name, feature in features.items():
+        if feature["dtype"] == "image":
+            raise InvalidStore(
+                f"{store.url}: {name} is a feature of single images in the rows, which is not imported: leave it out "
+                f"with --without {name}"
+            )
+    return Dataset(store, {one.key: one for one in infos}, layout, features, options.episodes)
+
+
+def _texts_in(names: Any) -> Iterator[str]:
+    """Yield the names in a list, in nested lists, or grouped in a mapping."""
+    if isinstance(names, dict):
+        names = list(names.values())
+    for item in names if isinstance(names, list) else ():
+        if isinstance(item, str):
+            yield item
+        else:
+            yield from _texts_in(item)
+
+
+def _left_out(name: str, feature: Mapping[str, Any], options: Options) -> bool:
+    return bool({name, field_of(name, feature)} & options.without)
+
+
+def field_of(name: str, feature: Mapping[str, Any]) -> str:
+    """Return the field of a feature."""
+    return f"{name}.{ {'video': 'mp4', 'string': 'json'}.get(feature['dtype'], 'npy') }"
+
+
+def key_of(number: int) -> str:
+    """Return the key of an episode."""
+    return f"episode_{number:06d}"
+
+
+class OpenVideo(NamedTuple):
+    """An episode's packets, while their file is open."""
+
+    what: str
+    """Names of file and episode, for errors."""
+    file: ObjectFile
+    """The open file."""
+    video: tuple[Any, Any]
+    """The container, and its video stream."""
+    span: PacketSpan
+    """The packets."""
+
+
+class Dataset:
+    """The samples of a dataset; thread-safe."""
+
+    def __init__(
+        self,
+        store: Store,
+        infos: Mapping[str, ObjectInfo],
+        layout: DatasetLayout,
+        features: Mapping[str, Mapping[str, Any]],
+        chosen: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        self._store, self._chosen = store, chosen
+        self.infos, self.layout, self.features = infos, layout, features
+        self._lock = threading.Lock()
+        self._held: tuple[str, Any] | None = None  # rows of the last object read
+        self._sharing = Counter(
+            place.key for one in layout.episodes.values() for place in one.videos.values()
+        )
+        self.of: dict[str, list[LeRobotEpisode]] = {}
+        for episode in layout.episodes.values():
+            self.of.setdefault(episode.data, []).append(episode)
+
+    def object_of(self, info: ObjectInfo) -> ObjectInfo:
+        """Return an object of rows, with a token that depends on the chosen episodes."""
+        if not self._chosen:
+            return info
+        numbers = json.dumps([one.number for one in self.of[info.key]]).encode()
+        etag = hashlib.sha256(info.etag.encode() + numbers).hexdigest()
+        # Size and time are the change token of a file: the time moves by less than a second.
+        return replace(info, etag=etag, modified_us=(info.modified_us or 0) + zlib.crc32(numbers) % 10**6)
+
+    def facts_of(self, feature: str) -> dict[str, Any]:
+        """Return the rate of a feature, and the names of its dimensions if it has numbers."""
+        facts = self.features[feature]
+        names = list(_texts_in(facts.get("names"))) if facts["dtype"] not in ("video", "string") else []
+        return {"fps": str(self.layout.fps), **({"dims": names} if names else {})}
+
+    def videos_of(self, data: str) -> list[str]:
+        """Return the keys of the videos that the episodes of an object of rows use, sorted."""
+        return sorted(
+            {
+                place.key
+                for episode in self.of[data]
+                for camera, place in episode.videos.items()
+                if camera in self.features
+            }
+        )
+
+    def runs(self, info: ObjectInfo) -> Iterator[ImportRun]:
+        """Yield a run per episode."""
+        for episode in self.of[info.key]:
+            nbytes = self.infos[info.key].nbytes // len(self.of[info.key])
+            for place in episode.videos.values():
+                nbytes += self.infos[place.key].nbytes // self._sharing[place.key]
+            yield ImportRun(info, episode.number, episode.number + 1, nbytes)
+
+    def samples(self, run: ImportRun) -> Iterator[ReadSample]:
+        """Yield the one sample of a run. Raises: Corrupt; Changed; StoreError."""
+        episode = self.layout.episodes[run.first]
+        fields: dict[str, bytes] = {}
+        ticks = [_LEAST_TICK_S]
+        for camera, (what, _, video, span) in self.videos(episode):
+            fields[f"{camera}.mp4"] = data = mp4_of(video, span, what)
+            fields[f"{camera}.mp4{SUFFIX}"] = index_packets(data)
+            ticks.append(float(span.time_base))
+        rest = self.rows(episode, max(ticks))
+        yield rest._replace(fields={**fields, **rest.fields})
+
+    def rows(self, episode: LeRobotEpisode, tick_s: float = _LEAST_TICK_S) -> ReadSample:
+        """Return an episode without its videos. tick_s: tick of their clocks. Raises: Corrupt; Changed; StoreError."""
+        layout, info = self.layout, self.infos[episode.data]
+        what = f"{info.key}, episode {episode.number}"
+        streams = {name: feature for name, feature in self.features.items() if feature["dtype"] != "video"}
+        table = self._table(info, episode.number, what)
+        rows = read_rows(table, what, episode.length, layout.fps, streams, layout.tasks, tick_s)
+        fields = _stream_fields(rows)
+        fields[EPISODE] = self._facts(episode, rows)
+        metadata = {
+            **episode.columns,
+            "episode_index": episode.number,
+            "task": rows.tasks[0]["task"],
+            "n_frames": episode.length,
+            "duration_ns": episode.length * 10**9 * layout.fps.denominator // layout.fps.numerator,
+        }
+        if layout.robot is not None:
+            metadata["robot"] = layout.robot
+        source = {"split": episode.split} if episode.split else {}
+        return ReadSample(key_of(episode.number), fields, metadata, source)
+
+    def videos(self, episode: LeRobotEpisode) -> Iterator[tuple[str, OpenVideo]]:
+        """Yield each camera with an episode's packets. Raises: Corrupt; Changed; StoreError."""
+        for camera, (key, from_s, to_s) in episode.videos.items():
+            if camera not in self.features:
+                continue
+            what = f"{key}, episode {episode.number}"
+            with (
+                ObjectFile(self._store, self.infos[key], scattered=True) as file,
+                opened(file, what) as video,
+            ):
+                span = read_span(video, what, episode.length, from_s, to_s)
+                times = span.shown * float(span.time_base)
+                check_times(times, np.arange(episode.length), self.layout.fps, float(span.time_base), what)
+                yield camera, OpenVideo(what, file, video, span)
+
+    def _table(self, info: ObjectInfo, index: int, what: str) -> Any:
+        """Return an episode's rows of an object."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        with arrow_errors(what, damaged="cannot be read"):
+            with self._lock:
+                if self._held is None or self._held[0] != info.key:
+                    with opened_object(self._store, info) as file:
+                        self._held = (
+                            info.key,
+                            pq.read_table(pa.PythonFile(file, "r"), use_threads=False, pre_buffer=False),
+                        )
+                table = self._held[1]
+            if "episode_index" not in table.column_names:
+                raise Corrupt(f"{what}: {info.key} has no column 'episode_index'")
+            return table.filter(pc.equal(table["episode_index"], index))
+
+    def _facts(self, episode: LeRobotEpisode, rows: Rows) -> bytes:
+        """Return `episode.json`: facts of the episode that no other field has."""
+        given_stats = {
+            name: stats
+            for name, stats in (episode.stats or {}).items()
+            if name in self.features and isinstance(stats, dict)
+        }
+        stats = {**statistics(rows.streams), **given_stats}
+        try:
+            return json_of(
+                {
+                    "fps": str(self.layout.fps),
+                    "features": self.features,
+                    "stats": stats,
+                    "tasks": rows.tasks,
+                }
+            )
+        except ValueError as error:  # NaN
+            raise Corrupt(
+                f"episode {episode.number}: its statistics in meta/ are no finite numbers: {error}"
+            ) from None
+
+
+def _stream_fields(rows: Rows) -> dict[str, bytes]:
+    fields = {}
+    for name, values in rows.streams.items():
+        if isinstance(values, list):
+            fields[f"{name}.json"] = json_of(values)
+        else:
+            fields[f"{name}.npy"] = npy_of(values)
+            fields[f"{name}.ns.npy"] = npy_of(rows.ns)
+    return fields
+
+
+def json_of(value: Any) -> bytes:
+    """Return plain values as JSON, names sorted. Raises: ValueError for NaN."""
+    return json.dumps(
+        value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False
+    ).encode()

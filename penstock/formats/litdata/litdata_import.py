@@ -1,0 +1,181 @@
+"""Import compressed LitData chunks: each is decompressed whole, then read as `litdata_registered` reads it.
+
+Keys, fields, columns and splits are as in `litdata_registered`. LitData compresses whole chunks, frames of
+several samples, each sample by itself, or the buffers of a table.
+"""
+
+import itertools
+import json
+import struct
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+
+from loader.dataset.columnar.arrow_errors import arrow_errors
+from loader.errors import Corrupt, InvalidSample, InvalidStore
+from loader.json_text import DamagedJson, parse_json_object
+from loader.storage import ObjectInfo, Store
+
+from ..importing.importer import ImportRun, Options, Readable, ReadSample
+from ..reading.indexed import check_indexed, check_size, folders_in, lacking_of, split_reader
+from ..reading.object_file import Unpacked, opened
+from ..reading.sample import ForeignRun
+from .litdata_index import LitDataChunk, LitDataIndex, index_of
+from .litdata_registered import CHUNKS, MAKE_INDEX, samples
+
+OPTIONS = frozenset[str]()
+CHUNK_BYTES = 2**30
+"""Limit on a decompressed chunk in memory. `optimize` writes 64 MB by default."""
+_FRAMED, _FRAMES, _TABLE = b"LDFZ01\0\0", struct.Struct("<IIQII"), b"LDARW01\0"
+_HEAD = struct.Struct("<8sHHIII")
+
+
+def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+    """Return the compressed chunks of an index, or of splits. Raises: InvalidStore; as `index_of`; StoreError."""
+    chunks, readers = dict[str, LitDataChunk](), dict[str, Callable[[ImportRun], Iterator[ReadSample]]]()
+    lacking = list[str]()
+    check_indexed(store, infos, CHUNKS, MAKE_INDEX)
+    for folder in folders_in(infos):
+        name = f"{store.url}/{folder.index_key}"
+        listed, level = _index_of(store.get(folder.index_key).data, name)
+        lacking += lacking_of(name, {key: one.nbytes for key, one in listed.chunks.items()}, folder.objects)
+        index = listed.below(folder.prefix)
+        chunks |= index.chunks
+        read = partial(_samples, store, index, level)
+        readers |= dict.fromkeys(index.chunks, split_reader(folder, read, named=False))
+    return Readable(
+        [info for info in infos if info.key in chunks],
+        lambda info: [ImportRun(info, 0, chunks[info.key].n_samples, chunks[info.key].nbytes)],
+        lambda run: readers[run.info.key](run),
+        lacking=lacking,
+    )
+
+
+def _index_of(packed: bytes, name: str) -> tuple[LitDataIndex, str]:
+    """Return an index, and its unit of compression. name: of it, for errors."""
+    try:
+        document = parse_json_object(packed)
+        level = _level(document["config"], name)
+        data = json.dumps(
+            document | {"config": document["config"] | {"compression": None, "ipc_compression": None}}
+        )
+    except (DamagedJson, KeyError, TypeError) as error:
+        raise Corrupt(f"{name}, byte 0: it is no index of LitData: {error!r}") from error
+    return index_of(data.encode(), name, None), level
+
+
+def _level(config: dict[str, Any], name: str) -> str:
+    """Return the unit of compression: "chunk", "batch", "sample" or "table"."""
+    if config.get("ipc_compression"):
+        return "table"
+    codec, level = str(config.get("compression")), config.get("compression_level") or "chunk"
+    if codec.partition(":")[0] != "zstd" or level not in ("chunk", "batch", "sample"):
+        raise InvalidStore(
+            f"{name}: its chunks have the compression {codec} (level {level!r}); accepted: zstd by chunk, batch or "
+            "sample. Chunks without one: penstock import litdata"
+        )
+    return str(level)
+
+
+def _samples(store: Store, index: LitDataIndex, level: str, run: ImportRun) -> Iterator[ReadSample]:
+    info, name, chunk = run.info, f"{store.url}/{run.info.key}", index.chunks[run.info.key]
+    if level != "chunk":  # else the index has sizes before compression
+        check_size(store, info, chunk.nbytes)
+    with opened(store, info) as file:
+        packed = file.read()
+    damaged = "is damaged: it cannot be decompressed"
+    with arrow_errors(name, damaged=damaged):
+        try:
+            data = _UNPACK[level](packed, chunk.nbytes)
+        except (ValueError, struct.error) as error:
+            raise Corrupt(f"{name} {damaged}: {error}") from error
+    if data is None:
+        raise InvalidSample(
+            f"{name} has more than {CHUNK_BYTES:,} bytes decompressed: write the dataset again with smaller chunk_bytes"
+        )
+    plain = ObjectInfo(key=info.key, nbytes=len(data), etag="")
+    own = index._replace(chunks={info.key: chunk._replace(nbytes=len(data))})
+    for sample in samples(cast(Store, Unpacked(store.url, data)), own, None, plain):
+        if isinstance(sample, ForeignRun):
+            for number, (at, end) in enumerate(pairwise(sample.edges.tolist()), sample.first):
+                yield ReadSample(str(number), {sample.field: data[at:end]}, {}, {})
+            continue
+        fields = {field: data[at.offset : at.offset + at.nbytes] for field, at in sample.fields.items()}
+        yield ReadSample(sample.key, fields, sample.metadata, sample.source)
+
+
+def _whole(packed: bytes, nbytes: int) -> bytes | None:
+    return _inflated([packed], [nbytes])
+
+
+def _framed(packed: bytes, nbytes: int) -> bytes | None:
+    """Return the plain form of a chunk of frames, each of several samples."""
+    magic, version, _, n, _, n_frames = _HEAD.unpack_from(packed)
+    if (magic, version) != (_FRAMED, 1):
+        raise ValueError(f"it begins with {packed[:8]!r}, version {version}")
+    offsets = np.frombuffer(packed, "<u4", n + 1, _HEAD.size)
+    frames = [
+        _FRAMES.unpack_from(packed, _HEAD.size + 4 * (n + 1) + _FRAMES.size * i) for i in range(n_frames)
+    ]
+    parts = [packed[at : at + size] for _, _, at, size, _ in frames]
+    return _joined(offsets, _inflated(parts, [frame[-1] for frame in frames]))
+
+
+def _by_sample(packed: bytes, nbytes: int) -> bytes | None:
+    """Return the plain form of a chunk with compressed samples."""
+    (n,) = struct.unpack_from("<I", packed)
+    cuts = np.frombuffer(packed, "<u4", n + 1, 4).tolist()
+    parts = [packed[at:end] for at, end in itertools.pairwise(cuts)]
+    plain, n_left = list[bytes](), CHUNK_BYTES
+    for part in parts:
+        with pa.CompressedInputStream(pa.BufferReader(part), "zstd") as stream:
+            plain.append(bytes(stream.read(n_left + 1)))
+        n_left -= len(plain[-1])
+        if n_left < 0:
+            return None
+    return _joined(np.cumsum([0, *map(len, plain)]), b"".join(plain))
+
+
+def _table(packed: bytes, nbytes: int) -> bytes | None:
+    """Return the plain form of a chunk with a compressed table."""
+    (n,) = struct.unpack_from("<I", packed)
+    end = int(np.frombuffer(packed, "<u4", n + 1, 4)[-1])
+    if end == len(packed):
+        return packed
+    source, sink = pa.py_buffer(packed[end:-12]), pa.BufferOutputStream()
+    opened = pa.ipc.open_file if packed[end:].startswith(b"ARROW1") else pa.ipc.open_stream
+    table = opened(source, options=pa.ipc.IpcReadOptions(use_threads=False)).read_all()
+    if table.nbytes > CHUNK_BYTES:
+        return None
+    with pa.ipc.new_file(sink, table.schema) as out:
+        out.write_table(table)
+    data = sink.getvalue().to_pybytes()
+    return b"".join([packed[:end], data, struct.pack("<I", len(data)), _TABLE])
+
+
+_UNPACK = {"chunk": _whole, "batch": _framed, "sample": _by_sample, "table": _table}
+
+
+def _inflated(parts: list[bytes], sizes: list[int]) -> bytes | None:
+    """Return parts decompressed and joined; None if they are too large."""
+    if sum(sizes) > CHUNK_BYTES:
+        return None
+    plain = []
+    for part, size in zip(parts, sizes, strict=True):
+        with pa.CompressedInputStream(pa.BufferReader(part), "zstd") as stream:
+            plain.append(bytes(stream.read(size + 1)))
+        if len(plain[-1]) != size:
+            raise ValueError(f"{len(plain[-1]):,} bytes or more come of it; said are {size:,}")
+    return b"".join(plain)
+
+
+def _joined(offsets: Any, body: bytes | None) -> bytes | None:
+    """Return a plain chunk. offsets: of its samples in the body, and the end of the last."""
+    if body is None:
+        return None
+    n = len(offsets) - 1
+    return np.array([n, *(offsets.astype(np.int64) + 4 * (n + 2))], "<u4").tobytes() + body

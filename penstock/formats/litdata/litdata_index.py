@@ -1,0 +1,210 @@
+"""Read the index of a LitData dataset, `index.json`: its chunks in order, and the leaves of its samples.
+
+Names of leaves come from a torch tree, stored as JSON. It names classes; none is imported.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from loader.dataset.columnar.column_names import field_name, metadata_name
+from loader.errors import Corrupt, InvalidStore, PenstockError
+from loader.json_text import DamagedJson, parse_json, parse_json_object
+
+from ..reading.exported import KEY, METADATA, Exported
+from ..reading.indexed import check_apart
+
+ABSENT = "absent"
+"""Leaf of penstock's exports: the fields that a sample lacks, a JSON list."""
+JSON = "json"
+NUMBERS = {"int": "i8", "float": "f8", "bool": "bool"}
+"""Encoding of one number -> word of its dtype."""
+WORDS = {
+    "bytes": "",
+    "str": "txt",
+    "text": "txt",
+    "jpeg": "jpg",
+    "jpeg_array": "jpeg-array",
+    "png": "png",
+    "pil": "pil",
+    "tifffile": "tiff",
+    "tiff": "tiff",
+    "pdf": "pdf",
+    "graph": "graph.pickle",
+    "pickle": "pickle",
+}
+"""Encoding -> last word of the field. Graphs have pickles in them."""
+EXTENSIONS = {"file": "", "image": "jpg", "video": "mp4", "audio": "wav", "mesh": "glb", "nifti": "nii"}
+"""Encoding that is followed by an extension -> its word without one."""
+_TORCH = (
+    "f4", "f4", "f8", "f8", "c8", "c8", "c16", "c16", "f2", "f2", "bf16", "u1",
+    "i1", "i2", "i2", "i4", "i4", "i8", "i8", "bool", "u2",
+)  # fmt: skip
+_NUMPY = ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16", "bool")
+DTYPES = {"tensor": _TORCH, "numpy": _NUMPY}
+"""Encoding of an array -> word of each numbered dtype."""
+_FLAT = {f"no_header_{name}": words for name, words in DTYPES.items()}
+_TOKENS, _PLAIN = "TokensLoader", "PyTreeLoader"
+
+
+class Leaf(NamedTuple):
+    """A value of each sample."""
+
+    name: str
+    """Its path in the sample: keys and numbers, joined by dots."""
+    encoding: str
+    """Encoding, without the part behind a colon."""
+    field: str
+    """Field, without the dtype if each value has its own; "" for a number or JSON."""
+    column: str
+    """Metadata column of a number, of JSON, or of an array's shape; "" without one."""
+    word: str
+    """Word of the dtype of a number or a flat array; else ""."""
+
+
+class LitDataChunk(NamedTuple):
+    """A chunk, from the index."""
+
+    nbytes: int
+    """Size in bytes."""
+    n_samples: int
+    """Number of samples."""
+    first: int
+    """Number of its first sample in the dataset."""
+    n_tokens: int | None
+    """Number of tokens; None if samples are not token streams."""
+
+
+class LitDataIndex(NamedTuple):
+    """Chunks and leaves of a dataset."""
+
+    chunks: Mapping[str, LitDataChunk]
+    """Key of an object -> its chunk."""
+    leaves: tuple[Leaf, ...]
+    """Leaves, in the order of their values."""
+    is_tokens: bool
+    """True if a sample is its tokens, without a length in front."""
+
+    def below(self, prefix: str) -> "LitDataIndex":
+        """Return the index with a prefix in front of all keys."""
+        return self._replace(chunks={f"{prefix}{key}": chunk for key, chunk in self.chunks.items()})
+
+
+def index_of(data: bytes, name: str, exported: Exported | None) -> LitDataIndex:
+    """Return a parsed index. name: of it, for errors.
+
+    Raises: Corrupt for a damaged index; InvalidStore for chunks that are compressed, encrypted or of another
+    layout; InvalidSample for two leaves that would be one column.
+    """
+    try:
+        document = parse_json_object(data)
+        if "shards" in document and "chunks" not in document:
+            raise InvalidStore(f"{name} lists shards of MDS, and no chunks: penstock register mds")
+        listed, config = document["chunks"], document["config"]
+        if type(listed) is not list:
+            raise TypeError(f"chunks is a {type(listed).__name__}, no list")
+        _check_layout(name, config)
+        is_tokens = config.get("item_loader") == _TOKENS
+        leaves = _leaves(config, name, is_tokens, exported)
+        chunks, first = dict[str, LitDataChunk](), 0
+        for number, entry in enumerate(listed):
+            key, chunk = _chunk(entry, first, is_tokens)
+            if key in chunks:
+                raise Corrupt(f"{name}: chunks[{number}] is {key}, and it comes twice")
+            chunks[key] = chunk
+            first += chunk.n_samples
+    except PenstockError:
+        raise
+    except (DamagedJson, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise Corrupt(f"{name}, byte 0: it is no index of LitData: {error!r}") from error
+    check_apart({leaf.name: leaf.column for leaf in leaves if leaf.column}, name)
+    return LitDataIndex(chunks, leaves, is_tokens)
+
+
+def _check_layout(name: str, config: dict[str, Any]) -> None:
+    """Raise InvalidStore for chunks whose values are not contiguous."""
+    if config.get("encryption"):
+        raise InvalidStore(
+            f"{name}: its chunks are encrypted. Write the dataset again with optimize(..., encryption=None)"
+        )
+    if codec := config.get("compression") or config.get("ipc_compression"):
+        raise InvalidStore(
+            f"{name}: its chunks are compressed ({codec!r}): no sample can be read by itself. Copy its samples "
+            "(penstock import litdata-compressed), or write the dataset again with optimize(..., compression=None)"
+        )
+    loader = config.get("item_loader") or _PLAIN
+    if loader not in (_TOKENS, _PLAIN):
+        hint = ". Its tables: penstock import parquet" if loader == "ParquetLoader" else ""
+        raise InvalidStore(f"{name}: its chunks are for {loader!r}; accepted: {_PLAIN} and {_TOKENS}{hint}")
+
+
+def _chunk(entry: dict[str, Any], first: int, is_tokens: bool) -> tuple[str, LitDataChunk]:
+    """Return key and chunk of an entry."""
+    key, nbytes, n, dim = entry["filename"], entry["chunk_bytes"], entry["chunk_size"], entry.get("dim")
+    numbers = (nbytes, n, dim) if is_tokens else (nbytes, n)
+    if type(key) is not str or not all(type(value) is int and 0 <= value < 2**33 for value in numbers):
+        raise ValueError(f"a chunk is {entry!r}")
+    return key, LitDataChunk(nbytes, n, first, dim if is_tokens else None)
+
+
+def _leaves(
+    config: dict[str, Any], where: str, is_tokens: bool, exported: Exported | None
+) -> tuple[Leaf, ...]:
+    encodings, spec = config["data_format"], config["data_spec"]
+    if type(encodings) is not list or not all(type(one) is str for one in encodings) or not encodings:
+        raise ValueError(f"data_format {encodings!r}")
+    protocol, tree = parse_json(spec)
+    if protocol != 1:
+        raise ValueError(f"data_spec has the protocol {protocol!r}")
+    names = [".".join(path) for path in _paths(tree, ())]
+    if names == [""]:
+        names = ["tokens" if is_tokens else "data"]
+    if len(set(names)) != len(encodings) or len(names) != len(encodings):
+        raise ValueError(f"data_spec has the leaves {names}, and data_format {encodings}")
+    leaves = tuple(
+        _leaf(name, encoding, where, exported) for name, encoding in zip(names, encodings, strict=True)
+    )
+    if is_tokens and (len(leaves) != 1 or leaves[0].encoding not in _FLAT):
+        raise ValueError(f"data_format {encodings!r} of tokens")
+    return leaves
+
+
+def _paths(tree: dict[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yield the path of each leaf."""
+    kind, context, children = tree["type"], tree["context"], tree["children_spec"]
+    if kind is None:
+        if children:
+            raise ValueError("a leaf of data_spec has children")
+        yield path
+        return
+    context = parse_json(context) if type(context) is str else context
+    if type(context) is dict and "dict_context" in context:  # a defaultdict's context
+        context = context["dict_context"]
+    names = context if type(context) is list and len(context) == len(children) else range(len(children))
+    for name, child in zip(names, children, strict=True):
+        yield from _paths(child, (*path, str(name)))
+
+
+def _leaf(name: str, encoding: str, where: str, exported: Exported | None) -> Leaf:
+    kind, _, detail = encoding.partition(":")
+    is_own = exported is not None and (name in exported.fields or name in (KEY, METADATA, ABSENT))
+    field, column, word = "", "", ""
+    if kind in _FLAT:
+        word = _FLAT[kind][int(detail)]
+        field = name if is_own else field_name(name, word)
+    elif kind in DTYPES:
+        field, column = name, metadata_name(f"{name}_shape", "litdata")
+    elif kind in NUMBERS or (kind == JSON and not is_own):
+        word, column = NUMBERS.get(kind, ""), metadata_name(name, "litdata")
+    elif is_own:
+        field = name
+    elif kind in EXTENSIONS:
+        field = field_name(name, detail or EXTENSIONS[kind])
+    elif kind in WORDS:
+        field = field_name(name, "graph.pickle" if detail == "pickle" else WORDS[kind])
+    else:
+        known = sorted({*NUMBERS, *_FLAT, *DTYPES, *WORDS, *EXTENSIONS, JSON})
+        raise InvalidStore(
+            f"{where}: the leaf {name!r} has the encoding {encoding!r}, of a custom serializer; accepted: "
+            f"{', '.join(known)}"
+        )
+    return Leaf(name, kind, field, column, word)

@@ -1,0 +1,191 @@
+"""Read the values of a sample, leaf by leaf: spans of fields, and metadata."""
+
+import json
+import math
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from loader.dataset.columnar.column_names import field_name
+from loader.json_text import MAX_DEPTH, DamagedJson, parse_json
+from loader.storage import Span
+
+from ..reading.exported import COLUMN_BYTES
+from ..reading.indexed import corrupt
+from ..reading.window import Window
+from .litdata_index import DTYPES, JSON, NUMBERS, Leaf
+
+NESTED_HEAD = 5
+"""Header of a JSON leaf: its kind, and a number."""
+NULL = b"\x0b"
+"""JSON leaf without a value, for a field that the sample lacks."""
+_DOCUMENT, _TEXTS, _MAPPING, _RECORDS, _TEXT = 0, 1, 5, 6, 7
+_FLAT = {2: "i8", 3: "f8"}
+_LISTS = {2: "q", 3: "d", 4: "?"}
+_SCALARS = {_TEXT: "", 8: "<q", 9: "<d", 10: "<?", 11: "<"}
+_OF_RECORDS = {0x10: 11, 0x11: _TEXT, 0x12: 8, 0x13: 9, 0x14: 10}
+"""Kinds of values in LitData's own JSON encoding."""
+
+
+class LeafValues(NamedTuple):
+    """The contents of a sample's leaves."""
+
+    fields: dict[str, Span]
+    """Field -> its bytes in the object."""
+    metadata: dict[str, Any]
+    """Metadata column -> value."""
+
+
+def size_of(word: str) -> int:
+    """Return the bytes of a value of a dtype."""
+    return {"bool": 1, "bf16": 2}.get(word) or int(word[1:])
+
+
+def values_at(leaves: tuple[Leaf, ...], window: Window, begin: int, end: int) -> Iterator[tuple[Leaf, Span]]:
+    """Yield the span of each leaf of a sample; sizes are in front. Raises: Corrupt."""
+    at = begin + 4 * len(leaves)
+    if at > end:
+        raise corrupt(window, begin, f"the sample has {end - begin} bytes, fewer than its leaves need")
+    sizes = np.frombuffer(window.read(begin, 4 * len(leaves)), "<u4").tolist()
+    if at + sum(sizes) != end:
+        raise corrupt(
+            window, begin, f"the sample has {end - begin} bytes, and its leaves {at - begin + sum(sizes)}"
+        )
+    for leaf, nbytes in zip(leaves, sizes, strict=True):
+        yield leaf, Span(at, nbytes)
+        at += nbytes
+
+
+def put(leaf: Leaf, window: Window, at: Span, out: LeafValues) -> None:
+    """Add a leaf's value to fields or metadata. Raises: Corrupt."""
+    if leaf.encoding in DTYPES:
+        word, shape, start = _array(leaf, window, at)
+        out.fields[field_name(leaf.name, word)] = Span(start, at.offset + at.nbytes - start)
+        if len(shape) != 1:
+            out.metadata[leaf.column] = shape
+    elif leaf.encoding in NUMBERS:
+        out.metadata[leaf.column] = _number(leaf, window, at)
+    elif leaf.encoding == JSON and leaf.column:
+        _put_json(leaf, window, at, out)
+    elif leaf.encoding == JSON:
+        if at.nbytes != len(NULL) or window.read(*at) != NULL:
+            out.fields[leaf.field] = document(leaf, window, at)
+    else:
+        if leaf.word and at.nbytes % size_of(leaf.word):
+            raise corrupt(
+                window, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, no whole values of {leaf.word}"
+            )
+        out.fields[leaf.field] = at
+
+
+def document(leaf: Leaf, window: Window, at: Span) -> Span:
+    """Return the span of a leaf's JSON text. Raises: Corrupt."""
+    head = window.read(at.offset, NESTED_HEAD) if at.nbytes >= NESTED_HEAD else b""
+    if head != struct.pack("<BI", _DOCUMENT, max(0, at.nbytes - NESTED_HEAD)):
+        raise corrupt(window, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, which are no JSON text")
+    return Span(at.offset + NESTED_HEAD, at.nbytes - NESTED_HEAD)
+
+
+def _array(leaf: Leaf, window: Window, at: Span) -> tuple[str, list[int], int]:
+    """Return word, shape and first byte of an array's values."""
+    order = ">" if leaf.encoding == "tensor" else "<"
+    end, words = at.offset + at.nbytes, DTYPES[leaf.encoding]
+    if at.nbytes >= 8:
+        dtype, rank = struct.unpack(f"{order}II", window.read(at.offset, 8))
+        start = at.offset + 8 + 4 * rank
+        if dtype < len(words) and start <= end:
+            shape = np.frombuffer(window.read(at.offset + 8, 4 * rank), f"{order}u4").tolist()
+            if start + math.prod(shape) * size_of(words[dtype]) == end:
+                return words[dtype], shape, start
+    raise corrupt(window, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, which are no array")
+
+
+def _number(leaf: Leaf, window: Window, at: Span) -> int | float | bool:
+    if at.nbytes != size_of(leaf.word):
+        raise corrupt(window, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, no {leaf.encoding}")
+    number: int | float | bool = np.frombuffer(
+        window.read(*at), "?" if leaf.word == "bool" else f"<{leaf.word}"
+    )[0].item()
+    return number
+
+
+def _put_json(leaf: Leaf, window: Window, at: Span, out: LeafValues) -> None:
+    """Add a list of numbers to the fields, any other value to metadata as JSON text."""
+    try:
+        kind = window.read(at.offset, 1)[0] if at.nbytes else _DOCUMENT
+        if kind in _FLAT:
+            if at.nbytes != NESTED_HEAD + 8 * struct.unpack("<I", window.read(at.offset + 1, 4))[0]:
+                raise ValueError("it is cut")
+            name = field_name(leaf.name, _FLAT[kind])
+            out.fields[name] = Span(at.offset + NESTED_HEAD, at.nbytes - NESTED_HEAD)
+            return
+        if at.nbytes > COLUMN_BYTES:
+            raise ValueError(f"it has {at.nbytes:,} bytes; at most {COLUMN_BYTES:,} are read")
+        data = window.read(*at)
+        value, end = (parse_json(data), len(data)) if kind > 32 else _nested(data, 0, 0)
+        if end != len(data):
+            raise ValueError(f"it ends after {end} of {len(data)} bytes")
+        if value is not None:
+            out.metadata[leaf.column] = json.dumps(value, ensure_ascii=False)
+    except (DamagedJson, LookupError, struct.error, ValueError) as error:
+        raise corrupt(window, at.offset, f"leaf {leaf.name!r} holds no JSON value: {error}") from error
+
+
+def _nested(data: bytes, at: int, depth: int) -> tuple[Any, int]:
+    """Return the value at an offset, and its end."""
+    kind = data[at]
+    if kind in _SCALARS:
+        return _scalar(data, at + 1, kind)
+    n, at = struct.unpack_from("<I", data, at + 1)[0], at + NESTED_HEAD
+    if n > len(data) - at or depth > MAX_DEPTH:
+        raise ValueError(f"{n} values, of {len(data) - at} bytes")
+    if kind == _DOCUMENT:
+        return parse_json(data[at : at + n]), at + n
+    if kind in _LISTS:
+        code = f"<{n}{_LISTS[kind]}"
+        return list(struct.unpack_from(code, data, at)), at + struct.calcsize(code)
+    if kind == _TEXTS:
+        texts = []
+        for _ in range(n):
+            text, at = _scalar(data, at, _TEXT)
+            texts.append(text)
+        return texts, at
+    if kind == _MAPPING:
+        mapping = {}
+        for _ in range(n):
+            key, at = _scalar(data, at, _TEXT)
+            mapping[key], at = _nested(data, at, depth + 1)
+        return mapping, at
+    if kind == _RECORDS:
+        return _records(data, at, n)
+    raise ValueError(f"a value of kind {kind}")
+
+
+def _records(data: bytes, at: int, n: int) -> tuple[list[dict[str, Any]], int]:
+    """Return mappings with the same keys, and their end."""
+    n_keys, at = struct.unpack_from("<I", data, at)[0], at + 4
+    keys, rows = list[str](), list[dict[str, Any]]()
+    for _ in range(n_keys):
+        key, at = _scalar(data, at, _TEXT)
+        keys.append(key)
+    for _ in range(n):
+        row = {}
+        for key in keys:
+            row[key], at = _scalar(data, at + 1, _OF_RECORDS[data[at]])
+        rows.append(row)
+    return rows, at
+
+
+def _scalar(data: bytes, at: int, kind: int) -> tuple[Any, int]:
+    """Return the value behind its kind, and its end."""
+    if kind == _TEXT:
+        start = at + 4
+        end = start + struct.unpack_from("<I", data, at)[0]
+        if end > len(data):
+            raise ValueError("a text is cut")
+        return data[start:end].decode(), end
+    code = _SCALARS[kind]
+    value = struct.unpack_from(code, data, at)
+    return (value[0] if value else None), at + struct.calcsize(code)

@@ -1,0 +1,132 @@
+"""Export MDS: shards for MosaicML streaming, with keys as the column `key` and metadata as one JSON column."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from loader.errors import InvalidSample
+from loader.json_text import canonical_json
+
+from ..exporting.exporter import Loss
+from ..exporting.outbox import Outbox
+from ..exporting.selection import ExportSample, ExportSelection, WorkUnit, metadata_json
+from ..reading.exported import KEY, METADATA
+
+SHARD_BYTES = 64 * 2**20
+"""Bytes of a shard, unless one sample has more; MDSWriter's default."""
+_ENCODINGS = {"txt": "str", "json": "json"}
+_ARRAYS = {
+    **{f"{kind}{n}": f"{name}{8 * n}" for kind, name in (("u", "uint"), ("i", "int")) for n in (1, 2, 4, 8)},
+    **{f"f{n}": f"float{8 * n}" for n in (2, 4, 8)},
+}
+"""Flat word -> MDS's name of the dtype."""
+_MOST_BYTES = 2**32 - 1
+
+
+def losses(selection: ExportSelection) -> list[Loss]:
+    """Return keys and metadata whose columns would have the name of a field."""
+    return [
+        Loss(what, f"its column would be {name!r}, which is a field: it is left out")
+        for what, name in (("keys", KEY), ("metadata", METADATA))
+        if name in selection.fields and (name == KEY or selection.columns)
+    ]
+
+
+def units(selection: ExportSelection) -> list[WorkUnit]:
+    """Return the samples of each part."""
+    return selection.by_part()
+
+
+def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
+    """Put shards of at most 64 MiB, or of one larger sample. Raises: InvalidSample for a larger one than MDS holds."""
+    columns = _columns(selection, unit)
+    shards, held, nbytes = list[dict[str, Any]](), list[bytes](), 0
+    for sample in selection.samples(unit):
+        data = _encoded(sample, columns)
+        if held and nbytes + len(data) > SHARD_BYTES:
+            shards.append(_put(f"shard.{unit.number:06d}.{len(shards):04d}.mds", held, columns, outbox))
+            held, nbytes = [], 0
+        held.append(data)
+        nbytes += len(data)
+    shards.append(_put(f"shard.{unit.number:06d}.{len(shards):04d}.mds", held, columns, outbox))
+    return {"shards": shards}
+
+
+def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
+    """Put the index."""
+    shards = [shard for unit in facts for shard in unit["shards"]]
+    outbox.put("index.json", canonical_json({"version": 2, "shards": shards}))
+
+
+def _columns(selection: ExportSelection, unit: WorkUnit) -> dict[str, str]:
+    """Return column -> encoding, sorted by column like MDSWriter."""
+    columns = {} if KEY in selection.fields else {KEY: "str"}
+    if selection.columns and METADATA not in selection.fields:
+        columns[METADATA] = "json"
+    for name in unit.fields:
+        word = name.rpartition(".")[2].lower()
+        columns[name] = f"ndarray:{_ARRAYS[word]}" if word in _ARRAYS else _ENCODINGS.get(word, "bytes")
+    return dict(sorted(columns.items()))
+
+
+def _encoded(sample: ExportSample, columns: dict[str, str]) -> bytes:
+    """Return a sample as stored: sizes of its values, then the values."""
+    values = []
+    for name, encoding in columns.items():
+        if name in sample.fields:
+            values.append(_value(sample, name, encoding))
+        else:
+            values.append(sample.key.encode() if name == KEY else metadata_json(sample.columns))
+    sizes = [len(value) for value in values]
+    if sum(sizes) > _MOST_BYTES // 2:
+        raise InvalidSample(
+            f"sample {sample.key!r} has {sum(sizes):,} bytes; a shard of MDS holds 4 GiB at most"
+        )
+    return b"".join([np.array(sizes, "<u4").tobytes(), *values])
+
+
+def _value(sample: ExportSample, name: str, encoding: str) -> bytes:
+    """Return a field's bytes in their encoding."""
+    data = sample.fields[name]
+    if encoding in ("str", "json"):
+        try:
+            data.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidSample(
+                f"sample {sample.key!r}: {name} is no UTF-8 ({error}), which MDS needs; leave it out (--without)"
+            ) from error
+        return data
+    if encoding == "bytes":
+        return data
+    count, rest = divmod(len(data), int(name[-1]))
+    if rest:
+        raise InvalidSample(
+            f"sample {sample.key!r}: {name} has {len(data)} bytes, no whole values; leave it out (--without)"
+        )
+    return bytes([1 << 2 | 3]) + np.uint64(count).tobytes() + data  # one dimension, its length in 8 bytes
+
+
+def _put(key: str, samples: list[bytes], columns: dict[str, str], outbox: Outbox) -> dict[str, Any]:
+    """Put a shard, and return its entry of the index."""
+    names = list(columns)
+    header: dict[str, Any] = {
+        "column_encodings": [columns[name] for name in names],
+        "column_names": names,
+        "column_sizes": [None] * len(names),
+        "compression": None,
+        "format": "mds",
+        "hashes": [],
+        "size_limit": SHARD_BYTES,
+        "version": 2,
+    }
+    config = canonical_json(header)
+    offsets = np.cumsum([8 + 4 * len(samples) + len(config), *map(len, samples)])
+    with outbox.file(key) as file:
+        file.write(np.array([len(samples), *offsets], "<u4").tobytes())
+        file.write(config)
+        for data in samples:
+            file.write(data)
+        nbytes = file.nbytes
+    raw = {"basename": key, "bytes": nbytes, "hashes": {}}
+    return {**header, "raw_data": raw, "samples": len(samples), "zip_data": None}

@@ -1,0 +1,187 @@
+"""Register Arrow IPC, files and streams: a value is a run of bytes in a buffer of its record batch.
+
+Arrow reads and validates the object. Its buffers are views of the bytes that it was given, so a value's address
+gives its offset. Each value is compared with the bytes there: a field equals an import's, or it is an error.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from loader.dataset.columnar.arrow_columns import Made, Row, TableRows
+from loader.dataset.columnar.choices import Options
+from loader.dataset.columnar.column_agreement import ColumnAgreement
+from loader.dataset.columnar.column_names import duplicate_key, without_field
+from loader.dataset.columnar.features import check_labels, features_of
+from loader.dataset.columnar.plain_values import is_bytes, is_list, is_media, is_text, plain_type
+from loader.dataset.columnar.record_batches import MAGIC, record_batches
+from loader.dataset.shards.shard import crc32c
+from loader.errors import InvalidSample, InvalidStore
+from loader.storage import ObjectInfo, Span, Store
+
+from ..reading.object_file import ObjectFile, opened
+from ..reading.sample import ForeignSample, FoundObjects
+
+
+def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> FoundObjects:
+    """Return the objects `*.arrow`, with the class names of the first one. Raises: Corrupt; StoreError."""
+    tables, labels = [info for info in infos if info.key.lower().endswith(".arrow")], None
+    for info in tables[:1]:
+        with opened(store, info) as file:
+            labels = features_of(_batches(_Reads(file))[0]).labels
+    agreed = ColumnAgreement()
+
+    def samples(info: ObjectInfo) -> Iterator[ForeignSample]:
+        with opened(store, info) as file:
+            yield from _samples(info, _Reads(file), options, labels, agreed)
+
+    return FoundObjects(tables, samples, labels=labels, columns=agreed)
+
+
+class _Reads:
+    """An object that Arrow reads, and the bytes read since the last batch."""
+
+    def __init__(self, file: ObjectFile) -> None:
+        self._file = file
+        self._kept: list[tuple[int, int, bytes]] = []  # address, offset in the object, bytes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def read(self, nbytes: int = -1) -> bytes:
+        """Return `nbytes` bytes, and keep them."""
+        at, data = self._file.tell(), self._file.read(nbytes)
+        self._kept.append((pa.py_buffer(data).address, at, data))
+        return data
+
+    def find(self, low: int, high: int) -> tuple[int, memoryview] | None:
+        """Return offset in the object and bytes between two addresses; None if nothing that was read covers them."""
+        for start, at, data in self._kept:
+            if start <= low <= high <= start + len(data):
+                return at + low - start, memoryview(data)[low - start : high - start]
+        return None
+
+    def forget(self) -> None:
+        """Drop the bytes: the buffers that view them have been looked up."""
+        self._kept.clear()
+
+
+class _Values(NamedTuple):
+    """The values of a column, contiguous."""
+
+    offset: int
+    """First byte in the object."""
+    data: memoryview
+    """Bytes of the values."""
+    edges: list[int]
+    """First byte of each value in `data`, and the end of the last."""
+
+
+def _batches(reads: _Reads) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    begin = reads.read(len(MAGIC))
+    reads.seek(0)
+    return record_batches(pa.PythonFile(reads, "r"), begin, reads.path)
+
+
+def _samples(
+    info: ObjectInfo,
+    reads: _Reads,
+    options: Options,
+    labels: list[str] | None,
+    agreed: ColumnAgreement,
+) -> Iterator[ForeignSample]:
+    """Yield the samples, in order."""
+    schema, batches = _batches(reads)
+    features = features_of(schema)
+    check_labels(info.key, features.labels, labels)
+    rows, first, keys = TableRows(schema, features, options, info.key), 0, set[str]()
+    agreed.check(info.key, rows.columns)
+    for batch in batches:
+        batch.validate(full=True)
+        columns = {name: _values(reads, batch.column(name), info) for name in rows.field_columns}
+        reads.forget()
+        for at, row in enumerate(rows.rows(batch, first)):
+            if rows.has_keys:
+                if row.key in keys:
+                    raise duplicate_key(row.key, info.key)
+                keys.add(row.key)
+            yield _sample(row, at, columns, options, info)
+        first += batch.num_rows
+
+
+def _sample(
+    row: Row, at: int, columns: dict[str, _Values | None], options: Options, info: ObjectInfo
+) -> ForeignSample:
+    sample, fields = row.sample, dict[str, Span]()
+    for value in row.made:
+        if value.column.kind == "field":
+            fields[value.name] = _place(value, at, columns[value.column.column], row.where)
+    if not fields.keys() - options.without:
+        raise without_field(info.key, row.key, sample.metadata)
+    crcs = {name: crc32c(value) for name, value in sample.fields.items()}
+    return ForeignSample(row.key, fields, sample.metadata, sample.source, crcs)
+
+
+def _place(value: Made, at: int, values: _Values | None, where: str) -> Span:
+    """Return the span of a field's bytes."""
+    if not value.value:
+        return Span(0, 0)
+    if values is not None:
+        low, high = values.edges[at : at + 2]
+        if values.data[low:high] == value.value:
+            return Span(values.offset + low, high - low)
+    raise InvalidSample(
+        f"{where}: the bytes of the field {value.name!r}, of column {value.column.column!r}, are not in the file "
+        f"unchanged: leave it out (--without {'cls' if value.name == 'cls' else value.column.column}), or copy the "
+        "table: penstock import arrow"
+    )
+
+
+def _values(reads: _Reads, array: pa.Array, info: ObjectInfo) -> _Values | None:
+    """Return the values of a column; None for a type without bytes of its own."""
+    if isinstance(array.type, pa.BaseExtensionType):
+        array = array.storage
+    if is_media(array.type):
+        array = array.field("bytes")
+    buffer_edges = _edges(array)
+    if buffer_edges is None or not buffer_edges[1][-1] > buffer_edges[1][0]:
+        return None
+    buffer, edges = buffer_edges
+    place = reads.find(buffer.address + int(edges[0]), buffer.address + int(edges[-1]))
+    if place is None:
+        raise InvalidStore(
+            f"{info.key} is compressed, or of another byte order, so that no value can be read by itself: "
+            "penstock import arrow copies its samples"
+        )
+    return _Values(*place, (edges - edges[0]).tolist())
+
+
+def _edges(array: pa.Array) -> tuple[pa.Buffer, np.ndarray[Any, np.dtype[np.int64]]] | None:
+    """Return the buffer of an array's values, and int64 [rows + 1]: first byte of each, and the end of the last."""
+    kind, width, inner = array.type, 1, array
+    if plain_type(kind) != kind:  # views have no edges
+        return None
+    if is_list(kind):
+        if not (pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type)):
+            return None
+        width, inner = kind.value_type.bit_width // 8, array.values
+    edges = np.arange(array.offset, array.offset + len(array) + 1)
+    if pa.types.is_fixed_size_binary(kind):
+        edges *= kind.byte_width
+    elif pa.types.is_fixed_size_list(kind):
+        edges *= kind.list_size
+    elif is_list(kind) or is_bytes(kind) or is_text(kind):
+        wide = (
+            pa.types.is_large_binary(kind) or pa.types.is_large_string(kind) or pa.types.is_large_list(kind)
+        )
+        offsets = array.buffers()[1]
+        if not len(array) or offsets is None:
+            return None
+        size = 8 if wide else 4
+        edges = np.frombuffer(offsets, f"<i{size}", len(edges), size * array.offset).astype(np.int64)
+    else:
+        return None
+    buffer = inner.buffers()[-1]
+    return None if buffer is None else (buffer, edges * width)

@@ -1,0 +1,44 @@
+"""Import CSV, plain or compressed (.gz, .zst): the first line names the columns, and every value is text."""
+
+import csv
+from collections.abc import Iterator
+from functools import partial
+
+from loader.errors import InvalidSample
+from loader.storage import ObjectInfo, Store
+
+from ..importing.importer import ImportRun, Options, Readable, ReadSample
+from ..reading.object_file import opened
+from .text_rows import COMPRESSED, lines, sample_of
+
+OPTIONS = frozenset({"key", "fields"})
+_ENDINGS = tuple(f".csv{more}" for more in ("", *COMPRESSED))
+
+
+def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+    """Return the objects with such endings. An object is one run, read from beginning to end."""
+    files = [info for info in infos if info.key.lower().endswith(_ENDINGS)]
+    return Readable(
+        files, lambda info: [ImportRun(info, nbytes=info.nbytes)], partial(_samples, store, options)
+    )
+
+
+def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSample]:
+    """Yield the samples; an empty value is null."""
+    name = run.info.key
+    with opened(store, run.info) as file:
+        rows = csv.reader((line.decode("utf-8-sig") + "\n" for line in lines(file)), strict=True)
+        row = -1
+        try:
+            columns = next(rows, [])
+            if len(set(columns)) < len(columns):
+                raise InvalidSample(f"{name} has two columns of one name: {', '.join(columns)}")
+            for row, values in enumerate(rows):
+                if len(values) != len(columns):
+                    raise InvalidSample(
+                        f"{name}, row {row} has {len(values)} values, and {len(columns)} columns"
+                    )
+                values_of = {column: value or None for column, value in zip(columns, values, strict=True)}
+                yield sample_of(values_of, options, name, row)
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise InvalidSample(f"{name}, row {row + 1} is not CSV in UTF-8: {error}; repair it") from error

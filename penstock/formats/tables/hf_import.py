@@ -1,0 +1,67 @@
+"""Import Hugging Face datasets: folders of `save_to_disk`, and Parquet in the hub's layout; splits are kept."""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+from loader.dataset.columnar.features import split_of
+from loader.errors import Corrupt, InvalidStore
+from loader.json_text import DamagedJson, parse_json_object
+from loader.storage import ObjectInfo, Store
+
+from ..importing.importer import ImportRun, Options, Readable, ReadSample
+from . import arrow_import, parquet_import
+
+OPTIONS = frozenset({"key", "fields"})
+_STATE = "state.json"
+_SPLITS = "dataset_dict.json"
+
+
+def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+    """Return the data files of a dataset. Raises: InvalidStore for a place with both layouts; Corrupt; StoreError."""
+    keys = {info.key for info in infos}
+    saved: dict[str, str] = {}
+    for key in sorted(keys):
+        if key == _STATE or key.endswith(f"/{_STATE}"):
+            folder = key.removesuffix(_STATE)
+            above, slash, split = folder.rstrip("/").rpartition("/")
+            split = split if f"{above}{slash}{_SPLITS}" in keys else ""
+            saved |= {f"{folder}{name}": split for name in _data_files(store, key)}
+    if missing := sorted(saved.keys() - keys):
+        raise Corrupt(
+            f"{store.url} has no {missing[0]!r}, which its {_STATE} lists ({len(missing)} such): copy it whole"
+        )
+    tables = [info for info in infos if info.key.lower().endswith(".parquet")]
+    if saved and tables:
+        raise InvalidStore(
+            f"{store.url} has a dataset of save_to_disk ({min(saved)}) and Parquet ({tables[0].key}): name the folder "
+            "of one"
+        )
+    if saved:
+        readable = arrow_import.batches(store, [info for info in infos if info.key in saved], options)
+        return _with_splits(readable, saved.__getitem__)
+    return _with_splits(parquet_import.tables(store, tables, options), split_of)
+
+
+def _data_files(store: Store, key: str) -> list[str]:
+    """Return the names of a split's data files."""
+    try:
+        state = parse_json_object(store.get(key).data)
+        files = [one["filename"] for one in state["_data_files"]]
+        if not all(isinstance(name, str) and "/" not in name for name in files):
+            raise TypeError("a file's name is no name")
+    except (DamagedJson, KeyError, TypeError) as error:
+        raise Corrupt(f"{store.url}/{key} is not the state of a dataset: {error!r}") from error
+    return files
+
+
+def _with_splits(readable: Readable, split_of: Callable[[str], str]) -> Readable:
+    return readable._replace(samples=partial(_samples, readable.samples, split_of))
+
+
+def _samples(
+    samples: Callable[[ImportRun], Iterator[ReadSample]], split_of: Callable[[str], str], run: ImportRun
+) -> Iterator[ReadSample]:
+    split = split_of(run.info.key)
+    source: Mapping[str, str] = {"split": split} if split else {}
+    for sample in samples(run):
+        yield sample._replace(source={**source, **sample.source})

@@ -1,0 +1,20 @@
+"""Register Parquet in the layout of Hugging Face's hub: the split is in the names of the files."""
+
+from loader.dataset.columnar.choices import Options
+from loader.dataset.columnar.features import split_of
+from loader.errors import InvalidStore
+from loader.storage import ObjectInfo, Store
+
+from ..reading.sample import FoundObjects
+from .parquet_registered import objects_with_splits
+
+
+def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> FoundObjects:
+    """Return the Parquet files of a dataset. Raises: InvalidStore for one of save_to_disk; Corrupt; StoreError."""
+    saved = next((info.key for info in infos if info.key.rpartition("/")[2] == "state.json"), None)
+    if saved is not None:
+        raise InvalidStore(
+            f"{store.url} has a dataset of save_to_disk ({saved}), whose splits are in files of its own: import it "
+            "(penstock import hf), save it with to_parquet, or register a split's files (penstock register arrow)"
+        )
+    return objects_with_splits(store, infos, options, split_of)

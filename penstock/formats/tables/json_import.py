@@ -1,0 +1,149 @@
+"""Import JSON, plain or compressed (.gz, .zst): an array of objects, or concatenated objects; each is a sample.
+
+The file is read forward. Memory: one object and a piece of the file. LLaVA and Alpaca files are such arrays,
+and Spark writes JSON lines into files `*.json`.
+"""
+
+import codecs
+import json
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from loader.errors import Corrupt, InvalidSample
+from loader.limits import MAX_JSON_CHARACTERS, beyond
+from loader.storage import ObjectInfo, Store
+
+from ..importing.importer import ImportRun, Options, Readable, ReadSample
+from ..reading.object_file import ObjectFile, opened
+from .jsonl_import import DECODER
+from .text_rows import COMPRESSED, chunks, sample_of
+
+OPTIONS = frozenset({"key", "fields"})
+_ENDINGS = tuple(f".json{more}" for more in ("", *COMPRESSED))
+_SPACE = " \t\r\n"
+_NEAR = 16
+"""An error so close to the end of the piece may come from the cut: a literal or an escape continues behind it."""
+
+
+def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+    """Return the objects with such endings. An object is one run, read from beginning to end."""
+    files = [info for info in infos if info.key.lower().endswith(_ENDINGS)]
+    return Readable(
+        files, lambda info: [ImportRun(info, nbytes=info.nbytes)], partial(_samples, store, options)
+    )
+
+
+def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSample]:
+    with opened(store, run.info) as file:
+        text = _Text(file)
+        for row, values in enumerate(text.values()):
+            if not isinstance(values, dict):
+                raise InvalidSample(
+                    f"{run.info.key}, row {row} is a {type(values).__name__}; accepted are an array of objects, and "
+                    "objects one behind the other"
+                )
+            if row == 0 and not text.is_array and (name := _list_of_objects(values)) and text.is_at_end():
+                raise InvalidSample(
+                    f"{run.info.key} is one object, whose {name!r} is a list of objects; accepted are an array of "
+                    f"objects, and JSON lines: write that list (jq .{name}), or leave the file out (--exclude)"
+                )
+            yield sample_of(values, options, run.info.key, row)
+
+
+def _list_of_objects(values: dict[str, Any]) -> str:
+    """Return the name of the first list of objects in an object, "" for none."""
+    lists = {name: one for name, one in values.items() if isinstance(one, list) and one}
+    return next((name for name, one in lists.items() if isinstance(one[0], dict)), "")
+
+
+class _Text:
+    """The text of a file, of which only a piece is in memory."""
+
+    def __init__(self, file: ObjectFile) -> None:
+        self._name, self._chunks = file.path, chunks(file)
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
+        self._text, self._at, self._ended = "", 0, False
+        self.is_array = False
+        """True for an array, once the first value was requested."""
+
+    def values(self) -> Iterator[Any]:
+        self.is_array = self._next() == "["
+        if self.is_array:
+            self._at += 1
+            if self._next() == "]":
+                return self._end()
+        row = 0
+        while self._next():
+            yield self._value(row)
+            row += 1
+            character = self._next()
+            if self.is_array and character == "]":
+                return self._end()
+            if self.is_array and character == ",":
+                self._at += 1
+            elif self.is_array and character:
+                raise InvalidSample(
+                    f"{self._name}, row {row} is not JSON: {character!r} in place of a comma; repair it"
+                )
+        if self.is_array:
+            raise Corrupt(f"{self._name} is cut: its array has {row} values, and does not end")
+
+    def is_at_end(self) -> bool:
+        """Return whether only space follows."""
+        return not self._next()
+
+    def _end(self) -> None:
+        """Step over the end of the array."""
+        self._at += 1
+        if character := self._next():
+            raise InvalidSample(
+                f"{self._name} is not JSON: {character!r} behind the end of its array; repair it"
+            )
+
+    def _value(self, row: int) -> Any:
+        more = 1
+        while True:
+            try:
+                value, self._at = DECODER.raw_decode(self._text, self._at)
+                return value
+            except json.JSONDecodeError as error:
+                cut = error.msg.startswith("Unterminated string") or error.pos >= len(self._text) - _NEAR
+                if self._ended or not cut:
+                    raise self._damaged(row, error.msg) from error
+            except (ValueError, RecursionError) as error:
+                raise self._damaged(row, str(error)) from error
+            if (n := len(self._text) - self._at) > MAX_JSON_CHARACTERS:
+                what, advice = f"{self._name}, row {row}", "Keep what is large in other files"
+                raise InvalidSample(beyond(what, n, "characters", MAX_JSON_CHARACTERS, advice))
+            # Twice as much each time: a large value is not parsed again for every piece.
+            for _ in range(more):
+                self._read()
+            more *= 2
+
+    def _damaged(self, row: int, why: str) -> InvalidSample:
+        cut = ", or the file is cut" if self._ended else ""
+        return InvalidSample(f"{self._name}, row {row} is not JSON: {why}; repair it{cut}")
+
+    def _next(self) -> str:
+        """Return the next character that is no space, without consuming it; "" at the end."""
+        while True:
+            while self._at < len(self._text):
+                if (character := self._text[self._at]) not in _SPACE:
+                    return character
+                self._at += 1
+            if self._ended:
+                return ""
+            self._read()
+
+    def _read(self) -> None:
+        """Append one more piece, and drop consumed text."""
+        if self._ended:
+            return
+        data = next(self._chunks, b"")
+        self._ended = not data
+        try:
+            read = self._decoder.decode(data, final=self._ended)
+        except UnicodeDecodeError as error:
+            raise InvalidSample(f"{self._name} is not UTF-8: {error.reason}; write it again") from error
+        self._text, self._at = self._text[self._at :] + read, 0

@@ -1,0 +1,207 @@
+"""Import the newest version of a Lance dataset: each row that is not deleted is a sample, read by fragments.
+
+The place is the folder above `_versions`. Lance opens it by its URL, with the credentials of the environment.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from loader.dataset.columnar.arrow_columns import TableRows
+from loader.dataset.columnar.column_agreement import ColumnAgreement
+from loader.dataset.columnar.features import Features
+from loader.errors import Corrupt, InvalidStore, MissingDependency, NotSupported, PenstockError
+from loader.modalities.error_origin import is_of_the_machine
+from loader.storage import ObjectInfo, Store
+from loader.storage.cloud.s3 import s3_config
+
+from ..importing.importer import ImportRun, KnownNames, Options, Readable, ReadSample, files_of, joined
+from ..reading.object_file import opened
+
+OPTIONS = frozenset({"key", "fields"})
+BATCH_BYTES = 8 * 2**20
+"""Bytes of rows decoded at once, roughly."""
+RUN_ROWS = 65_536
+"""Rows per run."""
+_BLOBS = "all_binary"
+_ADDRESS = "_rowaddr"
+_ROW_BITS = 32
+_URLS = ("/", "s3://", "gs://", "az://")
+_VERSIONS, _DATA = "_versions/", "data/"
+_NAMES = KnownNames[list[list[str]]]()
+
+
+def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+    """Return the files of the newest version's fragments.
+
+    Raises: MissingDependency without Lance; InvalidStore for a store that Lance does not open, or files
+    elsewhere; Corrupt; StoreError.
+    """
+    return _readable(store, infos, options, whole=True)
+
+
+def find_complete_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+    """Return as `find_objects`, without the fragments that lack a file. Raises: as `find_objects`."""
+    return _readable(store, infos, options, whole=False)
+
+
+def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> dict[str, list[str]]:
+    """Return key of a fragment's first file -> keys of its files; other data files, such as older versions', have none.
+
+    Costs opening the dataset if it has another version. Raises: as `find_objects`.
+    """
+    versions = [one for one in infos if one.key.startswith(_VERSIONS)]
+    fragments = _NAMES.of(
+        store.url,
+        versions,
+        lambda: [_files(one) for one in _opened(store).get_fragments()] if versions else [],
+    )
+    nothing = {one.key: list[str]() for one in infos if one.key.startswith(_DATA)}
+    return nothing | {files[0]: files for files in fragments}
+
+
+def _readable(store: Store, infos: list[ObjectInfo], options: Options, *, whole: bool) -> Readable:
+    """Return the fragments. whole: True refuses a dataset that lacks a file."""
+    here = {info.key: info for info in infos}
+    if not any(key.startswith(_VERSIONS) for key in here):
+        return Readable([], lambda info: [], lambda run: iter(()))
+    dataset = _opened(store)
+    with _errors_named(store.url):
+        schema = dataset.scanner(blob_handling=_BLOBS).projected_schema
+        names = {one.fragment_id: _files(one) for one in dataset.get_fragments()}
+    files, waiting = files_of({keys[0]: keys for keys in names.values()}, here)
+    if whole and waiting:
+        raise InvalidStore(
+            f"{store.url}: its newest version has the file {min(waiting.values())}, which does not lie there"
+        )
+    fragments = [_Fragment(number, files[keys[0]]) for number, keys in names.items() if keys[0] in files]
+    reader = _Reader(store, dataset, schema, {one.files[0].key: one for one in fragments}, options)
+    return Readable([one.info for one in fragments], reader.runs, reader.samples, columns=reader.agreed)
+
+
+def _opened(store: Store) -> Any:
+    """Return the newest version of the dataset at a place."""
+    if not store.url.startswith(_URLS):
+        raise InvalidStore(
+            f"{store.url}: Lance opens only folders, s3://, gs:// and az://; copy it to one of these"
+        )
+    with _errors_named(store.url):
+        return _lance().dataset(store.url, storage_options=_server(store.url))
+
+
+class _Fragment(NamedTuple):
+    """A fragment: data files, several if columns were added, and a file of deleted rows."""
+
+    number: int
+    """Number in the dataset."""
+    files: list[ObjectInfo]
+    """Its files."""
+
+    @property
+    def info(self) -> ObjectInfo:
+        """The fragment as one object."""
+        return joined(self.files)
+
+
+def _server(url: str) -> dict[str, str]:
+    """Return Lance's options for an S3 server, as penstock's own stores find it."""
+    if not url.startswith("s3://"):
+        return {}
+    config, _ = s3_config(url, {})
+    options: dict[str, str] = {name: str(config[name]) for name in ("endpoint", "region") if name in config}
+    options["allow_http"] = str(options.get("endpoint", "").startswith("http://")).lower()
+    return options
+
+
+def _files(fragment: Any) -> list[str]:
+    """Return the keys of a fragment's files."""
+    deleted = fragment.deletion_file()
+    return [f"{_DATA}{one.path}" for one in fragment.data_files()] + ([deleted] if deleted else [])
+
+
+class _Reader:
+    """Reads the fragments of one version of a dataset; thread-safe."""
+
+    def __init__(
+        self, store: Store, dataset: Any, schema: Any, fragments: dict[str, _Fragment], options: Options
+    ) -> None:
+        """fragments: by the key of their first file."""
+        self._store, self._dataset, self._schema = store, dataset, schema
+        self._fragments, self._options = fragments, options
+        self.agreed = ColumnAgreement()
+
+    def runs(self, info: ObjectInfo) -> Iterator[ImportRun]:
+        self.agreed.check(info.key, TableRows(self._schema, Features(), self._options, info.key).columns)
+        with _errors_named(info.key):
+            rows = self._opened(info).physical_rows
+        for first in range(0, rows, RUN_ROWS):
+            stop = min(rows, first + RUN_ROWS)
+            yield ImportRun(info, first, stop, (stop - first) * max(1, info.nbytes // rows))
+
+    def samples(self, run: ImportRun) -> Iterator[ReadSample]:
+        """Yield the samples of a run."""
+        fragment = self._fragments[run.info.key]
+        for part in fragment.files:
+            with opened(self._store, part) as file:
+                file.read(1)  # Lance ignores change tokens
+        rows = TableRows(self._schema, Features(), self._options, run.info.key)
+        begin, end = ((fragment.number << _ROW_BITS) + row for row in (run.first, run.stop))
+        with _errors_named(run.info.key):
+            scanner = self._opened(run.info).scanner(
+                columns=rows.wanted,
+                with_row_address=True,
+                batch_size_bytes=BATCH_BYTES,
+                batch_readahead=1,
+                blob_handling=_BLOBS,
+                filter=f"{_ADDRESS} >= {begin} AND {_ADDRESS} < {end}",
+            )
+            batches = iter(scanner.to_batches())
+        while True:
+            with _errors_named(run.info.key):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            for first, rows_there in _neighbours(batch):
+                yield from rows.samples(rows_there, first)
+
+    def _opened(self, info: ObjectInfo) -> Any:
+        return self._dataset.get_fragment(self._fragments[info.key].number)
+
+
+def _neighbours(batch: Any) -> Iterator[tuple[int, Any]]:
+    """Yield runs of rows without deleted ones between them, with the first row's number in its fragment."""
+    numbers = batch.column(_ADDRESS).to_numpy() & (2**_ROW_BITS - 1)
+    plain, start = batch.drop_columns([_ADDRESS]), 0
+    for at in range(1, len(numbers) + 1):
+        if at == len(numbers) or numbers[at] != numbers[at - 1] + 1:
+            yield int(numbers[start]), plain.slice(start, at - start)
+            start = at
+
+
+@contextmanager
+def _errors_named(name: str) -> Iterator[None]:
+    """Raise Lance's errors with a name; errors of this machine pass."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except NotImplementedError as error:
+        raise NotSupported(f"{name}: Lance does not read a feature that it uses: {error}") from error
+    except (OSError, ValueError, RuntimeError) as error:
+        if is_of_the_machine(error):
+            raise
+        raise Corrupt(f"{name}: Lance cannot read it: {error}") from error
+    except BaseException as error:  # a Rust panic is no Exception
+        if type(error).__name__ != "PanicException":
+            raise
+        raise Corrupt(f"{name}: Lance cannot read it: {error}") from error
+
+
+def _lance() -> Any:
+    try:
+        import lance
+    except ImportError as error:
+        raise MissingDependency(
+            "datasets of Lance are read by pylance: pip install 'penstock-data[lance]'"
+        ) from error
+    return lance

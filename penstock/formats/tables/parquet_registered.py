@@ -1,0 +1,154 @@
+"""Register Parquet: read all rows of each object once, for names, sizes and checksums of their fields.
+
+The fields of a row follow from its values: nulls are absent, and first bytes give extensions. So footers do not
+suffice. Columns become what an import makes of them: `columnar.arrow_columns`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from loader.dataset.columnar.arrow_columns import Row, TableRows
+from loader.dataset.columnar.choices import Options
+from loader.dataset.columnar.column_agreement import ColumnAgreement
+from loader.dataset.columnar.column_names import duplicate_key, without_field
+from loader.dataset.columnar.features import check_labels, features_of
+from loader.dataset.columnar.parquet_chunks import Chunks
+from loader.dataset.columnar.plain_values import inner_dtype, plain_type
+from loader.dataset.columnar.row_groups import check_row_group, row_group_reader, rows_at_once
+from loader.dataset.shards.shard import crc32c
+from loader.dataset.tables.parquet import footer_nbytes
+from loader.errors import InvalidSample
+from loader.storage import ObjectInfo, Span, Store
+
+from ..reading.object_file import ObjectFile, opened
+from ..reading.sample import ForeignSample, FoundObjects
+
+MOST_CHUNK_BYTES = 256 * 2**20
+"""Limit on the decoded bytes of a chunk: reading any of its samples costs so much memory."""
+
+SplitOf = Callable[[str], str]
+"""Object key -> its split, or ""."""
+
+
+def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> FoundObjects:
+    """Return the objects `*.parquet`, with the class names of the first one. Raises: Corrupt; StoreError."""
+    return objects_with_splits(store, infos, options, lambda key: "")
+
+
+def objects_with_splits(
+    store: Store, infos: list[ObjectInfo], options: Options, split_of: SplitOf
+) -> FoundObjects:
+    """Return the objects `*.parquet` with their splits. Raises: as `find_objects`."""
+    tables, labels = [info for info in infos if info.key.lower().endswith(".parquet")], None
+    declared = False
+    for info in tables[:1]:
+        with opened(store, info) as file:
+            schema = pq.read_metadata(pa.PythonFile(file, "r")).schema.to_arrow_schema()
+            labels = features_of(schema).labels
+            declared = any(
+                options.fields.get(one.name) == "npy" and inner_dtype(plain_type(one.type)) for one in schema
+            )
+    options = options._replace(declared_widths=declared)
+    chunks: dict[str, Chunks] = {}
+    agreed = ColumnAgreement()
+
+    def samples(info: ObjectInfo) -> Iterator[ForeignSample]:
+        with opened(store, info) as file:
+            walk = _Walk(info, file, options, labels, split_of(info.key))
+            agreed.check(info.key, walk.table.columns)
+            yield from walk.samples()
+            chunks[info.key] = walk.chunks()
+
+    return FoundObjects(tables, samples, chunks, labels, columns=agreed, declared_widths=declared)
+
+
+class _Value(NamedTuple):
+    column: int
+    offset: int
+    nbytes: int
+    crc: int
+
+
+class _Walk:
+    """Reads one object from its first row to its last."""
+
+    def __init__(
+        self, info: ObjectInfo, file: ObjectFile, options: Options, labels: list[str] | None, split: str
+    ) -> None:
+        self._info, self._file, self._options = info, file, options
+        self._footer = pq.read_metadata(pa.PythonFile(file, "r"))
+        schema = self._footer.schema.to_arrow_schema()
+        features = features_of(schema)
+        check_labels(info.key, features.labels, labels)
+        self.table = TableRows(schema, features, options, info.key)
+        self._columns = self.table.field_columns
+        self._starts = [0]
+        self._keys: set[str] = set()
+        self._source: Mapping[str, str] = {"split": split} if split else {}
+        self._reader = row_group_reader(pa.PythonFile(file, "r"), self._footer, schema, info.key)
+
+    def samples(self) -> Iterator[ForeignSample]:
+        """Yield the samples, in order."""
+        row = 0
+        for at in range(self._footer.num_row_groups):
+            group = check_row_group(self._footer, at, self._info)
+            nbytes, rows_there = [0] * len(self._columns), list[tuple[Row, dict[str, _Value]]]()
+            for batch in self._reader.iter_batches(
+                rows_at_once(group), row_groups=[at], columns=self.table.wanted, use_threads=False
+            ):
+                for table_row in self.table.rows(batch, row):
+                    rows_there.append((self._bare(table_row), self._values(table_row, nbytes)))
+                row += batch.num_rows
+            first = self._end_group(at, nbytes)
+            yield from (self._sample(one, values, first) for one, values in rows_there)
+
+    def chunks(self) -> Chunks:
+        """Return the chunks, after all samples were read."""
+        size = self._info.nbytes
+        self._file.seek(size - 8)
+        nbytes = footer_nbytes(self._file.read(8))
+        self._file.seek(size - nbytes)
+        return Chunks(nbytes, crc32c(self._file.read(nbytes)), tuple(self._columns), tuple(self._starts))
+
+    def _values(self, row: Row, nbytes: list[int]) -> dict[str, _Value]:
+        """Return the spans of a row's fields in their chunks, and add up their bytes."""
+        fields, sample = dict[str, _Value](), row.sample
+        for value in row.made:
+            if value.column.kind == "field":
+                at = self._columns.index(value.column.column)
+                fields[value.name] = _Value(at, nbytes[at], len(value.value), crc32c(value.value))
+                nbytes[at] += len(value.value)
+        if not any(name not in self._options.without for name in fields):
+            raise without_field(self._info.key, row.key, sample.metadata)
+        if self.table.has_keys:
+            if row.key in self._keys:
+                raise duplicate_key(row.key, self._info.key)
+            self._keys.add(row.key)
+        return fields
+
+    def _bare(self, row: Row) -> Row:
+        """Return the row without the bytes of its fields."""
+        return row._replace(made=[one for one in row.made if one.column.kind != "field"])
+
+    def _end_group(self, at: int, nbytes: list[int]) -> list[int]:
+        """Return the first byte of each column's chunk."""
+        first = []
+        for column, size in zip(self._columns, nbytes, strict=True):
+            if size > MOST_CHUNK_BYTES:
+                raise InvalidSample(
+                    f"{self._info.key}, row group {at}: column {column!r} decodes to {size:,} bytes, and a chunk is "
+                    f"decoded whole; at most {MOST_CHUNK_BYTES:,} are read in place. Write the table again with fewer "
+                    "rows in a row group, or import it: penstock import"
+                )
+            first.append(self._starts[-1])
+            self._starts.append(self._starts[-1] + size)
+        return first
+
+    def _sample(self, row: Row, values: Mapping[str, _Value], first: list[int]) -> ForeignSample:
+        sample = row.sample
+        fields = {name: Span(first[one.column] + one.offset, one.nbytes) for name, one in values.items()}
+        crcs: dict[str, Any] = {name: one.crc for name, one in values.items()}
+        return ForeignSample(row.key, fields, sample.metadata, {**self._source, **sample.source}, crcs)

@@ -1,0 +1,232 @@
+"""Export registered objects unchanged: copied byte for byte if all their samples are exported.
+
+An object that changed since registration is `Changed`. An index beside the objects is copied too, and the copy
+is read to check that it lists these objects.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
+
+from loader import Version
+from loader.dataset.columnar.choices import NO_OPTIONS, Options
+from loader.dataset.tables.foreign_objects import ForeignObject, foreign_objects
+from loader.errors import Changed, ObjectNotFound
+from loader.json_text import parse_json_object
+from loader.storage import ObjectInfo, Span, Store
+from loader.storage.placed import FOREIGN, PlacedObject, PlacedStore, difference
+
+from . import FORMATS, REGISTERED, TABLES, find_registered
+from .archives.tar_members import remaining
+from .exporting.export_journal import FOLDER
+from .exporting.exporter import Loss
+from .exporting.outbox import Outbox
+from .exporting.selection import ExportSelection, Int64s, WorkUnit
+from .reading.exported import NOTE
+from .reading.sample import FoundObjects
+from .reading.window import Window
+
+READ_BYTES = 8 * 2**20
+"""Bytes of an object per read."""
+OWN = "megatron"
+"""Format whose exporter writes the same objects again, with their index."""
+
+
+class Leaving(NamedTuple):
+    """Objects of one registered shard to copy."""
+
+    objects: Sequence[PlacedObject]
+    """The objects."""
+    ordinals: Int64s
+    """Live ordinals of the exported samples, int64."""
+    keys: frozenset[str] | None = None
+    """Keys of the samples to keep in an archive; None copies the objects whole."""
+
+
+def registered_objects(selection: ExportSelection, format: str) -> "RegisteredObjects | None":
+    """Return the exporter of objects as they were registered; None if the export differs from them.
+
+    selection: without a field or column left out. Objects whose samples are all exported are copied, and
+    objects without exported samples are left out. Only archives are rewritten, without the samples that are not
+    exported.
+    """
+    version, manifest = selection.version, selection.version.manifest
+    objects, facts = foreign_objects(version.store, manifest.get("foreign", ()))
+    registered = parse_json_object(facts.get("registered", "{}"))
+    tables = {file["group"] for file in manifest["samples"]}
+    if (
+        registered.get("format") != format
+        or format == OWN
+        or registered.get("without")
+        or not tables <= {"keys", "metadata"}  # the version was annotated
+        or not pc.all(pc.starts_with(version.parts.shard_rows()["path"], FOREIGN)).as_py()
+    ):
+        return None
+    whole = manifest["n_live"] == manifest["n_rows"] == selection.n_samples
+    if (
+        format in REGISTERED
+        and FORMATS[format].companions
+        and (not whole or _placed(version).is_adopted(_paths(version)[0]))
+    ):
+        return None  # the index lists all objects, and the numbers of samples would change
+    if not whole and "source_key" in selection.columns:
+        return None  # repeated names would no longer repeat
+    leaving = _leaving(selection, format)
+    if leaving is None:
+        return None
+    if selection.n_samples == manifest["n_live"]:
+        options = Options.of_registered(registered) if format in TABLES else NO_OPTIONS
+        leaving += _without_samples(
+            version, objects, lambda store, infos: find_registered(format, store, infos, options)[0]
+        )
+    return RegisteredObjects(format, leaving)
+
+
+def _leaving(selection: ExportSelection, format: str) -> list[Leaving] | None:
+    """Return the objects with samples to export; None if one has other samples too, and is no archive."""
+    version, members = selection.version, selection.members
+    placed, first, n_rows = _placed(version), version.parts.first_ordinal, version.parts.n_rows
+    positions, out = dict[str, list[int]](), list[Leaving]()
+    for position, path in enumerate(_paths(version)):
+        positions.setdefault(path, []).append(position)
+    for path, own in positions.items():
+        live = [np.flatnonzero(members[first[one] : first[one + 1]]) + first[one] for one in own]
+        ordinals, objects = np.concatenate(live), placed.objects(path)
+        if not len(ordinals):
+            continue
+        if len(ordinals) == sum(int(n_rows[one]) for one in own):
+            out.append(Leaving(objects, ordinals))
+        elif format == "files":  # an object is a sample
+            chosen = set(selection.frame["raw_key"].gather(ordinals))
+            out.append(Leaving([one for one in objects if _name(one) in chosen], ordinals))
+        elif format == "webdataset":
+            out.append(Leaving(objects, ordinals, frozenset(version.keys(ordinals))))
+        else:
+            return None
+    return out
+
+
+def _without_samples(
+    version: Version,
+    objects: Sequence[ForeignObject],
+    find_objects: Callable[[Store, list[ObjectInfo]], FoundObjects],
+) -> list[Leaving]:
+    """Return the unchanged objects without samples. Costs a listing of their place."""
+    placed = _placed(version)
+    last = {one.key: one.shard for one in objects}  # the newest, of an object registered again
+    shards = sorted(set(last.values()) - set(_paths(version)))
+    placed_objects = [one for shard in shards for one in placed.objects(shard) if last[_name(one)] == shard]
+    rest = [one for one in placed_objects if one.modified_us is not None]  # adopted places keep none
+    out = list[PlacedObject]()
+    for store in {one.store for one in rest}:
+        infos = list(store.list())
+        there, objects_there = {info.key: info for info in infos}, find_objects(store, infos)
+        keys = {info.key for info in objects_there.infos}
+        for item in rest:
+            info = there.get(item.key) if item.store is store and item.key in keys else None
+            if info is None or difference(info, item.nbytes, item.etag, item.modified_us):
+                continue
+            if next(iter(objects_there.samples(info)), None) is None:
+                out.append(item)
+    return [Leaving(out, np.zeros(0, np.int64))] if out else []
+
+
+class RegisteredObjects:
+    """Exports objects as they were registered."""
+
+    def __init__(self, format: str, leaving: Sequence[Leaving]) -> None:
+        self._format, self._leaving = format, leaving
+
+    def losses(self, selection: ExportSelection) -> list[Loss]:
+        """Return nothing: the bytes stay."""
+        return []
+
+    def units(self, selection: ExportSelection) -> list[WorkUnit]:
+        """Return the samples of each registered shard: an object, or a run of objects."""
+        return [
+            WorkUnit(number=number, fields=(), ordinals=one.ordinals)
+            for number, one in enumerate(self._leaving)
+        ]
+
+    def write(self, selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
+        """Put the objects of a shard. Raises: Changed; StoreError."""
+        placed, (objects, _, keys) = _placed(selection.version), self._leaving[unit.number]
+        for item in objects:
+            with outbox.file(_name(item)) as file:
+                for start, nbytes in (
+                    [Span(0, item.nbytes)] if keys is None else _remaining(placed, item, keys)
+                ):
+                    for at in range(start, start + nbytes, READ_BYTES):
+                        file.write(placed.stored(item, Span(at, min(READ_BYTES, start + nbytes - at))))
+        return {"objects": [[_name(one), one.nbytes] for one in objects]}
+
+    def finish(self, selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
+        """Copy the index, if the format has one. Raises: Changed for an index that lists other objects."""
+        index_names = FORMATS[self._format].companions if self._format in REGISTERED else None
+        if index_names is None:
+            return
+        objects = {key: nbytes for unit in facts for key, nbytes in unit["objects"]}
+        source = next(_objects(selection.version)).store
+        for info in source.list():
+            if index_names.search(info.key):
+                _copy(source, info, outbox)
+        listed = [info for info in outbox.store.list() if not info.key.startswith(FOLDER)]
+        objects_found, _ = find_registered(self._format, outbox.store, listed, NO_OPTIONS)
+        if objects_found.lacking or {info.key: info.nbytes for info in objects_found.infos} != objects:
+            raise Changed(
+                f"the index of {source.url} lists other objects than the {len(objects)} that were registered: "
+                "register the place again"
+            )
+
+
+def note_of(version: Version) -> dict[str, Any] | None:
+    """Return fields and columns as the registered place's `export.json` names them; None without one."""
+    source = next(_objects(version)).store
+    try:
+        note = parse_json_object(source.get(NOTE).data)
+    except ObjectNotFound:
+        return None
+    return {name: note[name] for name in ("columns", "facts", "fields", "lost") if name in note}
+
+
+def _copy(source: Store, info: ObjectInfo, outbox: Outbox) -> None:
+    with outbox.file(info.key) as file:
+        for start in range(0, info.nbytes, READ_BYTES):
+            nbytes = min(READ_BYTES, info.nbytes - start)
+            file.write(source.get_range(info.key, start, nbytes, info.etag or None).data)
+
+
+def _paths(version: Version) -> list[str]:
+    rows = version.parts.shard_rows()
+    path_of = dict(zip(rows["part"].to_pylist(), rows["path"].to_pylist(), strict=True))
+    return [path_of[part] for part in version.parts.ids.to_pylist()]
+
+
+def _remaining(placed: PlacedStore, item: PlacedObject, keys: Collection[str]) -> list[Span]:
+    """Return the byte ranges of an archive with these samples."""
+    placed.stored(item, Span(0, min(1, item.nbytes)))  # raises if the object changed
+    window = Window(item.store, item.store.head(item.key))
+    try:
+        return list(remaining(window, keys))
+    finally:
+        window.close()
+
+
+def _name(item: PlacedObject) -> str:
+    """Return an object's key in its place."""
+    return (
+        item.key if item.modified_us is not None else item.key.split("/", 2)[2]
+    )  # adopted: foreign/<place>/
+
+
+def _objects(version: Version) -> Iterator[PlacedObject]:
+    for path in dict.fromkeys(_paths(version)):
+        yield from _placed(version).objects(path)
+
+
+def _placed(version: Version) -> PlacedStore:
+    store = version.shard_store
+    assert isinstance(store, PlacedStore), version.name
+    return store

@@ -10,8 +10,7 @@ from ..keywords import did_you_mean
 from ..storage import Store, open_store
 from ..storage.mirror.store import MirroredStore, primary_of
 from ..storage.shared.threads import beside
-from .leases.heartbeat import Heartbeat
-from .leases.lease import Lease
+from .leases import Heartbeat, Lease
 from .log.log import Log
 from .log.marker import Marker, root_id
 from .log.refs import mirrors_named, resolve
@@ -242,7 +241,7 @@ class Root:
         change; Corrupt for one that is no record; Conflict, also when somebody excluded a superseded sample
         meanwhile; VersionNotFound for one that is not there; EmptyVersion.
         """
-        from .changes import publish_parts
+        from .writer import publish_parts
 
         how = exclude or {}, producer, supersede or {}, onto, verdict, facts, foreign
         return self._verifying(publish_parts(self, dataset, parts, parent, *how))
@@ -264,7 +263,7 @@ class Root:
 
         Raises: Conflict when there is nothing to add or somebody added it meanwhile; FieldNotFound.
         """
-        from .changes import publish_group
+        from .writer import publish_group
 
         return self._verifying(publish_group(self, ref, group, compute, inputs, producer, facts))
 
@@ -301,8 +300,8 @@ class Root:
         Raises: Conflict when somebody annotated one of these values since `ref`; FieldMismatch for another type than
         the column has; InvalidSample, InvalidField, InvalidKey, DuplicateKey for rows, with file and line.
         """
-        from .changes import publish_annotation
         from .labels.annotate import Annotating
+        from .writer import publish_annotation
 
         how = Annotating(
             name=name,
@@ -327,7 +326,7 @@ class Root:
         Raises: SampleNotFound for a key that the version does not have; InvalidSample for keys or a reason that are no
         text; Conflict when somebody excluded one meanwhile.
         """
-        from .changes import publish_exclusions
+        from .writer import publish_exclusions
 
         return self._verifying(publish_exclusions(self, ref, keys, reason, producer))
 

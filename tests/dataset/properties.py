@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 import loader
-from loader.dataset.reading.read_fields import read_fields
+from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.shards import bitmap, parts_table
 from loader.dataset.shards.index import IndexFile, IndexPlace
 from loader.dataset.shards.parts_table import ShardRows

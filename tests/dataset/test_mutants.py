@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from loader.dataset.publishing import commit as publish
-from loader.dataset.reading import places, read_fields
+from loader.dataset.reading import places, verified_bucket_reads
 from loader.dataset.shards import bitmap, parts_table, shard
 from loader.dataset.tables import stats
 from loader.dataset.writing import part_writer, spill
@@ -175,7 +175,7 @@ def crc_not_checked(patch):
 
         __hash__ = int.__hash__
 
-    patch.setattr(read_fields, "crc32c", lambda data: Equal(real_crc32c(data)))
+    patch.setattr(verified_bucket_reads, "crc32c", lambda data: Equal(real_crc32c(data)))
 
 
 def tar(properties):

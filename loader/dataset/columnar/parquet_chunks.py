@@ -6,7 +6,8 @@ them. Chunks are in the order of row groups, and in each of the columns that bec
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -14,13 +15,64 @@ import pyarrow.parquet as pq
 
 from ...errors import Corrupt, InvalidSample
 from ...storage import Span
+from ...storage.shared.threads import Turns, begins_anew, lock
 from ..shards.shard import crc32c
 from ..tables.parquet import TAIL_BYTES, Window, chunk_start
 from .arrow_columns import Column, TableRows, joined
 from .arrow_errors import arrow_errors
 from .choices import Options
-from .chunk_cache import CHUNKS, ChunkCache
 from .features import features_of
+
+CAPACITY_BYTES = 4 * 2**30
+"""Decoded bytes that a process keeps; twice what the order reads side by side (`lanes.LIVE_CHUNK_BYTES`)."""
+
+
+class ChunkCache:
+    """The values used last, bounded in bytes. Thread-safe; the last one stays, however large."""
+
+    def __init__(self, capacity_bytes: int = CAPACITY_BYTES) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.turns = Turns()
+        self._lock = lock()
+        self.begin_anew()
+        begins_anew(self)
+
+    def begin_anew(self) -> None:
+        """Hold nothing, as in a forked child, which would hold it twice."""
+        self._held: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self.held_bytes = 0
+
+    def get(self, key: Hashable) -> Any:
+        """Return a value; None where it is not here."""
+        with self._lock:
+            found = self._held.get(key)
+            if found is None:
+                return None
+            self._held.move_to_end(key)
+            return found[0]
+
+    def put(self, key: Hashable, value: Any, nbytes: int) -> None:
+        """Keep a value of so many bytes."""
+        with self._lock:
+            self._drop(key)
+            self._held[key] = value, nbytes
+            self.held_bytes += nbytes
+            while self.held_bytes > self.capacity_bytes and len(self._held) > 1:
+                self.held_bytes -= self._held.popitem(last=False)[1][1]
+
+    def discard(self, key: Hashable) -> None:
+        """Throw a value away."""
+        with self._lock:
+            self._drop(key)
+
+    def _drop(self, key: Hashable) -> None:
+        found = self._held.pop(key, None)
+        self.held_bytes -= found[1] if found else 0
+
+
+CHUNKS = ChunkCache()
+"""The process's cache."""
+
 
 TOGETHER_BYTES = 64 * 2**20
 """Decoded bytes of chunks that are read together, or one larger chunk."""

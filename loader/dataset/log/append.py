@@ -38,11 +38,10 @@ from ...errors import (
 from ...storage.shared.requests import retry_corrupt
 from ...storage.store import Objects, Store, list_from
 from .entries import FOLDER, Entry, entry_key, entry_number, gaps, missing, parse, seal
-from .fold import fold, fold_all
 from .repair_records import linked
 from .rules import Done
 from .snapshots import HINT_EVERY, state_checksum
-from .state import State
+from .state import State, fold, fold_all
 
 # The first probe asks for one entry, so that a reader who is up to date pays one request; each full batch
 # doubles the next, so that a reader 10,000 entries behind waits for 630 round trips and not for 10,000.

@@ -19,11 +19,10 @@ from . import rules
 from .append import Decide, Outcome, append, check_end, read_tail
 from .denies import Target
 from .entries import Entry, edited, entry_key
-from .fold import fold_all
 from .marker import check_primary
 from .rules import CommitBody, Done
 from .snapshots import HINT_EVERY, belongs, listed, newest_hint, write_hint
-from .state import Deny, Primary, Ref, RefKind, State, Txn, VersionRecord
+from .state import Deny, Primary, Ref, RefKind, State, Txn, VersionRecord, fold_all
 
 _CHUNK = 16 * HINT_EVERY  # entries folded at a time: bounds memory, and how often the mappings are copied
 

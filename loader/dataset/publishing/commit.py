@@ -27,7 +27,7 @@ from ..tables.manifest import Change, child
 from ..tables.parquet import TableFile, get_tables
 from ..versions.version import Version, open_record
 from ..writing.exclude import NOTHING_SUPERSEDED, Superseded, still_there
-from ..writing.run_samples import RunKeys
+from ..writing.run_tables import RunKeys
 from .apply_denies import Applied, apply_denies
 from .compact import Done, compacted
 

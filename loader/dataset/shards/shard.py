@@ -4,21 +4,30 @@ Members are ustar (`<key>.<field>`, mode 0644, no owner, mtime 0). ustar cannot 
 `/` that splits it into 155 + 100. Such a name gets a pax extended header before it, which tarfile, GNU tar, bsdtar
 and webdataset read.
 
-The SHA-256 of a shard proves it as a whole; the hashes of its pages prove a part of it.
+The SHA-256 of a shard proves it as a whole; the hashes of its pages prove a part of it. Registered bytes have no
+checksums in their index. Seals add them:
+
+    seals/<sha256>.parquet      <field>_crc32c, int64: CRC-32C of each field, a row per row of one index; -1: unknown
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, BinaryIO
 from zlib import adler32
 
 import numpy as np
+import pyarrow as pa
 from google_crc32c import value as _crc32c
 
-from ...errors import Corrupt, FieldTooLarge
+from ...errors import AlreadyExists, Corrupt, FieldTooLarge, ObjectNotFound
 from ...native import PagedSha256
+from ...storage import Store
+from ...storage.placed import FOREIGN
+from ...storage.shared.requests import retry_corrupt
 from ..names import member_name
+from ..tables.parquet import integers, parse_stored, table_bytes, table_facts
 
 BLOCK_BYTES = 512
 DEFAULT_SHARD_BYTES = 256 * 2**20
@@ -276,3 +285,75 @@ def _filled(file: BinaryIO, block: memoryview) -> int:
     while at < len(block) and (n := file.readinto(block[at:])):  # type: ignore[attr-defined]
         at += n
     return at
+
+
+Crcs = Mapping[str, Int64s]
+"""Field -> int64 [rows of the index], CRC-32C."""
+SEALS = "seals/"
+_CRC = "_crc32c"
+
+
+def seal_path(shard_path: str, index_footer_sha256: str | None) -> str:
+    """Return the path of the seal of a shard's index, relative to the root; "" of a shard of the root's own."""
+    if not shard_path.startswith(FOREIGN) or not index_footer_sha256:
+        return ""
+    return f"{SEALS}{hashlib.sha256(f'{index_footer_sha256} {shard_path}'.encode()).hexdigest()}.parquet"
+
+
+def seal_bytes(path: str, crcs: Crcs) -> bytes:
+    """Return the file of a seal. path: as `seal_path`."""
+    table = pa.table({f"{field}{_CRC}": pa.array(crcs[field]) for field in sorted(crcs)})
+    return table_bytes(table, "seal", facts={"path": path, "content_sha256": _content(crcs)})
+
+
+def put_seal(store: Store, path: str, data: bytes) -> None:
+    """Create a seal of `seal_bytes`; one that is there stays: it is of the same bytes. path: as `seal_path`."""
+    try:
+        store.put_if_absent(path, data)
+    except AlreadyExists:
+        return
+
+
+def read_seal(store: Store, path: str, fields: list[str], n_rows: int) -> Crcs | None:
+    """Return the checksums of an index with these fields, sorted, and rows; None where it is not sealed.
+
+    One request, and 8 bytes per field and row. Raises: Corrupt, after reading it twice.
+    """
+    name = f"{store.url}/{path}"
+    try:
+        crcs = retry_corrupt(partial(_read, store, path))
+    except ObjectNotFound:
+        return None
+    if sorted(crcs) != fields or any(len(column) != n_rows for column in crcs.values()):
+        raise Corrupt(
+            f"{name} has the fields {sorted(crcs)}, its index {fields} in {n_rows} rows: it is another's. {_AGAIN}"
+        )
+    return crcs
+
+
+def parse_seal(data: bytes, path: str, name: str) -> Crcs:
+    """Return the checksums in the bytes of a seal. Raises: Corrupt."""
+    table = parse_stored(data, path, name)
+    try:
+        crcs = {column.removesuffix(_CRC): integers(table[column]) for column in table.column_names}
+    except TypeError as error:
+        raise Corrupt(f"{name} is no seal: {error}. {_AGAIN}") from error
+    if (found := _content(crcs)) != table_facts(table).get("content_sha256"):
+        raise Corrupt(
+            f"{name}: its checksums have the SHA-256 {found}, it says another: it was damaged. {_AGAIN}"
+        )
+    return crcs
+
+
+_AGAIN = "Restore it from a mirror, or delete it and run penstock seal again"
+
+
+def _read(store: Store, path: str) -> Crcs:
+    return parse_seal(store.get(path).data, path, f"{store.url}/{path}")
+
+
+def _content(crcs: Crcs) -> str:
+    digest = hashlib.sha256()
+    for field in sorted(crcs):
+        digest.update(f"{field} {len(crcs[field])} ".encode() + np.asarray(crcs[field], "<i8").tobytes())
+    return digest.hexdigest()

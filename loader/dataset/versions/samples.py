@@ -7,7 +7,7 @@ import numpy as np
 
 from ...errors import DecodeFailed
 from ...modalities import decoder_for
-from ..reading.read_fields import read_fields
+from ..reading.verified_bucket_reads import read_fields
 
 if TYPE_CHECKING:
     import polars

@@ -18,8 +18,7 @@ from ..log.state import VersionRecord
 from ..reading.places import Lookup, Map, SamplePlaces, Stretch
 from ..reading.sha256_store import VerifiedStore
 from ..shards.address import SampleAddress
-from ..shards.index import ROW_GROUP_ROWS, IndexPlace
-from ..shards.index_cache import IndexCache
+from ..shards.index import ROW_GROUP_ROWS, IndexCache, IndexPlace
 from ..shards.parts_table import PartsTable, ShardRows
 from ..shards.shard import PageHashes
 from ..tables.manifest import manifest_of

@@ -11,7 +11,7 @@ from ...modalities import decoder_for
 from ...modalities.video.packet_table import SUFFIX
 from ...modalities.video.request import RunDecoder
 from ..names import check_field, check_group
-from ..reading.read_fields import read_fields
+from ..reading.verified_bucket_reads import read_fields
 from ..shards.address import SampleAddress
 from ..shards.index import IndexPlace
 from ..shards.part import Part

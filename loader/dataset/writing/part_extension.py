@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from ...errors import Conflict, FieldMismatch, FieldNotFound
 from ...storage import RangeReader, Store
-from ..reading.read_fields import read_fields
+from ..reading.verified_bucket_reads import read_fields
 from ..shards.address import SampleAddress
 from ..shards.index import ROW_GROUP_ROWS, IndexFile, IndexPlace, IndexRows
 from ..shards.part import Part, ShardFile

@@ -83,7 +83,7 @@ def test_a_key_cannot_supersede_itself(made):
 @pytest.fixture
 def overtaken(monkeypatch):
     """Somebody else changes the dataset when the change is ready and its log entry is not written."""
-    from loader.dataset import changes
+    from loader.dataset import writer as changes
 
     def by(act):
         real = changes.write_run

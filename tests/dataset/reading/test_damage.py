@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import loader
-from loader.dataset.reading.read_fields import read_fields
+from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
 from penstock.upkeep.verify.version import verify
 

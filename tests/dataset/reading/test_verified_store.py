@@ -13,8 +13,8 @@ import pytest
 from google_crc32c import value
 
 import loader
-from loader.dataset.reading.read_fields import FieldPart, PartsOfField, read_parts
 from loader.dataset.reading.sha256_store import VerifiedStore
+from loader.dataset.reading.verified_bucket_reads import FieldPart, PartsOfField, read_parts
 from loader.dataset.shards import index, shard
 from loader.dataset.shards.address import FieldAddress, SampleAddress
 from loader.dataset.shards.shard import PAGE_BYTES, PageHashes

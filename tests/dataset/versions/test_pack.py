@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import loader
-from loader.dataset.reading.read_fields import read_fields
+from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.tables.parquet import parse_table, table_bytes, table_facts
 from loader.dataset.versions.pack import checks_of, field_nbytes
 from loader.errors import Corrupt, FieldNotFound, Forbidden, InvalidPlan, InvalidRuntime

@@ -36,7 +36,7 @@ def emb(sample):
 
 
 def values(version, field="emb.npy"):
-    from loader.dataset.reading.read_fields import read_fields
+    from loader.dataset.reading.verified_bucket_reads import read_fields
     from loader.modalities import decoder_for
 
     view = version.select(field, where_present=True)

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loader
-from loader.dataset.reading import read_fields
+from loader.dataset.reading import verified_bucket_reads
 from loader.dataset.tables.parquet import table_bytes
 from loader.dataset.versions.pack import COLUMNS
 from loader.errors import (
@@ -542,7 +542,7 @@ def pieces_never_read_alone(patch):
 
 
 def pieces_read_without_a_look_at_their_sums(patch):
-    patch.setattr(read_fields, "crc32c", lambda data: Anything())
+    patch.setattr(verified_bucket_reads, "crc32c", lambda data: Anything())
 
 
 class Anything:

@@ -51,7 +51,7 @@ def only_row(tmp_path, columns, **how):
 
 
 def fields_of(version):
-    from loader.dataset.reading.read_fields import read_fields
+    from loader.dataset.reading.verified_bucket_reads import read_fields
 
     names = sorted(version.fields)
     return read_fields(version.shard_store, version.address(np.arange(len(version)), names))

@@ -8,7 +8,7 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 import loader
-from loader.dataset.leases import lease
+from loader.dataset import leases as lease
 from loader.errors import PenstockError
 from penstock.upkeep.gc import classify as sort_out
 from penstock.upkeep.gc import clients as notes

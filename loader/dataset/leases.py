@@ -1,31 +1,141 @@
-"""Leases: the versions that a process has open, in one small object with a counter.
+"""Leases and heartbeats: counters that show a collector which versions and transactions are in use.
 
-One thread renews all leases of a process, as long as there are any.
+    leases/<holder>.json       {"beat": 17, "holder": "...", "host": "...", "versions": ["v-...", ...]}
+    heartbeats/<txn>.json      {"beat": 17, "holder": "..."}      an open transaction is worked on
 
-    leases/<holder>.json    {"beat": 17, "holder": "...", "host": "...", "versions": ["v-...", ...]}
-
-There is one object for each root that a process reads, whatever the number of its versions: renewing them is one
-request. A collector sees on its own clock whether the counter moves. The process that opened a version renews its
-lease, for the workers that it sends the version to as well.
+One thread renews the leases of a process: one object, and one request, for each root. The process that opened a version
+renews its lease for its workers too. A collector compares two readings on its own clock, so no writer's clock counts. A
+beat that cannot be written is logged and never fatal: `Fenced` at the commit protects the data.
 """
 
 import logging
+import os
 import random
+import re
+import secrets
 import socket
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from threading import RLock
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
 
-from ...errors import Forbidden, InvalidStore, ObjectNotFound, StoreError
-from ...json_text import parse_json_object
-from ...storage.shared.threads import begins_anew, ends_with_the_process
-from ...storage.store import Store
-from ..log.entries import DAMAGED, canonical
-from .heartbeat import new_holder
+from ..errors import Forbidden, InvalidStore, ObjectNotFound, StoreError
+from ..json_text import parse_json_object
+from ..storage.shared.threads import begins_anew, ends_with_the_process
+from ..storage.store import Store
+from .log.entries import DAMAGED, canonical
+from .names import check_transaction_name
+
+BEAT_EVERY_S = 30.0
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """One sign of life. It has moved when its `beat` or its `holder` is another than before."""
+
+    beat: int
+    """Number of the beat."""
+    holder: str
+    """Name of the process (`new_holder`)."""
+
+
+def new_holder() -> str:
+    """Return a name for this process that no other has: host, process id and random digits."""
+    host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:60].strip("-") or "host"
+    return f"{host}-{os.getpid()}-{secrets.token_hex(8)}"
+
+
+class _Pulse:
+    """Calls `beat` every `every_s` in a background thread until closed."""
+
+    def __init__(self, beat: Callable[[], object], name: str, every_s: float) -> None:
+        self._stop = threading.Event()
+        self._beat, self._every_s = beat, every_s
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._every_s):
+            try:
+                self._beat()
+            except Exception:  # noqa: BLE001 - the next may be better, and who seems dead is aborted
+                _log.exception("%s failed", threading.current_thread().name)
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+class Heartbeat:
+    """The heartbeat of an open transaction: `with Heartbeat(store, txn): upload()`.
+
+    It is left in the store: the collector removes it with the transaction's leftovers.
+    """
+
+    def __init__(
+        self, store: Store, txn: str, holder: str | None = None, every_s: float = BEAT_EVERY_S
+    ) -> None:
+        self.key, self.holder, self.every_s = heartbeat_key(txn), holder or new_holder(), every_s
+        self._store = store
+        self._count = 0
+        self._lock = threading.Lock()  # beats from the thread and from the caller never overtake each other
+        self._pulse: _Pulse | None = None
+
+    def beat(self) -> bool:
+        """Put the next beat; False (and a logged warning) when the store refused it."""
+        with self._lock:
+            self._count += 1
+            try:
+                self._store.put(self.key, canonical({"beat": self._count, "holder": self.holder}))
+            except StoreError as e:
+                _log.warning("%s in %s was not written: %s", self.key, self._store.url, e)
+                return False
+        return True
+
+    def start(self) -> Self:
+        """Beat now, and in the background every `every_s` seconds until `close`."""
+        self.beat()
+        if self._pulse is None:
+            self._pulse = _Pulse(self.beat, f"penstock-{self.key}", self.every_s)
+        return self
+
+    def close(self) -> None:
+        """Stop beating; the thread has ended when this returns."""
+        if self._pulse is not None:
+            self._pulse.close()
+            self._pulse = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def heartbeat_key(txn: str) -> str:
+    """Return the store key of a transaction's heartbeat. Raises: InvalidName."""
+    return f"heartbeats/{check_transaction_name(txn)}.json"
+
+
+def read_heartbeat(store: Store, txn: str) -> Beat | None:
+    """Return the newest beat of a transaction; None when it never had one. Raises: StoreError."""
+    key = heartbeat_key(txn)
+    try:
+        body = parse_json_object(store.get(key).data)
+        return Beat(beat=int(body["beat"]), holder=str(body["holder"]))
+    except ObjectNotFound:
+        return None
+    except DAMAGED as e:
+        _log.warning("%s in %s is no sign of life (%s): read as beat 0", key, store.url, e)
+        return Beat(beat=0, holder="")
+
 
 RENEW_EVERY_S = 300.0
 """Seconds between two renewals, at most: twelve an hour and process, where a collector waits for days."""
@@ -33,7 +143,6 @@ JOIN_S = 1.0
 """Seconds that giving the last lease back waits for the thread, which may be in a request."""
 # Of the operating system: ranks that seed `random` alike must not all renew in one moment.
 _chance = random.SystemRandom()
-_log = logging.getLogger(__name__)
 
 
 class Renewed(Protocol):

@@ -21,8 +21,8 @@ from ...storage.shared.requests import count_request
 from ..shards.address import SampleAddress
 from ..shards.bitmap import Bools
 from .places import Int64s, SamplePlaces
-from .read_fields import read_places
 from .shard_read import Reading, ReadingOf, ShardRead
+from .verified_bucket_reads import read_places
 
 
 class RowsOfField(NamedTuple):

@@ -2,8 +2,8 @@
 
     follows/<run>/<step, 19 digits>.json     what the run reads from this step on; created once, by the first rank there
 
-All ranks, and every restart, read what the first one wrote: at any world size the same batches. What a run picked up is
-in its state as well, so that the state alone opens the right plan.
+All ranks, and every restart, read what the first one wrote: the batches are the same at any world size. The state of a
+run also holds the versions it picked up, so a state opens the right plan by itself.
 """
 
 import json
@@ -121,9 +121,9 @@ class Following:
         return {**self.loader.state_dict(), "follow": {"run": self._run, "plan": self.plan.hash}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where the state was taken, under the versions that the run had picked up by then.
+        """Continue where the state was saved, under the versions that the run had picked up by then.
 
-        That of a plain `Loader` of this plan is taken too. Raises: PlanMismatch; InvalidPlan where its plan is no more.
+        Accepts the state of a plain `Loader` of this plan too. Raises: PlanMismatch; InvalidPlan if its plan is gone.
         """
         told = state.get("follow") if isinstance(state, Mapping) else None
         if told is not None and told["plan"] != self.plan.hash:

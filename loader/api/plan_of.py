@@ -37,19 +37,19 @@ class _Stretch:
 
 
 def plan_of(root: Root, run: str | Mapping[str, Any], step: int | None = None) -> Plan:
-    """Return the plan of a run at a step, of a loader's state, or of a hash: to look back, not to train.
+    """Return the plan of a run at a step, of a loader's state, or of a hash: for inspection, not for training.
 
         loader.plan_of(root, "big-7", 1234)
         loader.plan_of(root, batches.state_dict())
 
-    A run's plan stands on its trail, else in what it followed, reported, or saved as checkpoints. Of a step that was
-    done under several plans it is the last. A state names only its past: the plan is one under the root's `plans/` with
+    A run's plan stands on its trail, else in what it followed, reported, or saved as checkpoints. For a step that ran
+    under several plans it is the last. A state names only its past: the plan is one under the root's `plans/` with
     that past. Versions that are retired and not yet deleted are opened too.
 
     run: Name of a run, hash of a plan, or state of a `Loader` or of `loader.follow`.
     step: Global step; needed where the run has had several plans.
 
-    Raises: RunNotFound; NotRecorded, which says how the next run is found; PlanMismatch for no state; InvalidName; as
+    Raises: RunNotFound; NotRecorded, with advice on recording the next run; PlanMismatch for no state; InvalidName; as
     `open_plan`.
     """
     if isinstance(run, Mapping):
@@ -88,7 +88,7 @@ def _chosen(stretches: list[_Stretch], step: int | None) -> str | None:
 
 
 def _trailed(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
-    """Yield the plans of the run's starts; of several, those of the rows of the step too. Reads rows only then."""
+    """Yield the plans of the run's starts; with several, the plans of the step's rows too. Reads rows only then."""
     starts = read_starts(primary_of(root.store), run)
     if len({one.plan for one in starts}) < 2 or step is None:
         yield from (_Stretch(plan=one.plan, last=-1) for one in starts)
@@ -116,7 +116,7 @@ def _reported(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
 
 
 def _checkpointed(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
-    """Yield the plan of each checkpoint that has one; the earliest behind a step tells most of it."""
+    """Yield the plan of each checkpoint that has one; the earliest after a step is the most specific."""
     for plan, done in _objects(primary_of(root.store), f"checkpoints/{run}/steps/", "plan", "step"):
         if plan is not None:
             yield _Stretch(plan=plan, last=done - 1, order=-done)

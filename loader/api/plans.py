@@ -48,7 +48,7 @@ def plan(
         seed: Seed of the order, 0 to 2^64 - 1.
         global_batch: Samples of one optimizer step over all ranks. A ramp is [(0, 256), (1000, 512), ...], each number
             from its step on.
-        bucket_by: `loader.bucket(...)`, or its expression alone, such as "bucket". Every batch is then of one bucket.
+        bucket_by: `loader.bucket(...)`, or only its expression, such as "bucket". Every batch is then of one bucket.
             Its batches, or their budget, may be ramps too.
         pack: `loader.pack("tokens.npy", length=2048)`. Samples are then documents, and a slot is a sequence of them.
             Their table is made once, from the indexes, and kept under the root.
@@ -97,7 +97,7 @@ def by_score(
     edges: Sequence[Number] | None = None,
     share: Weight = 1,
 ) -> dict[str, Source]:
-    """Return sources for a plan in which a sample comes as often as its score says: see `order.by_score.by_score`.
+    """Return sources for a plan that repeats a sample by its score: see `order.by_score.by_score`.
 
     plan({**by_score("photos", view, "aesthetic", [1, 2, 4], edges=[0, 5, 7, 10]), "web": web}, ...)
     """
@@ -109,7 +109,7 @@ def by_score(
 def open_plan(root: Root, plan_hash: str, *, retired: bool = False) -> Plan:
     """Return a plan saved with `plan.save(root)`.
 
-    retired: True opens versions that were retired too, to look back on a run: a collector may delete their data.
+    retired: True opens versions that were retired too, to inspect a past run: a collector may delete their data.
 
     Raises: InvalidPlan for an unknown hash; PlanMismatch; FormatTooNew; Corrupt; VersionRetired when one of its
     versions was; with retired=True only where its data is deleted. Denied for samples of a retired version that were
@@ -157,8 +157,8 @@ def opened_anyway(root: Root, ref: str) -> Version:
         ) from error
     if denied:
         raise Denied(
-            f"{record.name} ({record.id}) was retired, and samples of it were taken down since: they are shown in no "
-            "version. The trail of a run keeps digests and notes (loader.read_trail)"
+            f"{record.name} ({record.id}) was retired, and a later takedown covers samples of it: no version shows "
+            "them. The trail of a run keeps digests and notes (loader.read_trail)"
         )
     return version
 

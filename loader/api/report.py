@@ -82,7 +82,7 @@ class Report:
         found = cls(**{**body, "versions": tuple(body["versions"])})
         if wrong := [name for name, is_sound in _SOUND.items() if not is_sound(getattr(found, name))]:
             name = wrong[0]
-            raise TypeError(f"{name} = {getattr(found, name)!r:.100} is not as a training tells it")
+            raise TypeError(f"{name} = {getattr(found, name)!r:.100} is no value of a report")
         if found.first_step > found.last_step:
             raise TypeError(f"steps {found.first_step} to {found.last_step}")
         return found
@@ -129,7 +129,7 @@ _SOUND: Mapping[str, Callable[[object], bool]] = {
     "metrics": _are_metrics,
     "at_us": lambda at_us: type(at_us) is int and 0 <= at_us < _YEAR_9999_US,
 }
-"""Field -> whether it is what a training tells: who shows reports believes their types."""
+"""Field -> check of its type and value: code that shows reports relies on their types."""
 
 
 def report(
@@ -159,7 +159,7 @@ def report(
         steps: First and last step that were trained.
         checkpoint: Place of the checkpoint; passwords and signatures in a URL are left out. "" for none.
         metrics: Name -> number, at most 200, or anything that `float` takes.
-        mlflow: Module `mlflow` inside a run, or anything with its `set_tags` and `log_metrics`, which is told the same.
+        mlflow: Module `mlflow` inside a run, or anything with its `set_tags` and `log_metrics`. Receives the same.
         strict: True raises errors instead.
 
     Raises: with strict=True, InvalidRuntime and InvalidName for an argument; StoreError; the errors of `mlflow`.
@@ -183,7 +183,7 @@ def report(
 def new_reports(root: Root, dataset: str, after: int = 0) -> Iterator[tuple[int, Report | Exception]]:
     """Yield (number, report) of a dataset's reports behind number `after`, ascending. Two requests each.
 
-    The error takes the place of a report that cannot be read, so that nobody is stopped by it for ever. Raises:
+    The error takes the place of an unreadable report, so that the others stay readable. Raises:
     InvalidName; StoreError.
     """
     number = after + 1
@@ -337,7 +337,7 @@ def _read(store: Store, dataset: str, key: str) -> Report:
         found = None if is_newer else Report.from_json(body)
     except DAMAGED as error:
         raise Corrupt(
-            f"{store.url}/{key} is not as a training tells it ({error!r}): it was changed; restore or delete it"
+            f"{store.url}/{key} is no report of a training ({error!r}): it was changed; restore or delete it"
         ) from error
     if found is None:
         raise FormatTooNew(

@@ -39,7 +39,7 @@ class Extension:
 def published_part(version: Version, part: str) -> Part:
     """Return a part as the version has it, to be read or extended: no samples table.
 
-    `field_nbytes` tells the fields and no sizes. Costs the row group of each of its shards.
+    `field_nbytes` holds the fields without sizes. Costs the row group of each of its shards.
 
     Raises: Corrupt for a part that the version does not have.
     """
@@ -61,7 +61,7 @@ def publish_extension(
 
     Costs as much as `root.annotate` and `root.exclude` of as many samples, and one table of shards.
 
-    Raises: Conflict when somebody gave one of the parts the group, annotated one of the cells or excluded one of the
+    Raises: Conflict if another writer added the group to a part, annotated one of the cells or excluded one of the
     samples since `version`; FieldMismatch for a column of another type; VersionNotFound for a sample to leave out
     that is not there; Fenced; EmptyVersion.
     """

@@ -336,9 +336,9 @@ class LeaseRecord:
 
 
 class Leases:
-    """The leases of a root, read again at little cost: a listing, and those that moved or are not listed any more.
+    """The leases of a root, read again at little cost: one listing, then each lease that moved or is no longer listed.
 
-    A listing does not say that a lease was given back: such a lease is asked for.
+    A listing does not show that a lease was released: such a lease is read.
     """
 
     def __init__(self, store: Store) -> None:
@@ -366,7 +366,7 @@ class Leases:
         except ObjectNotFound:  # given back this moment
             return None
         except InvalidStore as e:  # of a name that no key may have
-            _log.warning("%r in %s is no lease (%s): it is left alone", key, self._store.url, e)
+            _log.warning("%r in %s is no lease (%s): ignored", key, self._store.url, e)
             return None
         return parse_lease(key, data, etag)
 

@@ -170,7 +170,7 @@ def _read(values: Callable[[int], Any], at: int, column: str, where: str) -> Any
 
 
 def joined(column: Column, values: pa.ChunkedArray, where: str) -> memoryview:
-    """Return the bytes of a field of all rows, one behind the other: those that `TableRows.rows` gives, at once.
+    """Return the bytes of a field of all rows, concatenated: the same bytes as `TableRows.rows`, at once.
 
     where: place, for messages. Raises: as converting does; ArrowException.
     """

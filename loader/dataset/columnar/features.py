@@ -37,7 +37,7 @@ class Features:
 
 
 def features_of(schema: pa.Schema) -> Features:
-    """Return the facts of a schema; what is not as expected in them tells nothing."""
+    """Return the facts of a schema; ignores unexpected ones."""
     told = schema.metadata or {}
     info = _json(told.get(HUGGINGFACE)).get("info")
     features = info.get("features") if isinstance(info, dict) else None
@@ -58,7 +58,7 @@ def features_of(schema: pa.Schema) -> Features:
 
 
 def check_labels(object_key: str, found: list[str] | None, first: list[str] | None) -> None:
-    """Raise InvalidSample for an object whose classes are not those of the first one."""
+    """Raise InvalidSample for an object whose classes differ from the first one's."""
     if found != first:
         raise InvalidSample(
             f"{object_key} has the classes {found}, and the first object {first}: take them apart"
@@ -66,7 +66,7 @@ def check_labels(object_key: str, found: list[str] | None, first: list[str] | No
 
 
 def split_of(object_key: str) -> str:
-    """Return the split that a file of the hub's layout is of; "" where its name tells none."""
+    """Return the split in the name of a file of the hub's layout; "" without one."""
     found = _SHARD.search(object_key)
     return found[1] if found else ""
 

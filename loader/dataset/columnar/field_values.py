@@ -16,7 +16,7 @@ _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", "
 def encoded(value: Any, word: str, column: str, where: str, dtype: np.dtype[Any] | None = None) -> bytes:
     """Return a value as the field of that extension holds it. Raises: InvalidSample.
 
-    dtype: of the numbers of an array, None for that of the values.
+    dtype: of the numbers of an array; None keeps the values' dtype.
     """
     if isinstance(value, bytes):
         return value
@@ -56,7 +56,7 @@ def text_bytes(value: str, column: str, where: str) -> bytes:
 def array_bytes(value: Any, word: str, column: str, where: str, dtype: np.dtype[Any] | None = None) -> bytes:
     """Return numbers as flat little-endian values, or as a .npy file. Raises: InvalidSample where they do not fit.
 
-    dtype: of the .npy file, which holds all the numbers; None for that of the values.
+    dtype: of the .npy file, which holds all the numbers; None keeps the values' dtype.
     """
     try:
         plain = np.asarray(value)

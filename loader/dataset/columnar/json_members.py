@@ -1,7 +1,7 @@
-"""Columns of samples that have a JSON document as a field, as those of img2dataset: its scalar values.
+"""Columns of samples with a JSON document as a field, as in img2dataset: its scalar values.
 
-A value is a truth value, a number or a text. Lists and objects stay in the field alone, as does all of a document that
-is no JSON object. Types follow from all samples (`agreed_columns`); here those of one archive agree.
+A value is a truth value, a number or a text. Lists and objects stay only in the field, like a whole document that is
+no JSON object. All samples decide the types (`agreed_columns`); here the types of one archive agree.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -147,7 +147,7 @@ class JsonColumns:
             self._settle()
 
     def row(self, data: bytes | None, of: str, at: int) -> dict[str, Any]:
-        """Return the values of a document, of which nothing is held. As `add`."""
+        """Return the values of a document without keeping it. As `add`."""
         if data is None:
             self._members.note(f"documents have more than {MOST_BYTES:,} bytes", f"{of}, byte {at}")
             return {}

@@ -257,7 +257,7 @@ class DecodedParquet:
         return group, self._chunks.columns[column]
 
     def _extent(self, metadata: pq.FileMetaData, number: int) -> Span:
-        """Return the bytes of a chunk as they are stored: of nested columns those of all leaves."""
+        """Return the stored bytes of a chunk; a nested column has the bytes of all leaves."""
         group, name = self._place(number)
         try:
             return extent_of(metadata, group, name)

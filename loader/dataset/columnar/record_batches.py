@@ -111,7 +111,7 @@ def message_head(source: pa.NativeFile, at: int) -> MessageHead | None:
     """Return the head of the message at a byte; None at the end. Raises: ArrowInvalid."""
     source.seek(at)
     prefix = source.read(8)
-    start = at + 8 if prefix[:4] == _CONTINUES else at + 4  # files of before 2019 have the length alone
+    start = at + 8 if prefix[:4] == _CONTINUES else at + 4  # files from before 2019 have only the length
     if len(prefix) < start - at:
         return None
     (length,) = struct.unpack_from("<i", prefix, start - at - 4)

@@ -1,4 +1,4 @@
-"""Labels that come later: rows joined to samples, written as files of the samples table beside those that are there.
+"""Annotations: rows joined to samples, written as further files of the samples table.
 
 The rows are read once, through scratch on disk; in memory are their keys, 24 bytes per sample found, and one file of
 at most FILE_ROWS rows at a time.
@@ -67,7 +67,7 @@ class Annotating:
         if not isinstance(self.name, str) or not NAME.match(self.name) or self.name in STORED:
             raise InvalidName(
                 f"annotation {self.name!r} is not accepted; use lower-case letters, digits, '_' and '-', e.g. "
-                f"'labels-v2' ({' and '.join(STORED)} are taken)"
+                f"'labels-v2' ({' and '.join(STORED)} are reserved)"
             )
         if not is_text(self.author) or not self.author.strip():
             raise InvalidSample(
@@ -84,7 +84,7 @@ class Joined:
     n_rows: int
     """Rows given."""
     n_samples: int
-    """Samples that a row says something of."""
+    """Samples with a row."""
     n_unmatched: int
     """Keys without a sample."""
     unmatched: tuple[tuple[str, str], ...]
@@ -130,7 +130,7 @@ def write_annotation(
             )
         files = list(_write(version, prefix, how, spool, matches, types, first))
     if not files:
-        raise InvalidSample(f"{source.name} says nothing of any sample: all of its values are null")
+        raise InvalidSample(f"{source.name} has no value for any sample: all of its values are null")
     return files, Joined(
         n_rows=len(keys),
         n_samples=sum(one.file.n_rows for one in files),
@@ -158,7 +158,7 @@ class _Spool:
             self._file.close()
 
     def add(self, table: pa.Table) -> None:
-        """Add a batch. Raises: FieldMismatch when a column's type does not go with that of earlier batches."""
+        """Add a batch. Raises: FieldMismatch if a column's type does not fit earlier batches."""
         self.schema = concat([self.schema.empty_table(), table.schema.empty_table()], "the rows").schema
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -265,7 +265,7 @@ def _own(values: pa.ChunkedArray, column: str, kind: pa.DataType, name: str) -> 
     ):
         return values.cast(kind)
     raise InvalidField(
-        f"{name}: column {column!r} is {values.type}; it says {'who' if column == BY else 'when'} annotated the row, "
+        f"{name}: column {column!r} is {values.type}; it holds {'who' if column == BY else 'when'} annotated the row, "
         f"as {'a string' if column == BY else 'microseconds since 1970 (UTC) or a timestamp'}"
     )
 

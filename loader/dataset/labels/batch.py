@@ -37,7 +37,7 @@ class Taken:
     """Columns beside the key; None for all."""
 
     def of(self, names: Iterable[str]) -> list[str]:
-        """Return the names that are taken, in their order, without the key."""
+        """Return the selected names, in their order, without the key."""
         return [name for name in names if name != self.key and (self.columns is None or name in self.columns)]
 
     def left(self, names: Iterable[str]) -> frozenset[str]:

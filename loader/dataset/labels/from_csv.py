@@ -4,8 +4,8 @@ A column that the dataset has is read as that column's type. Another column's ty
 pass of its own: whole numbers, else floats, else true and false, else text. Text that a number would not give back as
 it stands (007, twenty digits) stays text. An empty cell is a null.
 
-Arrow reads the values, and `csv` the lines. `pyarrow.csv` would take the lines behind a quote that nobody closed for
-text, and does not say on which line a row is.
+Arrow reads the values, and `csv` the lines. `pyarrow.csv` would take the lines after an unclosed quote for
+text, and does not report the line of a row.
 """
 
 import csv

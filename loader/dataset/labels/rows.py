@@ -1,6 +1,6 @@
 """Rows of labels as Arrow batches: from a Parquet, JSON lines or CSV file, an Arrow table, or Python mappings.
 
-Every row has the number by which its source knows it - of its line, or of its row - so that errors name it.
+Every row has the number of its line or row in the source, so that errors name it.
 """
 
 import json
@@ -46,7 +46,7 @@ class RowSource:
     batches: Callable[[], Iterator[RowBatch]]
     """Yields the rows; called once."""
     n_rows: Callable[[], int] = lambda: 0
-    """About how many rows there are, found out when it is called; 0 where nobody knows."""
+    """Approximate number of rows, computed when called; 0 if unknown."""
 
     def at(self, number: int) -> str:
         """Return the name of a row for people: 'line 17 of labels.jsonl'."""
@@ -57,7 +57,7 @@ class RowSource:
 def open_rows(
     rows: Any, key: str, types: Mapping[str, str], columns: Collection[str] | None = None
 ) -> Iterator[RowSource]:
-    """Yield the rows that somebody gave.
+    """Yield the given rows.
 
     key: their column of keys.
     types: column -> Arrow type in the dataset, by which the text of a CSV file is read.
@@ -100,7 +100,7 @@ def _address(place: str) -> tuple[str, str]:
     address, _, query = (place.partition("#")[0] if of_web else place).partition("?")
     if query and not of_web:
         raise InvalidSample(
-            f"{redact(address)} has a query (?...), which signs http:// and https:// URLs alone; name the object "
+            f"{redact(address)} has a query (?...), which signs only http:// and https:// URLs; name the object "
             "without it, and give credentials in the environment"
         )
     return address, query

@@ -4,8 +4,8 @@ A writer that has read every entry up to n creates entry n+1, create-only, one P
 entry that came first, decides again, tries the next. Any error: it reads again; its own nonce there means success.
 Nothing else in penstock needs concurrency control: no swap, no listing for truth, no clock.
 
-Before its first create it lists the entries behind entry n. An entry there that n+1 does not lead to says that n+1
-was lost. An entry written in its place would part the history from its continuation, for good.
+Before its first create it lists the entries after entry n. An entry there that n+1 does not lead to proves that n+1
+was lost. An entry written in its place would cut the history from its continuation for good.
 
 The log is read forward by probing n+1, n+2 ... until there is no such entry. No listing decides that; a listing may
 only forbid it: entries that it shows behind the end mean that one was lost, and not that the log ends.
@@ -133,7 +133,7 @@ def check_end(store: Store, n: int) -> None:
         return
     later = [number for number in map(entry_number, keys) if number is not None]
     for first, last in gaps([n, *later]):
-        # Listings are no snapshots: whoever appended meanwhile may have his second entry shown and not his first.
+        # Listings are no snapshots: they may show a concurrent writer's second entry and not its first.
         if _get(store, first) is None:
             raise Corrupt(missing(first, last))
 
@@ -150,7 +150,7 @@ def _get(store: Objects, n: int) -> Entry | PenstockError | None:
 
 Verdict = Literal["won", "lost", "absent"]
 Decide = Callable[[State], Mapping[str, object] | Done[object]]
-TRIES = 6  # of one append whose writes fail without anybody else's entry in the way
+TRIES = 6  # of one append whose writes fail without another writer's entry in the way
 _BACKOFF_S, _BACKOFF_MAX_S = 0.004, 1.0
 # The operating system's randomness: a training script may seed `random` alike in every process, and then
 # all of them would back off by the same times.
@@ -168,14 +168,14 @@ class Outcome:
     value: object = None
     """Value of `Done`; None with an entry."""
     before: State | None = None
-    """State before `entry`, where the entry says its checksum (`snapshots.py`); else None."""
+    """State before `entry`, if the entry holds its checksum (`snapshots.py`); else None."""
 
 
 def settle(mine: Entry, tail: Sequence[Entry]) -> Verdict:
     """Return the verdict on a write of `mine` that did not plainly succeed. tail: the entries from its place on.
 
-    A write may be stored although its answer was an error, or a conflict: only the nonce tells. While the place is
-    empty a delayed write may still land there, so the place is never left before it is taken.
+    A store may keep a write that it answered with an error or a conflict: only the nonce identifies it. While the key
+    is free a delayed write may still land there, so the writer stays until an entry has the key.
     """
     if not tail:
         return "absent"
@@ -186,7 +186,7 @@ def append(store: Store, state: State, decide: Decide) -> Outcome:
     """Append the entry that `decide` asks for to a log that said `state` when it was last read.
 
     Raises: as `decide`; Corrupt for a body that readers would refuse or a log with a missing entry (nothing is
-    written), or as `read_tail`; StoreError when the store fails for good - its note says what is known.
+    written), or as `read_tail`; StoreError when the store fails for good, with a note of what is certain.
     """
     nonce = secrets.token_hex(16)  # one for all tries: whichever of them lands is ours, and only one can
     lost = absent = 0

@@ -48,7 +48,7 @@ class Target:
         check_words(f"{self.kind} to take down", self.value)
         check_words("dataset", self.dataset)
         if not self.value:
-            raise InvalidName(f"a takedown of an empty {self.kind}; name what is to be taken down")
+            raise InvalidName(f"a takedown of an empty {self.kind}; name the value to take down")
         if self.kind == "sample" and not self.dataset:
             raise InvalidName(
                 f"a takedown of sample {self.value!r} of no dataset: other datasets may have that key; name one"
@@ -71,7 +71,7 @@ def keyed_hash(salt: str, kind: str, dataset: str, value: str) -> str:
 
 
 class DenyList:
-    """The takedowns that a dataset's samples are held against. Costs two hashes per distinct value and salt."""
+    """The takedowns to check a dataset's samples against. Costs two hashes per distinct value and salt."""
 
     def __init__(self, denies: Iterable[Deny], dataset: str) -> None:
         self._dataset = dataset
@@ -120,12 +120,12 @@ class DenyList:
 
 
 def placeholder(salt: str, key: str, taken: set[str]) -> str:
-    """Return a placeholder for the key of a sample that was taken down; the same whenever it is asked for.
+    """Return a placeholder for the key of a sample under a takedown; deterministic.
 
     It has as many bytes, and its '/' at the same places, so that no byte of a shard moves. It is made of letters and
     digits, or of other characters where none of these is left. It is neither the key nor one of `taken`.
 
-    Raises: InvalidKey where every key of that length is taken.
+    Raises: InvalidKey if every key of that length is in use.
     """
     raw = key.encode()
     for characters in _CHARACTERS:
@@ -135,7 +135,7 @@ def placeholder(salt: str, key: str, taken: set[str]) -> str:
             if made != key and made not in taken:
                 return made
     raise InvalidKey(
-        f"of the keys of {len(raw)} bytes in one part none is left to stand for one that is taken down; publish the "
+        f"of the keys of {len(raw)} bytes in one part none is free as a placeholder for a takedown; publish the "
         "samples anew under longer keys, and retire the versions that have these"
     )
 

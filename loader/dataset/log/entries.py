@@ -84,7 +84,7 @@ def entry_number(key: str) -> int | None:
 
 
 def gaps(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Yield (first, last) of the entries left out between those of these numbers, which ascend."""
+    """Yield (first, last) of each run of entries missing between these numbers, which ascend."""
     return ((before + 1, after - 1) for before, after in pairwise(numbers) if after - before > 1)
 
 
@@ -143,13 +143,13 @@ def parse(n: int, data: bytes) -> Entry:
     if not _is_canonical(value, data):
         raise Corrupt(f"{where} is not canonical JSON (sorted keys, no spaces, no floats): it was edited")
     if type(value.get("n")) is not int or value["n"] != n:
-        raise Corrupt(f"{where} says it is entry {value.get('n')!r}: it was copied or renamed")
+        raise Corrupt(f"{where} has n = {value.get('n')!r}: it was copied or renamed")
     nonce, prev, at_us = value.get("nonce"), value.get("prev"), value.get("at_us")
     if not (isinstance(nonce, str) and nonce and isinstance(prev, str) and type(at_us) is int):
         raise Corrupt(f"{where} lacks nonce (text), prev (text) or at_us (integer)")
     checksum, state = value.get("checksum", ""), value.get("state", "")
     if checksum != "" and checksum != checksum_of(value):
-        raise Corrupt(f"{where} has another checksum than it says: it was damaged after it was written")
+        raise Corrupt(f"{where} differs from its checksum: it was damaged after it was written")
     if not isinstance(state, str):
         raise Corrupt(f"{where} has state {state!r}, expected text")
     return Entry(
@@ -174,9 +174,9 @@ def _is_canonical(value: object, data: bytes) -> bool:
 
 
 def edited(entries: Sequence[Entry]) -> list[int]:
-    """Return the numbers of the entries that were changed after they were written, from the chain alone.
+    """Return the numbers of the entries that were edited after they were written. Checks only the chain.
 
-    `entries` are consecutive. An edit of entry k that leaves its `prev` alone breaks one link, k to k+1; an edit of
+    `entries` are consecutive. An edit of entry k that keeps its `prev` breaks one link, k to k+1; an edit of
     its `prev` breaks the link before it as well. Each broken link is explained by the fewest edits. Nothing stands
     after the last entry to vouch for it, except for its own `prev`.
     """

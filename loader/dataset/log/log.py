@@ -80,7 +80,7 @@ class Log:
                 raise CorruptLog(f"{self._store.url}: {error}; {_to_do(self._store.url)}") from error
             state = self._known
         if missing is not None:
-            write_hint(self._store, missing)  # it is broken, or whoever appended that entry died before it
+            write_hint(self._store, missing)  # it is broken, or the writer of that entry died before it
         return state
 
     def _open(self) -> tuple[State, State | None]:
@@ -187,7 +187,7 @@ class Log:
 
         record = self.append(decide).state.committed(txn)
         if record is None:
-            raise Corrupt(f"the log says nothing of the commit of transaction {txn} that it holds")
+            raise Corrupt(f"the log holds the commit of transaction {txn} and no version of it")
         return record
 
     def abort(self, txn: str, reason: str) -> Txn:
@@ -220,7 +220,7 @@ class Log:
         return self.append(lambda state: rules.decide_mirror(state, url, upto)).state.n
 
     def move(self, url: str) -> Primary:
-        """Close this root: behind this entry the history goes on at `url` alone.
+        """Close this root: after this entry the history continues only at `url`.
 
         It does so once that place's marker has the token (`penstock.upkeep.migrate.promote`). Every later append
         here is refused.
@@ -239,7 +239,7 @@ class Log:
         self.append(lambda state: rules.decide_hold(state, dataset, number, by, why))
 
     def release(self, dataset: str, number: int, by: str) -> bool:
-        """Release somebody's hold; False where there was none. Raises: VersionNotFound; as `append`."""
+        """Release a hold; False if `by` has none. Raises: VersionNotFound; as `append`."""
         return self.append(lambda state: rules.decide_release(state, dataset, number, by)).entry is not None
 
     def ref(self, dataset: str, name: str, ref_kind: RefKind, number: int, was: int | None = None) -> Ref:
@@ -261,7 +261,7 @@ def _to_do(url: str) -> str:
 def _catch_up(state: State, entries: Iterator[Entry]) -> tuple[State, State | None]:
     """Return (the state after all entries, an earlier state).
 
-    The earlier one is the state before the last entry that says the checksum of the state before it.
+    The earlier one is the state before the last entry that holds a state checksum.
     """
     at_hint = None
     while chunk := list(islice(entries, _CHUNK)):

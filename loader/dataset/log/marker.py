@@ -34,7 +34,7 @@ PROBES = "heartbeats/probe-"
 class Marker:
     """The marker of the root in `store`, looked at until it was found good.
 
-    With several stores any may say which root it is; the primary alone says who may write to it.
+    Any of several stores may name the root; only the primary decides who may write to it.
     """
 
     def __init__(self, store: Store) -> None:
@@ -71,7 +71,7 @@ class Marker:
     def writable(self) -> None:
         """Check that the root may be written to.
 
-        Raises: Conflict where the root is a mirror: its history is that of its primary.
+        Raises: Conflict if the root is a mirror: its history comes from its primary.
         """
         if self.mirror_of is not None:
             self._good = self._of_primary = None  # it may have become the primary since
@@ -84,11 +84,11 @@ class Marker:
 
 
 def is_primary(store: Store, state: State) -> bool:
-    """Return whether the history that says `state` goes on in this store. A request, for a root that was moved.
+    """Return whether the history of `state` continues in this store. Costs one request if the root was moved.
 
     Raises: as `check_root`.
     """
-    store = primary_of(store)  # which alone is written to; another one may be the primary by now
+    store = primary_of(store)  # only it receives writes; another one may be the primary by now
     if state.primary is None:
         return MIRROR_OF not in check_root(store)
     marker = check_root(store)
@@ -98,7 +98,7 @@ def is_primary(store: Store, state: State) -> bool:
 def check_primary(store: Store, state: State) -> None:
     """Check before each append that the history goes on here.
 
-    Raises: Conflict where the history that says `state` goes on elsewhere; as `check_root`.
+    Raises: Conflict if the history of `state` continues elsewhere; as `check_root`.
     """
     moved = state.primary
     if moved is not None and not is_primary(store, state):
@@ -165,11 +165,11 @@ def parse_marker(store: Store, data: bytes) -> Mapping[str, Any]:
         found = int(marker["format"])
     except DAMAGED as error:
         raise NotARoot(
-            f"{name} is not a root's marker ({error}); it was damaged or is somebody else's file"
+            f"{name} is not a root's marker ({error}); it was damaged or is another program's file"
         ) from error
     if found > FORMAT:
         raise FormatTooNew(
-            f"{name} says format {found}; this penstock reads up to {FORMAT}. "
+            f"{name} has format {found}; this penstock reads up to {FORMAT}. "
             "Upgrade penstock-data (docs/install.md)"
         )
     return dict(marker)
@@ -185,7 +185,7 @@ def create_root(store: Store) -> Mapping[str, Any]:
         return check_root(store)
     except NotARoot:
         if any(not there.key.startswith(PROBES) for there in store.list("")):
-            return check_root(store)  # somebody else may have made it a root this moment
+            return check_root(store)  # another process may just have created it
         prove_create_only(store)
         marker = {"format": FORMAT, "id": secrets.token_hex(16), "created_us": time.time_ns() // 1000}
         try:

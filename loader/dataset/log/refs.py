@@ -25,8 +25,8 @@ from .state import State, VersionRecord
 def mirrors_named(store: Store, marker: Marker, state: State) -> Iterator[None]:
     """Raise a VersionNotFound of the block with a note where a mirror was asked. No request.
 
-    The note says up to which log entry the mirror is copied, and how to bring it up to date. The error of a primary
-    stays as it is.
+    The note names the last log entry in the mirror, and how to bring it up to date. The error of a primary stays
+    unchanged.
     """
     try:
         yield
@@ -38,7 +38,7 @@ def mirrors_named(store: Store, marker: Marker, state: State) -> Iterator[None]:
 
 def _lag(store: Store, marker: Marker, state: State) -> str:
     if isinstance(store, MirroredStore):
-        # (the marker may be that of a mirror that is read because it is near: it lends what it has, and no more)
+        # (the marker may belong to a mirror that is read because it is near)
         if store.primary_is_up:
             return ""
         mirrors = ", ".join(one.url for one in store.stores[1:])
@@ -58,7 +58,7 @@ def _lag(store: Store, marker: Marker, state: State) -> str:
 _ID_PREFIX = re.compile(r"v-[0-9a-f]{8,64}")
 MOST_DIGITS = 18
 """Digits of a version's number: Python refuses to read 4,301."""
-_SHOWN = 20  # names listed in a message before it says how many more there are
+_SHOWN = 20  # names listed in a message before it counts the rest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

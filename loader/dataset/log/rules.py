@@ -1,4 +1,4 @@
-"""Rules of appending to a log that says `state`: the writer's side, as pure functions.
+"""Rules of appending to a log in `state`: the writer's side, as pure functions.
 
 Each gives the body of the entry to append, or `Done(value)` when the log has it already (so that every append can be
 repeated), or raises. `Log.append` asks again whenever another writer came first.
@@ -165,7 +165,7 @@ def commit_or_build(
 
 
 def decide_abort(state: State, txn: str, reason: str) -> Body | Done[Txn]:
-    """Abort `txn`: nobody can commit it any more.
+    """Abort `txn`: it can no longer be committed.
 
     Raises: TransactionNotFound; Conflict when it was committed (retire the version instead); InvalidName for a reason
     that is no text.
@@ -280,7 +280,7 @@ def decide_hold(state: State, dataset: str, number: int, by: str, why: str) -> B
 
 
 def decide_release(state: State, dataset: str, number: int, by: str) -> Body | Done[None]:
-    """Release the hold that somebody has on a version, retired or not; one who has none is done.
+    """Release a hold of `by` on a version, retired or not; `Done` without one.
 
     Raises: VersionNotFound.
     """
@@ -303,7 +303,7 @@ def decide_mirror(state: State, url: str, upto: int) -> Body | Done[None]:
 
 
 def decide_primary(url: str, was: str, *, gone: bool = False) -> Body:
-    """Move the root: behind this entry its history goes on at `url` alone (`marker.check_primary`).
+    """Move the root: after this entry its history continues only at `url` (`marker.check_primary`).
 
     `url` may be the place in which it is written now. gone: the former root cannot be asked.
     """

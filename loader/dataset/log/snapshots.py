@@ -1,9 +1,9 @@
 """`log/state-<n>.json`: the folded state after entry n, every 256 entries, so that opening a root is cheap.
 
-A hint may be missing, stale, broken or forged: then more entries are read. A hint is used when entry n + 1, which is
-part of the chain and never replaced, says the checksum of that state and follows the same entry n. Its content
-depends on the log alone, so it does not matter who writes it, nor how often. In a log of earlier releases no entry
-says a checksum: it is read from its start, until the next append.
+A hint may be missing, stale, broken or forged: then more entries are read. A hint is used if entry n + 1, which is
+part of the chain and never replaced, holds the checksum of that state and follows the same entry n. Its content
+depends only on the log, so any process may write it, any number of times. In a log of earlier releases no entry
+holds a checksum: it is read from its start, until the next append.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ def dump_state(state: State) -> bytes:
 
 
 def state_checksum(state: State) -> str:
-    """Return the SHA-256 hex of the state's JSON in a hint, as the entry behind it says it.
+    """Return the SHA-256 hex of the state's JSON in a hint, which entry n + 1 holds.
 
     O(transactions) of time and memory.
     """
@@ -183,7 +183,9 @@ def newest_hint(store: Together, hints: Sequence[int]) -> tuple[State, int]:
             state, checksum = _state_and_checksum(store.get(hint_key(n)).data)
             if state.n == n and _vouched(store, n, checksum):
                 return state, max(kept, n)
-            _log.warning("%s in %s is not what the entry behind it says: ignored", hint_key(n), store.url)
+            _log.warning(
+                "%s in %s differs from its checksum in the next entry: ignored", hint_key(n), store.url
+            )
         except FormatTooNew as e:
             kept = max(kept, n)
             _log.warning("%s in %s cannot be used (%s): ignored", hint_key(n), store.url, e)
@@ -193,7 +195,7 @@ def newest_hint(store: Together, hints: Sequence[int]) -> tuple[State, int]:
 
 
 def _vouched(store: Together, n: int, checksum: str) -> bool:
-    """Return whether entry n + 1 says this checksum of the state before it; False where there is no such entry.
+    """Return whether entry n + 1 holds this checksum of the state before it; False without such an entry.
 
     Raises: Corrupt; StoreError.
     """

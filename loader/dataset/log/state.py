@@ -39,7 +39,7 @@ class Txn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionRecord:
-    """A committed version, as the log knows it."""
+    """A committed version, as recorded in the log."""
 
     dataset: str
     """Name of the dataset."""
@@ -102,7 +102,7 @@ class Deny:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """Somebody's wish that a version's bytes stay."""
+    """A request to keep a version's bytes."""
 
     n: int
     """Number of the entry that placed it."""
@@ -157,7 +157,7 @@ class State:
     primary: Primary | None = None
     """Last move of the root; None where it was never moved."""
     vouched: int = field(default=0, compare=False)
-    """The last entry behind which the next one says the checksum of the state; 0 without any."""
+    """The last entry whose state has its checksum in the next entry; 0 without any."""
 
     @property
     def last_deny(self) -> int:
@@ -306,9 +306,9 @@ def _check_commit(d: _Draft, e: Entry, record: VersionRecord) -> None:
     if record.denies != last_deny:
         _refuse(e, f"applied takedowns up to entry {record.denies}, expected {last_deny}")
     if record.id != f"v-{record.sha256}":
-        _refuse(e, f"id {record.id} is not that of a manifest with sha256 {record.sha256}")
+        _refuse(e, f"id {record.id} does not belong to a manifest with sha256 {record.sha256}")
     if record.id in d.ids:
-        _refuse(e, f"id {record.id} is that of {'@'.join(map(str, d.ids[record.id]))}")
+        _refuse(e, f"id {record.id} belongs to {'@'.join(map(str, d.ids[record.id]))}")
 
 
 def _commit(d: _Draft, e: Entry) -> None:
@@ -401,7 +401,7 @@ def _hold(d: _Draft, e: Entry) -> None:
 def _mirror(d: _Draft, e: Entry) -> None:
     _text(e, "url")
     if _integer(e, "upto") >= e.n:
-        _refuse(e, f"it says what was copied up to entry {e.body['upto']}, which comes later")
+        _refuse(e, f"it reports a copy up to entry {e.body['upto']}, which comes later")
     d.mirrors.append({**e.body, "n": e.n})
 
 
@@ -410,7 +410,7 @@ def _primary(d: _Draft, e: Entry) -> None:
     if not (url and token and type(gone) is bool):
         _refuse(e, f"url {url!r}, token {token!r}, gone {gone!r}: text that is not empty, and true or false")
     if d.primary is not None and d.primary.token == token:
-        _refuse(e, f"its token is that of entry {d.primary.n}")
+        _refuse(e, f"its token belongs to entry {d.primary.n}")
     d.primary = Primary(n=e.n, url=url, was=was, token=token, gone=gone)
     # What was the primary is a mirror from now on, and the new one is none.
     others = [one for one in d.mirrors if one["url"] != url]

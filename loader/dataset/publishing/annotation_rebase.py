@@ -1,7 +1,7 @@
 """An annotation laid on the newest version.
 
-Nobody may have given its cells another value meanwhile. The statistics of a column that was there already are made
-anew, because a minimum cannot be taken back.
+No other change may have set its cells meanwhile. The statistics of an existing column are recomputed, because a
+minimum cannot be subtracted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class SameCells:
-    """Checks that nobody gave the cells of an annotation another value since the version it was made from."""
+    """Checks that the cells of an annotation are unchanged since the version it was made from."""
 
     def __init__(self, version: "Version", files: Sequence[SamplesFile]) -> None:
         self._version, self._files = version, [file.to_json() for file in files]
@@ -72,7 +72,7 @@ class SameCells:
         if other.height:
             first = other.row(0, named=True)
             raise Conflict(
-                f"{name!r} of {other.height} of these samples was annotated by somebody else in {parent.name} (part "
+                f"{name!r} of {other.height} of these samples was annotated by another writer in {parent.name} (part "
                 f"{first['part']} row {first['row']} is {first[name]!r} now, and was {first[f'{name} was']!r} in "
                 f"{self._version.name}); look at theirs and annotate {parent.name}"
             )
@@ -81,7 +81,7 @@ class SameCells:
 def with_statistics(parent: "Version | None", prefix: str, change: Change) -> Change:
     """Return an annotation with the statistics of its columns once it is laid on a version, uploaded under `prefix`.
 
-    A column that the version does not have is counted alone. One that it has is counted whole, as it is from now on.
+    For a new column only the annotation is counted. An existing one is counted whole, with the annotation.
     Costs the files of each such column, one column in memory at a time.
 
     Raises: FieldMismatch.

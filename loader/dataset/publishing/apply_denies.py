@@ -1,8 +1,7 @@
 """Takedowns applied to a change before its commit: its denied samples are redacted, its parent's are left out.
 
-A commit that says `denies: 17` has every takedown up to log entry 17 applied. The bytes of samples of earlier
-versions stay until `penstock takedown run` rewrites their shards; those of the change itself never get into a
-version.
+A commit with `denies: 17` has every takedown up to log entry 17 applied. Denied samples of earlier versions keep
+their bytes until `penstock takedown run` rewrites their shards. Denied samples of the change never enter a version.
 """
 
 import secrets
@@ -55,7 +54,7 @@ def apply_denies(
     Reads:
 
     - keys and provenance of the change's own new samples;
-    - those of all samples of the parent, where it had not applied the newest takedown;
+    - keys and provenance of all samples of the parent, if it had not applied the newest takedown;
     - the keys and the shard's index, for each shard or column of the change for samples of the parent.
 
     Raises: Corrupt; StoreError.
@@ -217,7 +216,7 @@ def _shards_of(change: Change) -> TableFile:
 
 
 def _without_own_exclusions(store: Store, rows: Rows, change: Change) -> Rows:
-    """Return these rows without those that the change leaves out anyway: a row is excluded once."""
+    """Return the rows that the change does not exclude itself: a row is excluded once."""
     if not rows or change.exclusions is None:
         return rows
     out = {part: dict(members) for part, members in rows.items()}

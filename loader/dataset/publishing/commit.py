@@ -1,7 +1,7 @@
 """One change becomes one version: checks against the newest version, a manifest, an entry in the log.
 
-The log calls `build` with the state it is about to append to. When somebody else was quicker it calls again, and the
-same change is laid on the newer version (a rebase). Parts are named by id, so only the manifest is rewritten.
+The log calls `build` with the state it is about to append to. If another writer was quicker it calls again, and the
+same change is applied to the newer version (a rebase). Parts are named by id, so only the manifest is rewritten.
 """
 
 import hashlib
@@ -58,7 +58,7 @@ class Pending:
     verdict: str = ""
     """Path of the record that lets it pass; "" for none."""
     created_us: int | None = None
-    """Time that the manifest says, in UTC microseconds; None for now."""
+    """Creation time in the manifest, UTC microseconds; None for now."""
 
 
 TEXT_FACTS, LIST_FACTS = ("tokenizer", "tokenizer_sha256", "unit"), ("dims", "labels")
@@ -92,8 +92,7 @@ def check_facts(facts: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict
 def commit(store: Store, log: Log, pending: Pending, *checks: Check) -> Version:
     """Publish a change that passes every check.
 
-    Samples that were taken down are left out, and `taken_down` in the version's producer says how many of the
-    change's own were.
+    Samples under a takedown are left out. `taken_down` in the version's producer counts the change's own.
 
     Raises: Fenced when the transaction was aborted; Conflict, DuplicateKey, FieldMismatch when the change does not go
     onto the newest version; as `apply_denies`.
@@ -117,8 +116,8 @@ def commit(store: Store, log: Log, pending: Pending, *checks: Check) -> Version:
         if body["n_live"] <= 0:
             if applied[base].n_dropped:
                 raise Denied(
-                    f"every sample of {pending.dataset} was taken down: the next version would have none. Log entries "
-                    f"{[deny.n for deny in state.denies]} of {store.url} say which they are"
+                    f"takedowns cover every sample of {pending.dataset}: the next version is empty. Log entries "
+                    f"{[deny.n for deny in state.denies]} of {store.url} name them"
                 )
             raise EmptyVersion(
                 f"the next version of {pending.dataset} would have no live samples; keep at least one"
@@ -227,7 +226,7 @@ class Onto:
 
 
 class FreeGroup:
-    """Checks that nobody else gave these parts this group, or changed the parts, since we began.
+    """Checks that no other writer added this group to these parts, or changed them, since we began.
 
     began: the version that the group was computed for, whose excluded samples have empty fields in it.
     """
@@ -243,7 +242,7 @@ class FreeGroup:
         twice = [part for part in self._parts if taken[ids[part]]]
         if twice:
             raise Conflict(
-                f"group {self._group!r} of part {twice[0]} was published by somebody else, in {parent.name}; "
+                f"group {self._group!r} of part {twice[0]} was published by another writer, in {parent.name}; "
                 "open it and use theirs, or choose another group name"
             )
         if parent.id != self._began.id:

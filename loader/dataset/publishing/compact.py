@@ -103,8 +103,8 @@ def _shortened_runs(
         if own:
             run["stats"] = own[0]
         nbytes = sum(file["nbytes"] for file in run.values())
-        # Earlier releases merged into the publisher's own folder. Whose statistics are whose is not told there, so
-        # that what lies there is left alone, as large tables are.
+        # Earlier releases merged into the publisher's own folder. It does not record whose statistics
+        # are whose, so these runs stay unmerged, like large tables.
         sizes.append(nbytes if len(own) < 2 else max(nbytes, SIZES[-1]))
     old = runs[to_merge(sizes)]
     merged: dict[str, File] = {}

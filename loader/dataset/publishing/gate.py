@@ -58,7 +58,7 @@ def check_verdict(
         raise ungated(txn.txn, f"{verdict!r} is no record of a stage of {txn.dataset}")
     record = _record(store, txn, verdict)
     if record["verdict"] != "published":
-        raise ungated(txn.txn, f"{verdict} says {record['verdict']!r}: {record.get('reason', '')}")
+        raise ungated(txn.txn, f"{verdict} is {record['verdict']!r}: {record.get('reason', '')}")
     if record["body"].get("publishes") != digest_of(parts, exclude, supersede, foreign):
         raise ungated(txn.txn, f"{verdict} is of other parts, or of other samples to leave out")
     later = f"{verdict.rpartition('/')[0]}/{int(name['r']) + 1:012d}.json"

@@ -1,4 +1,4 @@
-"""Places of a batch's samples, as arrays: an object per sample is made only when somebody asks for it.
+"""Places of a batch's samples, as arrays; objects per sample only on request.
 
 Samples of several versions are looked up in one go: each version costs a stretch of its index.
 """
@@ -234,7 +234,7 @@ class Stretch(NamedTuple):
 
 
 def groups_of(version: "Version", fields: Sequence[str]) -> dict[str, list[str]]:
-    """Return group -> those of the fields that it holds; groups in order of name. Raises: FieldNotFound."""
+    """Return group -> the requested fields that it holds, groups sorted. Raises: FieldNotFound."""
     out: dict[str, list[str]] = {}
     for field in fields:
         out.setdefault(version.group_of(field), []).append(field)
@@ -339,7 +339,7 @@ class Lookup:
     ) -> list[Stretch] | None:
         """Return index rows by (version, part, number of the stretch in it); None where some are missing, without run.
 
-        A pool costs more than it brings for those that need not be read.
+        For stretches already in memory a pool costs more than it saves.
         """
         versions, groups = self._versions, self._groups
         found, missing = list[Stretch | None](), list[int]()
@@ -379,7 +379,7 @@ class Lookup:
 
 
 class _Parts(NamedTuple):
-    """The parts of versions, those of one behind those of another; of a version that is listed twice once."""
+    """The parts of versions, concatenated; a version that is listed twice counts once."""
 
     tables: Sequence[PartsTable | None]
     """By the versions' numbers; None for those not `known`."""
@@ -406,7 +406,7 @@ class _Parts(NamedTuple):
         wrong = np.flatnonzero((ordinals < 0) | (ordinals >= self.n_live[of]))
         if len(wrong):
             table = self.tables[int(of[wrong[0]])]
-            assert table is not None  # it is known, and says what is wrong
+            assert table is not None  # raises the error that names what is wrong
             table.locate(ordinals[wrong[:1]])
         part, row = locate(self.first, self.live_rows, ordinals + self.first_ordinal[of])
         return part - self.first_part[of], row

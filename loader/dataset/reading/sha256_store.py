@@ -47,7 +47,7 @@ ReadSpans = Callable[[Sequence[Span], str | None], tuple[list[bytes], str]]
 
 
 class VerifiedStore:
-    """A store of shards whose bytes are verified before anybody has them.
+    """A store of shards that verifies bytes before it returns them.
 
     Pages that were not used yet are read whole. Thread-safe; a disk where `origin` is one.
 
@@ -123,7 +123,7 @@ class VerifiedStore:
         return self._disk.etag_of(key, etag)
 
     def open_same(self, key: str, etag: str) -> int | None:
-        """Return a descriptor, as the disk does: `is_verified` says whether the file's bytes are right."""
+        """Return a descriptor, as the disk does: check the file's bytes with `is_verified`."""
         return self._disk.open_same(key, etag)
 
     def is_verified(self, key: str, etag: str, offset: Int64s, nbytes: Int64s, file: int) -> bool:
@@ -209,7 +209,7 @@ class VerifiedStore:
             if wrong := shard.verify(identity, run, memoryview(one)):
                 low, nbytes = wrong[0]
                 raise Corrupt(
-                    f"{self.url}/{key}: bytes [{low}:{low + nbytes}] have another SHA-256 than its index says: the "
+                    f"{self.url}/{key}: bytes [{low}:{low + nbytes}] differ from the SHA-256 in its index: the "
                     "shard was replaced or damaged"
                 )
         inside = [span for span, one in zip(spans, new, strict=True) if one]
@@ -233,7 +233,7 @@ class _Shard:
         self._whole: set[Identity] = set()
 
     def guess(self, etag: str | None) -> Identity | None:
-        """Return the identity that a read will find, as far as that is known: that of the last read."""
+        """Return the identity that a read probably gets: the one of the last read."""
         with self._lock:
             return next((one for one in reversed(self._left) if etag in (None, one[0])), None)
 
@@ -266,7 +266,7 @@ class _Shard:
         return [self._span(low, high) for low, high in zip(edges[::2], edges[1::2], strict=True)]
 
     def verify(self, identity: Identity | None, run: Span, data: memoryview) -> list[Span]:
-        """Look at the pages of a run that were not verified yet; return those that are wrong."""
+        """Verify the pages of a run that are not verified yet; return the wrong spans."""
         size, wrong, good = self.hashes.page_bytes, list[Span](), list[int]()
         left = self._none if identity is None else self._left.get(identity, self._none)
         for page in range(run.offset // size, -(-(run.offset + run.nbytes) // size)):

@@ -156,7 +156,7 @@ class Reading(NamedTuple):
         found = crc32c(blob.data)
         if found != place.crc32c != UNKNOWN_CRC:
             raise Corrupt(
-                f"{address.describe(place.field)} is corrupt: CRC-32C {found:08x}, {said_by} says {place.crc32c:08x}, "
+                f"{address.describe(place.field)} is corrupt: CRC-32C {found:08x}, in {said_by} {place.crc32c:08x}, "
                 f"for bytes [{place.offset}:{place.offset + place.nbytes}], after reading it twice. {advice}"
             )
         return blob.data

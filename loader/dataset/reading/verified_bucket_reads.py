@@ -31,7 +31,7 @@ OnCrc = Callable[[int, str, int], None]
 
 
 def _nothing(number: int, field: str, crc: int) -> None:
-    """Do nothing with a CRC-32C that nobody keeps."""
+    """Discard a CRC-32C."""
 
 
 def raise_corrupt(number: int, error: Corrupt) -> None:
@@ -153,7 +153,7 @@ def read_parts(
     One request per run; runs of one shard that lie at most 64 KiB apart share one, as fields do. Bytes between the
     parts of a run are read and not looked at.
 
-    A part whose checksum is wrong is read once more. Arguments and errors as those of `read_fields`; a corrupt item
+    A part whose checksum is wrong is read once more. Arguments and errors as in `read_fields`; a corrupt item
     is [].
     """
     reading = Reading(store, {} if pins is None else pins, on_refetch, on_read)

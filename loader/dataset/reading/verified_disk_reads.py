@@ -1,4 +1,4 @@
-"""Fields gathered into memory, verified: those of one size into rows, others one behind the other.
+"""Gather verified fields into memory: fields of one size as rows, others concatenated.
 
 `loader.native` copies and checks the samples of all shards in one go, outside the interpreter's lock. They come out of
 open files of a disk, or out of pieces that were read from a bucket.
@@ -62,7 +62,7 @@ class Sources(NamedTuple):
     nbytes: Int64s
     """int64 [n]: number of bytes."""
     report: Callable[[float, float], None]
-    """Is told the seconds that all took, and those of checking among them."""
+    """Called with the seconds of the whole read, and of the verification within it."""
 
 
 class Gatherable(Protocol):
@@ -111,7 +111,7 @@ class GatheredBytes(NamedTuple):
 def gather_bytes(
     found: Gatherable, field: str, numbers: Int64s, allocate: Allocate
 ) -> tuple[GatheredBytes, list[FieldRead]]:
-    """Return samples of a field, verified; and those that had to be read once more, or cannot be.
+    """Return verified samples of a field, and the samples that needed a second read or stay unreadable.
 
     numbers: int64, ascending. Raises: as `gather_rows`.
     """
@@ -134,7 +134,7 @@ def _gathered(
         columns = sources.which, sources.begin, sources.nbytes
         verified_s = gather(sources.files, *columns, head, memory, at, crcs, status)
         sources.report(perf_counter() - start, verified_s)
-        known[sources.numbers] = crcs  # those that were not known are now
+        known[sources.numbers] = crcs  # fills in unknown checksums
     right: Bools = status == RIGHT
     return right
 
@@ -184,7 +184,7 @@ class _Shard(NamedTuple):
 
 
 def _report(shards: Sequence[_Shard], took_s: float, verified_s: float) -> None:
-    """Tell of the shard that took longest, its share of the common time being that of its bytes."""
+    """Report the shard that took longest; each shard's share of the common time follows its bytes."""
     each_s = (took_s - verified_s) / max(1, sum(shard.nbytes for shard in shards))
     fetched_s, slowest = max(
         ((shard.opened_s + each_s * shard.nbytes, shard) for shard in shards), key=itemgetter(0)

@@ -44,7 +44,7 @@ ROW_GROUP_ROWS = 2048
 Int64s = npt.NDArray[np.int64]
 _COLUMNS = ("offset", "nbytes", "crc32c")
 
-# What a damaged file makes of the reader: Arrow's own errors, our window's, and those of names and values.
+# Errors of reading a damaged file: Arrow's own, our window's, and errors of names and values.
 _UNREADABLE = (
     pa.ArrowException,
     OSError,
@@ -73,7 +73,7 @@ class IndexRows:
     crc32c: dict[str, Int64s]
     """Field -> int64 [rows], a column of `places`."""
     sealed: bool = True
-    """False where checksums are not known: of registered bytes that nobody has sealed."""
+    """False if checksums are unknown: for registered bytes that are not sealed."""
 
     def address(self, field: str, group: str, path: str, local: int) -> FieldAddress:
         """Return the place of a field of row `first_row + local` in the shard at `path`."""
@@ -243,7 +243,7 @@ class IndexFile:
             return self._seal
 
     def column(self, name: str) -> Int64s:
-        """Return one column of all rows, int64, of an index that is held whole. Raises: Corrupt."""
+        """Return one column of all rows, int64, of an index that is wholly in memory. Raises: Corrupt."""
         try:
             reader = pq.ParquetFile(
                 Window(self._nbytes, self._place.start, self._held),
@@ -257,7 +257,7 @@ class IndexFile:
     def page_hashes(self, shard_nbytes: int) -> PageHashes | None:
         """Return the hashes of the pages of a shard of so many bytes; None of an earlier release's.
 
-        Raises: Corrupt when they are not those that the footer names, after reading them twice.
+        Raises: Corrupt if they differ from the footer's, after reading them twice.
         """
         if self._hashes is None or not self._hashes.front_nbytes:
             return None
@@ -288,7 +288,7 @@ class IndexFile:
         expected = int(self._first_row[group + 1]) - rows.first_row
         if len(rows.keys) != expected:
             raise Corrupt(
-                f"{self.name}, row group {group} has {len(rows.keys)} rows, its footer says {expected}"
+                f"{self.name}, row group {group} has {len(rows.keys)} rows, in its footer {expected}"
             )
         return rows
 
@@ -343,14 +343,14 @@ class IndexFile:
         found = hashlib.sha256(data).hexdigest()
         if found != expected:
             raise Corrupt(
-                f"{self.name}: {what} SHA-256 {found}, {said_by} says {expected}: it was replaced or damaged; restore "
+                f"{self.name}: {what} SHA-256 {found}, in {said_by} {expected}: it was replaced or damaged; restore "
                 "it from a mirror"
             )
 
     def _check(self, what: str, found: int, expected: int) -> None:
         if found != expected:
             raise Corrupt(
-                f"{self.name}: {what or 'its '}CRC-32C is {found:08x}, the shards table says {expected:08x}; restore "
+                f"{self.name}: {what or 'its '}CRC-32C is {found:08x}, in the shards table {expected:08x}; restore "
                 "it from a mirror"
             )
 

@@ -64,7 +64,7 @@ def _ascend(hashes: Int64s) -> bool:
 
 
 def covered(manifest: Mapping[str, Any]) -> bool:
-    """Return whether the manifest's tables of hashes are of all its keys: those of older releases have none."""
+    """Return whether the manifest's tables of hashes cover all keys. Older releases wrote none."""
     return sum(int(file["n_rows"]) for file in manifest.get("key_hashes", ())) == int(manifest["n_rows"])
 
 
@@ -114,12 +114,12 @@ def _known(store: Store, file: Mapping[str, Any], hashes: Int64s) -> Bools:
 
 
 def _check_footer(footer: bytes, file: Mapping[str, Any], name: str) -> None:
-    """Check a footer; tables of earlier releases have a CRC-32C alone. Raises: Corrupt."""
+    """Check a footer; tables of earlier releases have only a CRC-32C. Raises: Corrupt."""
     if "footer_sha256" in file:
         _check("its footer", footer, file["footer_sha256"], "the manifest", name)
     elif (found := crc32c(footer)) != file["footer_crc32c"]:
         raise Corrupt(
-            f"{name}: the footer's CRC-32C is {found:08x}, the manifest says {file['footer_crc32c']:08x}; restore it "
+            f"{name}: the footer's CRC-32C is {found:08x}, in the manifest {file['footer_crc32c']:08x}; restore it "
             "from a mirror"
         )
 
@@ -127,9 +127,7 @@ def _check_footer(footer: bytes, file: Mapping[str, Any], name: str) -> None:
 def _check(what: str, data: bytes, wanted: str, said_by: str, name: str) -> None:
     found = hashlib.sha256(data).hexdigest()
     if found != wanted:
-        raise Corrupt(
-            f"{name}: {what} has SHA-256 {found}, {said_by} says {wanted}; restore it from a mirror"
-        )
+        raise Corrupt(f"{name}: {what} has SHA-256 {found}, in {said_by} {wanted}; restore it from a mirror")
 
 
 def _groups(smallest: Int64s, hashes: Int64s) -> list[int]:

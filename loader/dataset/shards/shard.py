@@ -59,7 +59,7 @@ Fill = Callable[[Uint8s, Int64s], Int64s]
 """(memory, int64 [n]) -> int64 [n]: puts each payload into memory from its place on, and gives its CRC-32C."""
 
 WRITE_BYTES = 2**20
-"""Bytes that are written and hashed at once: other threads run meanwhile. Of whole pages."""
+"""Bytes written and hashed at once, in whole pages. Other threads run meanwhile."""
 
 
 def crc32c(data: bytes | bytearray | memoryview) -> int:
@@ -84,7 +84,7 @@ def aligned(nbytes: int) -> memoryview:
 
 
 class ShardWriter:
-    """Writes members a block at a time, knows each payload's offset, and hashes the shard and its pages meanwhile."""
+    """Writes members a block at a time, records each payload's offset, and hashes the shard and its pages."""
 
     def __init__(self, write: Callable[[memoryview], object]) -> None:
         """write: takes all bytes of a block, which is used over."""
@@ -105,7 +105,7 @@ class ShardWriter:
     def add_many(self, names: Sequence[str], nbytes: Int64s, fill: Fill) -> Int64s:
         """Append members whose payloads `fill` puts in place, and return int64 [n, 3] as `add` returns.
 
-        names: `member_name` of each. nbytes: int64 [n], of each payload. Memory: that of them all.
+        names: `member_name` of each. nbytes: int64 [n], of each payload. Holds all headers in memory.
         """
         headers, n_blocks = _headers(names, nbytes)
         ends = np.cumsum(BLOCK_BYTES * n_blocks + nbytes + -nbytes % BLOCK_BYTES)
@@ -227,7 +227,7 @@ def _block(name: bytes, prefix: bytes, nbytes: int, kind: bytes) -> bytes:
 
 
 PAGE_BYTES = 64 * 2**10
-"""Bytes of a page. A sample that is read alone costs the pages that hold it, half a page too much at either end. A
+"""Bytes of a page. Reading one sample costs the pages that hold it, half a page too much at either end. A
 store reads as much between two ranges rather than ask twice. The hashes take 0.05 % of a shard."""
 DIGEST_BYTES = 32
 _BLOCK_BYTES = 4 * 2**20
@@ -340,7 +340,7 @@ def parse_seal(data: bytes, path: str, name: str) -> Crcs:
         raise Corrupt(f"{name} is no seal: {error}. {_AGAIN}") from error
     if (found := _content(crcs)) != table_facts(table).get("content_sha256"):
         raise Corrupt(
-            f"{name}: its checksums have the SHA-256 {found}, it says another: it was damaged. {_AGAIN}"
+            f"{name}: the SHA-256 of its checksums is {found}, unlike the stored one: it was damaged. {_AGAIN}"
         )
     return crcs
 

@@ -1,4 +1,4 @@
-"""Columns whose values nobody declared, such as those of JSON: all samples decide a column's type.
+"""Columns without a declared type, such as values of JSON: all samples decide a column's type.
 
 A column of one kind has that type. Whole numbers and others are float64 together, if float64 holds each of them. Any
 other mixture is text, in which each value reads as in JSON. A dataset's column keeps its type, and a value that this
@@ -34,7 +34,7 @@ def column_of_any(values: Sequence[Any]) -> pa.Array:
 
 
 def table_of_any(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Return a column for each name that any row has, names sorted. Values: as those of `column_of_any`."""
+    """Return a column for each name that any row has, names sorted. Values: as in `column_of_any`."""
     names = sorted({name for row in rows for name in row})
     return pa.table({name: column_of_any([row.get(name) for row in rows]) for name in names})
 

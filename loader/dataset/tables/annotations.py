@@ -39,7 +39,7 @@ class Annotation:
     columns: tuple[str, ...]
     """Names of its columns."""
     n_samples: int
-    """Samples that it says something of."""
+    """Samples with a row in it."""
 
 
 def annotations(entries: Sequence[Entry]) -> list[Annotation]:

@@ -149,8 +149,8 @@ def column_of(name: str, values: list[Any], keys: Sequence[str]) -> pa.Array:
             if isinstance(value, int) and held != value:
                 raise FieldMismatch(
                     f"metadata column {name!r} is {value} in sample {key!r} and a float in sample "
-                    f"{keys[kinds['float']]!r}; a column of both is float64, which does not hold {value}: give whole "
-                    "numbers alone, or text"
+                    f"{keys[kinds['float']]!r}; a column of both is float64, which does not hold {value}: give only "
+                    "whole numbers, or text"
                 )
         return pa.array(floats, pa.float64())
     if len(kinds) > 1:

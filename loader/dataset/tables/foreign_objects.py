@@ -46,7 +46,7 @@ CHUNKS_FIELD = pa.field(
         ]
     ),
 )
-"""Column of tables' objects: what `columnar.parquet_chunks.Chunks` says."""
+"""Column of tables' objects: the fields of `columnar.parquet_chunks.Chunks`."""
 FOREIGN_SCHEMA = pa.schema(
     [
         ("shard", pa.string()),
@@ -79,7 +79,7 @@ class ForeignObject:
     sha256: str = ""
     """Sha256 hex of its bytes; "" for not known."""
     chunks: Mapping[str, Any] | None = None
-    """Chunks that it decodes to; None where its own bytes are read, and where nobody asked for them."""
+    """Chunks that it decodes to; None if its own bytes are read, or if not requested."""
 
     @staticmethod
     def of_row(row: Mapping[str, Any], table: str) -> "ForeignObject":
@@ -167,9 +167,9 @@ def foreign_objects(
 
 
 def put_place(store: Store, place: str, url: str | None) -> None:
-    """Record where a place is, unless the newest record says so. url: None for in the root. Raises: StoreError.
+    """Record where a place is, unless the newest record already does. url: None for in the root. Raises: StoreError.
 
-    A record of somebody else is followed by one of the caller's own, which vouches for the place: `is_own_record`.
+    After another user's record the caller adds its own, which vouches for the place: `is_own_record`.
     Raises: Corrupt also for a record with the last number.
     """
     while True:
@@ -187,7 +187,7 @@ def put_place(store: Store, place: str, url: str | None) -> None:
         try:
             store.put_if_absent(_key(place, n + 1), canonical(body))
         except AlreadyExists:
-            continue  # somebody else's: perhaps the same
+            continue  # another writer's: perhaps the same
         return
 
 
@@ -203,7 +203,7 @@ class PlaceRecord(NamedTuple):
     key: str
     """Key of the record."""
     url: str
-    """URL of the place, which is data: `vouched_places` says whether it may be opened."""
+    """URL of the place, untrusted: `vouched_places` decides whether it may be opened."""
 
 
 def place_record(store: Store, place: str) -> PlaceRecord | None:
@@ -214,8 +214,8 @@ def place_record(store: Store, place: str) -> PlaceRecord | None:
     n, known = _newest(store, place)
     if known is None:
         raise ObjectNotFound(
-            f"{store.url} has no {PLACES}{place}/: nobody knows where these bytes lie. Register them again, from where "
-            "they are now"
+            f"{store.url} has no {PLACES}{place}/: the location of these bytes is unknown. Register them again, from "
+            "where they are now"
         )
     return None if known["url"] is None else PlaceRecord(_key(place, n), known["url"])
 
@@ -225,7 +225,7 @@ def owners_record(store: Store, place: str) -> PlaceRecord:
     for key in sorted(_records(store, place), reverse=True):
         if (url := retry_corrupt(partial(_record, store, key))["url"]) is not None:
             return PlaceRecord(key, str(url))
-    raise ObjectNotFound(f"{store.url} has no {PLACES}{place}/ that says where these bytes lay")
+    raise ObjectNotFound(f"{store.url} has no {PLACES}{place}/ with the location of these bytes")
 
 
 def _key(place: str, n: int) -> str:

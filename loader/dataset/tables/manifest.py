@@ -24,11 +24,11 @@ from .parquet import TableFile
 
 FORMAT = 1
 ANNOTATED_FORMAT = 2
-"""Format of a manifest with annotations: a reader that knows none would see the values that they override."""
+"""Format of a manifest with annotations: an older reader would see the overridden values."""
 REGISTERED_FORMAT = 3
-"""Format of a manifest with registered bytes: a reader that knows none would look for them in the root."""
+"""Format of a manifest with registered bytes: an older reader would look for them in the root."""
 NEWEST_FORMAT = 4
-"""Format of a manifest with registered tables: a reader that knows none would take places for bytes of the object."""
+"""Format of a manifest with registered tables: an older reader would take places for bytes of the object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +228,7 @@ def _facts(
 
 
 def merged_columns(base: Mapping[str, Any], added: Sequence[SamplesFile]) -> dict[str, Any]:
-    """Return a manifest's columns with those of more files. Raises: FieldMismatch for another type."""
+    """Return a manifest's columns, extended by the columns of more files. Raises: FieldMismatch for another type."""
     merged = dict(base)
     for file in added:
         for name, kind in file.columns.items():
@@ -279,7 +279,7 @@ def _manifest_bytes(store: Store, path: str, sha256: str) -> bytes:
     found = hashlib.sha256(data).hexdigest()
     if found != sha256:
         raise Corrupt(
-            f"{store.url}/{path} has sha256 {found}, its commit says {sha256}: the manifest was edited or damaged. "
+            f"{store.url}/{path} has sha256 {found}, in its commit {sha256}: the manifest was edited or damaged. "
             "Restore it from a mirror; nothing was read from it"
         )
     return data

@@ -4,8 +4,8 @@ Numbers out of Arrow columns come without pandas. `to_numpy` of pyarrow, `pa.sca
 a Python value import pandas, where it is installed: 0.15 to 0.4 s of a process's start, for nothing. Readers of a
 root use these functions instead.
 
-Files that are read in parts have each part held against a SHA-256. That of the footer is kept elsewhere. The footer
-has those of the row groups, and of the front.
+Each part of a file that is read in parts is checked against a SHA-256. The footer's is stored elsewhere. The footer
+holds the hashes of the row groups, and of the front.
 
     PAR1, bytes that are no table (the front), row groups, footer
 
@@ -108,7 +108,7 @@ class TableFile:
     n_rows: int
     """Number of rows."""
     footer_sha256: str = ""
-    """Sha256 hex of the footer, which has those of the row groups; "" for a table that is always read whole."""
+    """Sha256 hex of the footer, which holds the row groups' hashes; "" for a table that is always read whole."""
 
     def to_json(self) -> dict[str, Any]:
         body = {"path": self.path, "nbytes": self.nbytes, "sha256": self.sha256, "n_rows": self.n_rows}
@@ -204,7 +204,7 @@ def _table_bytes(store: Objects, file: TableFile) -> bytes:
     found = hashlib.sha256(data).hexdigest()
     if len(data) != file.nbytes or found != file.sha256:
         raise Corrupt(
-            f"{store.url}/{file.path}: {len(data)} bytes with sha256 {found}; the manifest says {file.nbytes} bytes "
+            f"{store.url}/{file.path}: {len(data)} bytes with sha256 {found}; in the manifest {file.nbytes} bytes "
             f"with sha256 {file.sha256}. The file was replaced or damaged: restore it from a mirror"
         )
     return data
@@ -255,7 +255,7 @@ def parse_stored(data: bytes, path: str, name: str) -> pa.Table:
     said = (table.schema.metadata or {}).get(b"penstock.path")
     if said is not None and said != path.encode():
         raise Corrupt(
-            f"{name} was written as {said.decode(errors='replace')}, so it tells of something else: it was exchanged, "
+            f"{name} was written as {said.decode(errors='replace')}, so it belongs elsewhere: it was exchanged, "
             "renamed or damaged. Delete it, it is made again"
         )
     return table

@@ -33,7 +33,7 @@ GROUPS_AT_ONCE = 8
 def get_rows(store: Store, file: TableFile, rows: Int64s, columns: Sequence[str] | None = None) -> pa.Table:
     """Return these rows of a table, in the order given. rows: int64 [n], each below `file.n_rows`.
 
-    Of a large table its footer and the row groups of the rows are read, and held against their SHA-256; a small one, or
+    A large table costs its footer and the row groups of the rows, checked against their SHA-256; a small one, or
     one of an earlier release, whole.
 
     Raises: Corrupt, after reading twice; FormatTooNew; ObjectNotFound.
@@ -101,6 +101,4 @@ def _row_groups(
 def _check(what: str, data: bytes, wanted: str, said_by: str, name: str) -> None:
     found = hashlib.sha256(data).hexdigest()
     if found != wanted:
-        raise Corrupt(
-            f"{name}: {what} has SHA-256 {found}, {said_by} says {wanted}; restore it from a mirror"
-        )
+        raise Corrupt(f"{name}: {what} has SHA-256 {found}, in {said_by} {wanted}; restore it from a mirror")

@@ -23,7 +23,7 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 def delta_of(view: "View", old: "View", compare: bool = True) -> Delta:
     """Return the samples of `view` that `old`, of an earlier version, has not.
 
-    Reads manifests alone, unless tables were merged or samples excluded since (then both versions' tables of parts),
+    Reads only manifests, unless tables were merged or samples excluded since (then both versions' tables of parts),
     or the views have a predicate (then their select tables).
 
     compare: compare views with a predicate sample by sample; False for a plan that was made with them.
@@ -36,18 +36,18 @@ def delta_of(view: "View", old: "View", compare: bool = True) -> Delta:
         raise InvalidPlan(f"{now.name} is not a later version of the dataset of {was.name}")
     if wrong := _rewritten(was, now):
         raise InvalidPlan(
-            f"{now.name} does not go on from {was.name}: its {wrong} are not those of {was.name} and more. "
+            f"{now.name} does not go on from {was.name}: its {wrong} do not begin with those in {was.name}. "
             "A version with rewritten parts, or of another line, needs a new plan"
         )
     if set(view.fields) != set(old.fields) or view.where_present != old.where_present:
         raise InvalidPlan(
-            f"the view of {now.name} has the fields {sorted(view.fields)}, that of {was.name} {sorted(old.fields)}; "
+            f"the view of {now.name} has the fields {sorted(view.fields)}, of {was.name} {sorted(old.fields)}; "
             f"batches hold samples of both: select({', '.join(map(repr, old.fields))})"
         )
     if view.predicate != old.predicate:
         raise InvalidPlan(
-            f"the view of {now.name} is where {view.predicate!r}, that of {was.name} where {old.predicate!r}: the same "
-            "predicate is needed, for it decides about the samples that both have"
+            f"the view of {now.name} is where {view.predicate!r}, of {was.name} where {old.predicate!r}: the "
+            "same predicate is needed, for it decides about the samples that both have"
         )
     removed = _removed(was, now)
     first = len(was) - len(removed)

@@ -49,8 +49,8 @@ _VALUES = frozenset(("FALSE", "NULL", "TRUE"))
 _TAKES_FROM = frozenset(("EXTRACT", "SUBSTR", "SUBSTRING", "TRIM"))
 _BEGINS_A_QUERY = frozenset(("FROM", "SELECT", "TABLE", "VALUES", "WITH"))
 
-# Names are read first, as polars does: a quote in them opens no text. What would be read differently by another
-# dialect of SQL (comments, texts with a prefix or between dollars) is `odd`. Possessive: linear, whatever the text.
+# Names are read first, as polars does: a quote in them opens no text. `odd` marks text that another dialect of
+# SQL reads differently: comments, texts with a prefix or between dollars. Possessive: linear, whatever the text.
 _TOKEN = re.compile(
     r"""(?P<blank>\s++)
     | (?P<odd> -- | /\* | [$\#\\] | \w++' | U&['"] )
@@ -66,7 +66,7 @@ _TOKEN = re.compile(
 
 
 def parse_expression(pl: Any, text: object, what: str) -> "polars.Expr":
-    """Return the polars expression of an SQL expression; nothing is read and nobody is asked.
+    """Return the polars expression of an SQL expression. Reads nothing.
 
     what: name of the question, for messages. Raises: FieldNotFound for no expression of columns, or no SQL.
     """
@@ -133,8 +133,8 @@ def _refused(text: object) -> str | None:
         before = (kind, token)
     if n_words > MAX_EXPRESSION_WORDS:
         return (
-            f"{n_words} words and operators, where at most {MAX_EXPRESSION_WORDS} are taken; write column IN (...) for "
-            "many"
+            f"{n_words} words and operators, where at most {MAX_EXPRESSION_WORDS} are accepted; write column IN (...) "
+            "for many"
         )
     try:
         check_cost(tokens)

@@ -5,7 +5,7 @@
 
 The table is written once. Its hash covers view, field, length, and the source of the lengths. The file and every plan
 made with it hold the SHA-256 of its rows, so a changed table is noticed. The index has checksums of whole fields only:
-those of pieces are computed once, from verified bytes. `field_crc32c` is the index's.
+checksums of pieces are computed once, from verified bytes. `field_crc32c` is the index's.
 """
 
 import json
@@ -258,8 +258,8 @@ def _no_count(view: "View", asked: PackBy, documents: Int64s, found: Int64s) -> 
             f'leave them out with where("{asked.lengths} >= 0")'
         )
     return (
-        f"pack({asked.field!r}): {len(documents)} documents, such as {first!r}, have bytes that are not those of an "
-        "array like the first one's; store all in one dtype, or name a column with pack(lengths=)"
+        f"pack({asked.field!r}): {len(documents)} documents, such as {first!r}, are no "
+        "arrays like the first one; store all in one dtype, or name a column with pack(lengths=)"
     )
 
 
@@ -296,7 +296,7 @@ def _load(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable] | Non
     dtypes = _dtypes(asked, facts)
     if found.sha256 != said or dtypes is None:
         raise Corrupt(
-            f"{name}: the sha256 of its rows is {found.sha256}, it says {said!r}: it was damaged or edited; "
+            f"{name}: the sha256 of its rows is {found.sha256}, stored is {said!r}: it was damaged or edited; "
             "delete it, it is made again"
         )
     return dtypes, found
@@ -337,7 +337,7 @@ def _check(name: str, columns: list[Int64s], documents: int, length: int) -> Non
 def _kept(
     view: "View", asked: PackBy, dtypes: dict[str, str], table: PackTable
 ) -> tuple[dict[str, str], PackTable]:
-    """Return the stored table: ours, or that of another process meanwhile."""
+    """Return the stored table: ours, or another process's."""
     store, path = view.version.store, _path(view, asked)
     rows = table.rows(0, table.n_pieces)
     columns = pa.table({name: rows[:, i] for i, name in enumerate(COLUMNS)})

@@ -32,7 +32,7 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def live_rows(version: "Version", keys: frozenset[str]) -> dict[str, dict[int, str]]:
-    """Return part id -> row -> key of those of these keys that are live. Reads the key column of every run."""
+    """Return part id -> row -> key, for the live ones among these keys. Reads the key column of every run."""
     import pyarrow.compute as pc  # 40 ms, which a start does without
 
     rows: dict[str, dict[int, str]] = {}
@@ -101,7 +101,7 @@ def scan_samples(version: "Version", columns: Sequence[str] | None = None) -> "p
 def live_row(version: "Version", ordinal: int) -> dict[str, Any]:
     """Return column -> value of one sample, as `scan_samples` has its row.
 
-    Of each table only the row group that holds the row is read; annotations are read whole. Raises: InvalidRuntime for
+    Reads one row group of each table, and annotations whole. Raises: InvalidRuntime for
     an ordinal that the version does not have; Corrupt.
     """
     pl = import_polars()
@@ -127,7 +127,7 @@ def sample_rows(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (place in `addresses`, column -> value) of a column group, as it was written; no annotation is read.
 
-    Of large tables the row groups that hold the samples are read. A file without one of the columns leaves it out.
+    Reads only the samples' row groups of large tables. A file without one of the columns leaves it out.
 
     Raises: Corrupt where tables are damaged, or not in the order of the parts.
     """
@@ -221,7 +221,7 @@ def _read_group(
 
 
 def _beside(frame: "polars.DataFrame", extra: "polars.DataFrame") -> "polars.DataFrame":
-    """Return the columns of two tables side by side, those of the second null where it lacks a row."""
+    """Return the columns of two tables side by side; null where the second lacks a row."""
     place = ["part", "row"]
     if frame.height == extra.height and frame.select(place).equals(extra.select(place)):
         return frame.hstack(

@@ -103,7 +103,7 @@ def _by_value(values: "polars.Series", by: str, members: Bools) -> dict[str, Com
     if len(found) > MAX_BUCKETS:
         raise InvalidPlan(
             f"bucket({by!r}): {len(found)} different values, such as {found[:_SHOWN]}; at most {MAX_BUCKETS} are "
-            "buckets. Of numbers pass edges="
+            "accepted. For numbers pass edges="
         )
     return {str(value): (f"= {_literal(value)}",) for value in found}
 

@@ -44,7 +44,7 @@ def listed(view: Version | View, ordinals: Sequence[int] | I64 | str) -> ListedV
     if read_list(store, made.list_sha256) is None:
         try:
             store.put_if_absent(list_path(made.list_sha256), list_bytes(made))
-        except AlreadyExists:  # another process was quicker: its list is held against its name
+        except AlreadyExists:  # another process was quicker: check its list against its name
             read_list(store, made.list_sha256)
     return made
 
@@ -108,7 +108,7 @@ def _of_view(view: View, ordinals: I64) -> I64:
         place = int(wrong[0])
         raise InvalidPlan(
             f"listed: place {place} has the ordinal {ordinals[place]}, which {view!r} lacks, as {len(wrong)} of "
-            f"{len(ordinals)} are: {view.version.name} has {n} samples, the view {len(view)}. Ordinals are those of "
-            "this very version"
+            f"{len(ordinals)} are: {view.version.name} has {n} samples, the view {len(view)}. Ordinals belong to "
+            "one version"
         )
     return ordinals

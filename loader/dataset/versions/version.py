@@ -115,7 +115,7 @@ class Version:
     def prepare(self) -> None:
         """Read the parts now, where their tables are small: most callers go on to read samples."""
         if sum(file.nbytes for file in self._parts_files()) <= PREPARED_BYTES:
-            with suppress(PenstockError):  # whoever needs them meets it
+            with suppress(PenstockError):  # raised again where they are needed
                 self.parts  # noqa: B018
 
     def _parts_files(self) -> list[TableFile]:
@@ -132,14 +132,14 @@ class Version:
         parts = PartsTable(ShardRows(shards), exclusions, self.name)
         if int(parts.first_ordinal[-1]) != len(self):
             raise Corrupt(
-                f"{self.name}: its tables hold {int(parts.first_ordinal[-1])} live samples, its manifest says "
+                f"{self.name}: its tables hold {int(parts.first_ordinal[-1])} live samples, its manifest counts "
                 f"{len(self)}; run penstock verify {self.name}"
             )
         return parts
 
     @property
     def shard_store(self) -> RangeReader:
-        """Reader of shards: the store, or a reader that also finds those that were registered where they lie.
+        """Reader of shards: the store, or a reader that also opens registered objects in place.
 
         With verify="sha256" it checks the hashes of pages.
 
@@ -322,7 +322,7 @@ class Version:
         if found.rows.offset.keys() != fields:
             raise Corrupt(
                 f"{self.store.url}/{place.path} has fields {sorted(found.rows.offset)}, the manifest of {self.name} "
-                f"says {sorted(fields)}; restore it from a mirror"
+                f"has {sorted(fields)}; restore it from a mirror"
             )
         if not found.rows.sealed and (placed := self.placed) is not None and placed.is_adopted(found.path):
             raise InvalidRuntime(

@@ -122,7 +122,7 @@ class View:
         """Return `where(predicate)` for a caller that has evaluated it. members: bool [len(version)], its result."""
         view = self.where(predicate)
         if self.first:
-            return view  # its table is that of all of the version's samples, which members is not
+            return view  # its table covers all of the version's samples, unlike `members`
         saved = view._load()
         view._members = view._kept(members) if saved is None else saved
         return view
@@ -331,7 +331,7 @@ class View:
         try:
             self._save(pack(members))
         except AlreadyExists:
-            # Another process was quicker, and its polars or ours says something else: all ranks follow the first.
+            # Another process was quicker, and the two results differ: all ranks follow the first.
             saved = self._load()
             return table if saved is None else saved
         return table

@@ -192,7 +192,7 @@ def _computed(block: _Block, local: int, live: bool, compute: Compute) -> Sample
         try:
             values[field] = function(LazySample(block, local))
         except PenstockError as error:
-            # A damaged input, or a field that is not there: that error says more than one around it.
+            # A damaged input, or a field that is not there: that error is more precise than one around it.
             error.add_note(f"while computing {field!r} of {address.describe()}")
             raise
         except Exception as error:

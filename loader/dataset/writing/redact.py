@@ -45,7 +45,7 @@ def redact_shard(store: Store, prefix: str, shard: Shard, rows: Mapping[int, str
 
     rows: row -> its new key, of as many bytes.
 
-    Raises: Corrupt when its bytes are not those that the shards table names; StoreError.
+    Raises: Corrupt if its bytes differ from the shards table's; StoreError.
     """
     keys, places = shard_index(store, shard)
     patches: list[tuple[int, bytes | int]] = []
@@ -298,7 +298,7 @@ def _patched(
         write(block)
     if was.hexdigest() != shard["sha256"]:
         raise Corrupt(
-            f"{name} has sha256 {was.hexdigest()}, the shards table says {shard['sha256']}: it was damaged. Restore it "
+            f"{name} has sha256 {was.hexdigest()}, in the shards table {shard['sha256']}: it was damaged. Restore it "
             "from a mirror; nothing was redacted"
         )
     return now.hexdigest()

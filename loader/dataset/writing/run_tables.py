@@ -156,7 +156,7 @@ class RunSamples:
         return files, put_table(store, f"{prefix}/stats.parquet", stats.table(), "stats")
 
     def _fitted(self, table: pa.Table) -> pa.Table:
-        """Return a table with the columns of all, as the dataset has them, less those that no sample has."""
+        """Return a table with the columns of all tables, as in the dataset, without columns that no sample has."""
         if table.schema != self._schema:
             table = concat([self._schema.empty_table(), table], "the samples table")
         return fit_types(table, self._earlier).drop_columns(self._empty)
@@ -180,7 +180,7 @@ def put_rows(
 
 
 def by_rows(tables: Iterable[pa.Table], n_rows: int) -> Iterator[pa.Table]:
-    """Yield the rows of tables by so many, fewer at the end alone."""
+    """Yield the rows of tables, `n_rows` at a time, fewer at the end."""
     held, n_held = list[pa.Table](), 0
     for table in tables:
         held.append(table)
@@ -208,7 +208,7 @@ def _having(keys: pa.ChunkedArray, hashes: Int64s) -> list[str]:
 
 
 def ahead(tables: Sequence[pa.Table], work: Callable[[pa.Table], T]) -> Iterator[T]:
-    """Yield the work on each table, in order; `AT_ONCE` are made and worked on in threads ahead of whoever takes it."""
+    """Yield the work on each table, in order. Threads make and process `AT_ONCE` tables ahead of the consumer."""
     waiting: deque[Future[T]] = deque()
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-samples") as pool:
         for number in range(len(tables)):
@@ -323,7 +323,7 @@ def part_tables(store: Store, parts: Sequence[Part]) -> list[pa.Table]:
     for part, table in zip(parts, get_tables(store, files), strict=True):
         if table.num_rows != part.n_rows or any(shard.n_rows != part.n_rows for shard in part.shards):
             raise FieldMismatch(
-                f"part {part.id} says {part.n_rows} rows; its samples table has {table.num_rows}"
+                f"part {part.id} has {part.n_rows} rows; its samples table has {table.num_rows}"
             )
         tables.append(table)
     return tables

@@ -152,7 +152,7 @@ def test_an_entry_that_was_damaged_where_it_lies_is_named_by_itself(store):
     for name in "abc":
         Log(store).begin("photos", txn=name)
     store.put(entry_key(2), digit_of_time(store.get(entry_key(2)).data))
-    with pytest.raises(Corrupt, match=f"{entry_key(2)} has another checksum than it says"):
+    with pytest.raises(Corrupt, match=f"{entry_key(2)} differs from its checksum"):
         Log(store).refresh()
 
 

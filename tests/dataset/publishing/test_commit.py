@@ -211,7 +211,7 @@ def test_shards_of_a_part_that_disagree(root):
 
     txn = root.begin("d")
     one = part(root, txn, "a", "b")
-    with pytest.raises(FieldMismatch, match="says 3 rows; its samples table has 2"):
+    with pytest.raises(FieldMismatch, match="has 3 rows; its samples table has 2"):
         root.publish("d", [replace(one, n_rows=3)])
     samples = replace(one.samples, sha256="0" * 64)
     with pytest.raises(Corrupt, match=r"samples\.parquet: .* the manifest says"):

@@ -279,7 +279,7 @@ def test_tables_that_do_not_fit_the_manifest(made):
     version = made.open("d")
     version._parts, version.manifest = None, {**version.manifest, "n_live": 9}
     with pytest.raises(
-        Corrupt, match="its tables hold 10 live samples, its manifest says 9; run penstock verify d@1"
+        Corrupt, match="its tables hold 10 live samples, its manifest counts 9; run penstock verify d@1"
     ):
         version.address(np.array([0]), ["cls"])
 

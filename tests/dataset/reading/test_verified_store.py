@@ -190,7 +190,7 @@ def test_it_gives_what_the_store_gives_or_nothing(origin):
             kinds = ways(store)
             way = kinds[int(rng.integers(len(kinds)))]
             if touched & wrong:
-                with pytest.raises(Corrupt, match="have another SHA-256 than its index says"):
+                with pytest.raises(Corrupt, match="differ from the SHA-256 in its index"):
                     way(spans, etag)
             else:
                 found, seen = way(spans, etag)

@@ -99,7 +99,7 @@ def test_two_exclude_one_sample(made, properties):
 
     changes.write_exclusions = overtaken
     try:
-        with pytest.raises(Conflict, match="was excluded by somebody else in d@2"):
+        with pytest.raises(Conflict, match="was excluded by another writer in d@2"):
             made.exclude("d@1", ["k1"], reason="x")
         ran.clear()
     finally:

@@ -59,16 +59,16 @@ def plan_of(root: Root, run: str | Mapping[str, Any], step: int | None = None) -
     if _PLAN.fullmatch(run):
         return open_plan(root, run, retired=True)
     plans: list[str] = []
-    for left in (_trailed, _followed, _reported, _checkpointed):
-        stretches = list(left(root, run, step))
+    for plans_of in (_trailed, _followed, _reported, _checkpointed):
+        stretches = list(plans_of(root, run, step))
         plans += dict.fromkeys(one.plan for one in stretches)
-        if (found := _chosen(stretches, step)) is not None:
-            return open_plan(root, found, retired=True)
+        if (plan := _chosen(stretches, step)) is not None:
+            return open_plan(root, plan, retired=True)
     if not plans:
-        told = ", ".join(trail_runs(primary_of(root.store))) or "none"
+        runs = ", ".join(trail_runs(primary_of(root.store))) or "none"
         raise RunNotFound(
             f"{root.url}: no run {run!r} has left a trail, a report, a checkpoint or a version that it followed. Runs "
-            f"with a trail: {told}"
+            f"with a trail: {runs}"
         )
     where = "pass step=" if step is None else f"step {step} is on no record"
     raise NotRecorded(
@@ -79,12 +79,16 @@ def plan_of(root: Root, run: str | Mapping[str, Any], step: int | None = None) -
 
 def _chosen(stretches: list[_Stretch], step: int | None) -> str | None:
     """Return the plan of a step; None where these do not tell it."""
-    if len({one.plan for one in stretches}) == 1:
+    if len({stretch.plan for stretch in stretches}) == 1:
         return stretches[0].plan
     if step is None:
         return None
-    holding = [one for one in stretches if one.first <= step and (one.last is None or step <= one.last)]
-    return max(holding, key=lambda one: one.order).plan if holding else None
+    holding = [
+        stretch
+        for stretch in stretches
+        if stretch.first <= step and (stretch.last is None or step <= stretch.last)
+    ]
+    return max(holding, key=lambda stretch: stretch.order).plan if holding else None
 
 
 def _trailed(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
@@ -102,8 +106,8 @@ def _trailed(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
 
 def _followed(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
     """Yield the plan from each step on at which `loader.follow` looked for newer versions."""
-    found = _objects(primary_of(root.store), f"follows/{run}/", "before", "plan", "step")
-    for number, (before, plan, first) in enumerate(found):
+    entries = _objects(primary_of(root.store), f"follows/{run}/", "before", "plan", "step")
+    for number, (before, plan, first) in enumerate(entries):
         if not number:
             yield _Stretch(plan=before, order=-1)
         yield _Stretch(plan=plan, first=first, order=first)
@@ -111,8 +115,8 @@ def _followed(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
 
 def _reported(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
     """Yield the plan of each report."""
-    for one in reports_of(root, run):
-        yield _Stretch(plan=one.plan, first=one.first_step, last=one.last_step, order=one.at_us)
+    for report in reports_of(root, run):
+        yield _Stretch(plan=report.plan, first=report.first_step, last=report.last_step, order=report.at_us)
 
 
 def _checkpointed(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:

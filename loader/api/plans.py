@@ -68,7 +68,7 @@ def plan(
             "part of the order"
         )
     return make_plan(
-        {name: _viewed(name, given) for name, given in sources.items()},
+        {name: _viewed(name, choice) for name, choice in sources.items()},
         seed=seed,
         global_batch=global_batch,
         bucket_by=bucket_by,
@@ -82,10 +82,10 @@ def plan(
 
 def source(view: Viewable, weight: Weight = 1, chunk: int | None = None, lanes: int | None = None) -> Source:
     """Return a view with its weight in a mixture, and its chunk (samples) and lanes if the defaults are not wanted."""
-    given = _viewed("source", view)
-    if isinstance(given, Source):
+    viewed = _viewed("source", view)
+    if isinstance(viewed, Source):
         raise InvalidPlan("source(source(...)): pass a view or a version")
-    return _source(given, weight, chunk, lanes)
+    return _source(viewed, weight, chunk, lanes)
 
 
 def by_score(
@@ -130,13 +130,13 @@ def open_plan(root: Root, plan_hash: str, *, retired: bool = False) -> Plan:
     open_version = cache(
         partial(opened_anyway, root) if retired else root.open
     )  # once, however many buckets or views of it there are
-    found = plan_from_json(body, lambda spec: _reopened(open_version, spec))
-    if found.hash != plan_hash:
+    opened = plan_from_json(body, lambda spec: _reopened(open_version, spec))
+    if opened.hash != plan_hash:
         raise PlanMismatch(
-            f"{root.url}/plans/{plan_hash}.json holds the plan {found.hash}: it was edited or renamed; restore it, "
+            f"{root.url}/plans/{plan_hash}.json holds the plan {opened.hash}: it was edited or renamed; restore it, "
             "or save the plan again"
         )
-    return found
+    return opened
 
 
 def opened_anyway(root: Root, ref: str) -> Version:
@@ -176,8 +176,8 @@ def _reopened(open_version: Callable[[str], Version], spec: Mapping[str, Any]) -
         if not isinstance(documents, View):
             raise InvalidPlan(f"a plan packs a {type(documents).__name__}; only versions have documents")
         # What stands where there is no token is the plan's business, not the view's.
-        beside = dict.fromkeys((name for name in documents.fields if name != spec["field"]), 0)
-        asked = pack(spec["field"], spec["length"], lengths=spec["lengths"], beside=beside)
+        columns = dict.fromkeys((name for name in documents.fields if name != spec["field"]), 0)
+        asked = pack(spec["field"], spec["length"], lengths=spec["lengths"], beside=columns)
         return documents.packed(asked)
     if spec.get("kind") == "listed":
         from ..dataset.versions.stored_list import listed_again
@@ -214,5 +214,5 @@ def write_part(
         return _write_part(root.store, txn, samples, group, groups=groups, name=name)
 
 
-def _viewed(name: str, given: Any) -> Any:
-    return given.select() if isinstance(given, Version) else given
+def _viewed(name: str, choice: Any) -> Any:
+    return choice.select() if isinstance(choice, Version) else choice

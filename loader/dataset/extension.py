@@ -68,7 +68,7 @@ def publish_extension(
     known = root.log.state.committed(txn)
     if known is not None:
         return root.open(known.id)
-    told, facts = check_producer(producer), check_facts(extension.facts)
+    producer_facts, facts = check_producer(producer), check_facts(extension.facts)
     with root.heartbeat(txn):
         prefix = _prefix(txn)
         change = Change()
@@ -84,18 +84,20 @@ def publish_extension(
             change = replace(change, samples=tuple(files))
             checks.append(SameCells(version, files))
         if extension.exclude:
-            gone = find_superseded(version, extension.exclude)
-            table = put_exclusions(root.store, prefix, gone.rows, gone.n_rows)
-            change = replace(change, exclusions=table, n_excluded=gone.n_samples)
-            checks.append(gone.still_live())
+            excluded = find_superseded(version, extension.exclude)
+            table = put_exclusions(root.store, prefix, excluded.rows, excluded.n_rows)
+            change = replace(change, exclusions=table, n_excluded=excluded.n_samples)
+            checks.append(excluded.still_live())
         pending = Pending(
             dataset=version.dataset,
             txn=txn,
             prefix=prefix,
             change=change,
-            producer=told,
+            producer=producer_facts,
             facts=facts,
-            complete=lambda parent, made: with_statistics(parent, prefix, made) if made.samples else made,
+            complete=lambda parent, merged: (
+                with_statistics(parent, prefix, merged) if merged.samples else merged
+            ),
         )
         return commit(root.store, root.log, pending, *checks)
 

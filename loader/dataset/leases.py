@@ -167,20 +167,20 @@ class Renewal:
         self._thread: threading.Thread | None = None
         self._renewed: dict[int, Renewed] = {}
 
-    def add(self, one: Renewed) -> None:
+    def add(self, renewed: Renewed) -> None:
         """Beat for it from now on; again is no change. Raises: RuntimeError where no thread can be started."""
         with self._lock:
-            self._renewed[id(one)] = one
+            self._renewed[id(renewed)] = renewed
             if self._thread is None:
                 stop = threading.Event()
                 thread = threading.Thread(target=self._run, args=(stop,), name="penstock-leases", daemon=True)
                 thread.start()  # where none can be started, the next to be added tries again
                 self._stop, self._thread = stop, thread
 
-    def remove(self, one: Renewed) -> None:
+    def remove(self, renewed: Renewed) -> None:
         """Stop beating for it; with the last one the thread ends."""
         with self._lock:
-            self._renewed.pop(id(one), None)
+            self._renewed.pop(id(renewed), None)
             if self._renewed or self._thread is None:
                 return
             thread, self._thread = self._thread, None
@@ -202,14 +202,14 @@ class Renewal:
         while not stop.wait(RENEW_EVERY_S * _chance.uniform(0.5, 1)):
             with self._lock:
                 renewed = list(self._renewed.values())
-            for one in renewed:
+            for each in renewed:
                 if not stop.is_set():
-                    self._beat(one)
+                    self._beat(each)
 
-    def _beat(self, one: Renewed) -> None:
+    def _beat(self, renewed: Renewed) -> None:
         """Beat for one, and log any error: it ends nothing for the others, nor its own next beat."""
         try:
-            one.beat()
+            renewed.beat()
         except Exception:  # noqa: BLE001 - it is logged
             _log.exception("a lease was not renewed")
 
@@ -217,14 +217,14 @@ class Renewal:
 _RENEWAL = Renewal()
 
 
-def renew_in_background(one: Renewed) -> None:
+def renew_in_background(renewed: Renewed) -> None:
     """Beat for it every five minutes at most, until `stop_renewing`."""
-    _RENEWAL.add(one)
+    _RENEWAL.add(renewed)
 
 
-def stop_renewing(one: Renewed) -> None:
+def stop_renewing(renewed: Renewed) -> None:
     """Stop beating for it."""
-    _RENEWAL.remove(one)
+    _RENEWAL.remove(renewed)
 
 
 FOLDER = "leases/"
@@ -351,9 +351,9 @@ class Leases:
         unlisted = {*self._known, *also}.difference(there)
         new = [*(key for key, etag in there.items() if not self._holds(key, etag)), *unlisted]
         with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-leases") as pool:
-            found = dict(zip(new, pool.map(self._get, new), strict=True))
+            fetched = dict(zip(new, pool.map(self._get, new), strict=True))
         every = sorted({*there, *unlisted})
-        kept = {key: found[key] if key in found else self._known[key] for key in every}
+        kept = {key: fetched[key] if key in fetched else self._known[key] for key in every}
         self._known = {key: one for key, one in kept.items() if one is not None}
         return list(self._known.values())
 

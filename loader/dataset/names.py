@@ -144,14 +144,16 @@ def check_group(group: str) -> str:
     return group
 
 
-def check_column(name: object, taken: frozenset[str]) -> str:
+def check_column(name: object, reserved: frozenset[str]) -> str:
     """Return a metadata column name. Raises: InvalidField when it is malformed or one of `taken`."""
     if not isinstance(name, str) or not COLUMN.match(name):
         raise InvalidField(
             f"metadata column {name!r} is not accepted; use letters, digits and '_', not starting with a digit"
         )
-    if name in taken:
-        raise InvalidField(f"metadata column {name!r} is reserved; choose another name than {sorted(taken)}")
+    if name in reserved:
+        raise InvalidField(
+            f"metadata column {name!r} is reserved; choose another name than {sorted(reserved)}"
+        )
     return name
 
 
@@ -173,8 +175,8 @@ def hashes_of(keys: Iterable[str] | pa.Array | pa.ChunkedArray) -> np.ndarray[An
         if len(chunk):
             texts = chunk.cast(pa.string())
             _, ends, data = texts.buffers()
-            some = np.frombuffer(ends, np.int32)[texts.offset : texts.offset + len(chunk) + 1]
-            hash_texts(some, data or b"", out[at : at + len(chunk)])
+            offsets = np.frombuffer(ends, np.int32)[texts.offset : texts.offset + len(chunk) + 1]
+            hash_texts(offsets, data or b"", out[at : at + len(chunk)])
             at += len(chunk)
     return out
 

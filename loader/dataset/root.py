@@ -129,14 +129,14 @@ class Root:
     def versions(self, dataset: str) -> list[VersionRecord]:
         """Return every version of a dataset, oldest first. Raises: VersionNotFound."""
         state = self.state
-        if not (found := list(state.versions(dataset))):
+        if not (records := list(state.versions(dataset))):
             with mirrors_named(self.store, self._marker, state):
                 near = did_you_mean(dataset, self.datasets())
                 raise VersionNotFound(
                     f"{self.url} has no dataset {dataset!r}{near or ';'} it has {', '.join(self.datasets()) or 'none'}",
                     dataset="",
                 )
-        return found
+        return records
 
     def record(self, ref: str, *, retired: bool = False) -> VersionRecord:
         """Return the record of a version in the log, without opening it. Raises: VersionNotFound; VersionRetired."""

@@ -71,7 +71,7 @@ def publish_parts(
     """Publish parts as `Root.publish`."""
     txn = check_parts(parts)
     objects = _check_foreign(txn, parts, foreign)
-    who, told = check_producer(producer), check_facts(facts)
+    who, field_facts = check_producer(producer), check_facts(facts)
     state = root.log.state
     if parent is not None and resolve(state, parent).dataset != dataset:
         raise Conflict(f"parent {parent} is not a version of {dataset!r}")
@@ -100,7 +100,7 @@ def publish_parts(
             prefix=prefix,
             change=change,
             producer=who,
-            facts=told,
+            facts=field_facts,
             verdict=verdict,
         )
         checks += [superseded.still_live()] if supersede else []
@@ -188,13 +188,13 @@ def publish_group(
 ) -> Version:
     """Publish a group as `Root.add_group`."""
     version = root.open(ref)
-    who, told = check_producer(producer), check_facts(facts)
+    who, field_facts = check_producer(producer), check_facts(facts)
     with _transaction(root, version) as txn:
         parts = write_group(version, txn, group, compute, inputs)
         prefix = _prefix(txn)
         change = write_group_run(root.store, prefix, parts)
         pending = Pending(
-            dataset=version.dataset, txn=txn, prefix=prefix, change=change, producer=who, facts=told
+            dataset=version.dataset, txn=txn, prefix=prefix, change=change, producer=who, facts=field_facts
         )
         return commit(root.store, root.log, pending, FreeGroup(group, [part.id for part in parts], version))
 

@@ -107,12 +107,12 @@ class TableRows:
                 and not pa.types.is_null(field.type)
             ):
                 self.columns += _choose(field, features, options, object_key)
-        taken: dict[tuple[str, str], str] = {}
-        for one in self.columns:
-            if (other := taken.setdefault((one.kind, one.name), one.column)) != one.column:
+        sources: dict[tuple[str, str], str] = {}
+        for column in self.columns:
+            if (other := sources.setdefault((column.kind, column.name), column.column)) != column.column:
                 raise InvalidSample(
-                    f"{object_key}: the columns {other!r} and {one.column!r} would both be {one.name!r}; leave one of "
-                    "them out (--without)"
+                    f"{object_key}: the columns {other!r} and {column.column!r} would both be {column.name!r}; leave "
+                    "one of them out (--without)"
                 )
 
     @property
@@ -142,17 +142,17 @@ class TableRows:
         for at in range(batch.num_rows):
             row = first + at
             where = f"{self._object}, row {row}"
-            made = list[Made]()
-            for one in self.columns:
-                value = _read(values[one.column], at, one.column, where)
-                found = None if value is None else one.convert(value, where)
-                if found is not None:
-                    name = field_name(one.name, word_of(found)) if one.sniffed else one.name
-                    made.append(Made(one, name, found))
+            rows_out = list[Made]()
+            for column in self.columns:
+                value = _read(values[column.column], at, column.column, where)
+                converted = None if value is None else column.convert(value, where)
+                if converted is not None:
+                    name = field_name(column.name, word_of(converted)) if column.sniffed else column.name
+                    rows_out.append(Made(column, name, converted))
             key = row_key(self._object, row)
             if self._key is not None:
                 key = key_of_value(values[self._key](at), self._key, where)
-            yield Row(key, where, made)
+            yield Row(key, where, rows_out)
 
 
 def _read(values: Callable[[int], Any], at: int, column: str, where: str) -> Any:
@@ -192,8 +192,8 @@ def _joined(column: Column, array: pa.Array, where: str) -> memoryview:
             flat = values.to_numpy(zero_copy_only=False).astype(f"<{column.word}")
             return memoryview(flat.tobytes())
     value_of = reader_of(array, as_text=True)
-    made = (value_of(at) for at in range(len(array)))
-    each = (None if value is None else column.convert(value, where) for value in made)
+    texts = (value_of(at) for at in range(len(array)))
+    each = (None if value is None else column.convert(value, where) for value in texts)
     return memoryview(b"".join(one for one in each if one is not None))
 
 
@@ -226,9 +226,9 @@ def _choose(field: pa.Field, features: Features, options: Options, of: str) -> l
         return _classes(name, features, options)
     word = options.fields.get(name, "")
     if is_media(kind):
-        mine = Column(name, "field", field_name(name, word), _field_of(name, kind, word), sniffed=not word)
+        column = Column(name, "field", field_name(name, word), _field_of(name, kind, word), sniffed=not word)
         return [
-            mine,
+            column,
             Column(name, "metadata", metadata_name(f"{name}_path"), lambda value, where: value["path"]),
         ]
     if is_bytes(kind):
@@ -299,10 +299,10 @@ def _classes(name: str, features: Features, options: Options) -> list[Column]:
     def number(value: int, where: str) -> bytes | None:
         return None if checked(value, where) is None else str(value).encode()
 
-    mine = [Column(name, "metadata", metadata_name(name), text)]
+    columns = [Column(name, "metadata", metadata_name(name), text)]
     if features.labels is not None and "cls" not in options.without:
-        mine.append(Column(name, "field", "cls", number))
-    return mine
+        columns.append(Column(name, "field", "cls", number))
+    return columns
 
 
 def _metadata_of(name: str, kind: pa.DataType) -> Convert:

@@ -71,10 +71,10 @@ def array_bytes(value: Any, word: str, column: str, where: str, dtype: np.dtype[
         np.save(file, plain if dtype is None else plain.astype(dtype), allow_pickle=False)
         return file.getvalue()
     with np.errstate(over="ignore", invalid="ignore"):
-        made = plain.astype(f"<{word}")
+        array = plain.astype(f"<{word}")
     if word[0] != "f" and (plain.dtype.kind == "f" or not _fits(plain, word)):
         raise InvalidSample(f"{where}: numbers of column {column!r} do not fit {word}; name a wider one")
-    return made.tobytes()
+    return array.tobytes()
 
 
 def _fits(plain: np.ndarray[Any, Any], word: str) -> bool:

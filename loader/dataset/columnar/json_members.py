@@ -90,8 +90,8 @@ class JsonMembers:
     def lines(self) -> list[str]:
         """Return what became no column, a line for each reason."""
         return [
-            f"json: {n} {what}, such as {one}"
-            for what, (n, one) in sorted(self._notes.items(), key=lambda one: one[0])
+            f"json: {n} {what}, such as {note}"
+            for what, (n, note) in sorted(self._notes.items(), key=lambda note: note[0])
         ]
 
     def check_kind(self, column: str, kind: type) -> None:
@@ -118,14 +118,14 @@ class JsonMembers:
 
     def as_agreed(self, table: pa.Table, types: Mapping[str, str]) -> pa.Table:
         """Return a table with these types and no other columns; keys and provenance stay."""
-        made, lost = as_agreed(table, types)
+        agreed, lost = as_agreed(table, types)
         for name, (n, value) in lost.items():
             self.count(
                 f"values of {name} are no {types[name]}, which the dataset has, and are null",
                 repr(value[:80]),
                 n,
             )
-        return made
+        return agreed
 
 
 class JsonColumns:
@@ -168,8 +168,8 @@ class JsonColumns:
                 self._members.note("columns of archives are text, since kinds of values mix", where)
         names, every = sorted(types), list[pa.Table]()
         for table, n in self._chunks:
-            made, _ = as_agreed(table, types)
-            there = {name: made[name] if name in made.column_names else pa.nulls(n) for name in names}
+            agreed, _ = as_agreed(table, types)
+            there = {name: agreed[name] if name in agreed.column_names else pa.nulls(n) for name in names}
             every.append(pa.table(there))
         return pa.concat_tables(every, promote_options="default").combine_chunks()
 

@@ -45,11 +45,11 @@ class ChunkCache:
     def get(self, key: Hashable) -> Any:
         """Return a value; None where it is not here."""
         with self._lock:
-            found = self._held.get(key)
-            if found is None:
+            hit = self._held.get(key)
+            if hit is None:
                 return None
             self._held.move_to_end(key)
-            return found[0]
+            return hit[0]
 
     def put(self, key: Hashable, value: Any, nbytes: int) -> None:
         """Keep a value of so many bytes."""
@@ -66,8 +66,8 @@ class ChunkCache:
             self._drop(key)
 
     def _drop(self, key: Hashable) -> None:
-        found = self._held.pop(key, None)
-        self.held_bytes -= found[1] if found else 0
+        dropped = self._held.pop(key, None)
+        self.held_bytes -= dropped[1] if dropped else 0
 
 
 CHUNKS = ChunkCache()
@@ -175,14 +175,14 @@ class DecodedParquet:
         pieces: list[list[bytes]] = [[] for _ in spans]
         for number in cuts if anew else ():
             self._cache.discard((self._identity, number))
-        for some in self._together(sorted(cuts)):
-            held = {number: self._cache.get((self._identity, number)) for number in some}
+        for together in self._together(sorted(cuts)):
+            held = {number: self._cache.get((self._identity, number)) for number in together}
             if missing := [number for number, data in held.items() if data is None]:
                 held |= self._load(missing, raw)
-            for number in some:
+            for number in together:
                 for cut in cuts[number]:
                     pieces[cut.span].append(bytes(held[number][cut.low : cut.high]))
-        return [found[0] if len(found) == 1 else b"".join(found) for found in pieces]
+        return [piece[0] if len(piece) == 1 else b"".join(piece) for piece in pieces]
 
     def _cuts(self, spans: Sequence[Span]) -> dict[int, list[_Cut]]:
         """Return chunk -> the parts of spans in it. Raises: Corrupt."""
@@ -202,16 +202,16 @@ class DecodedParquet:
         return cuts
 
     def _together(self, numbers: Sequence[int]) -> Iterator[Sequence[int]]:
-        starts, some, held = self._chunks.starts, list[int](), 0
+        starts, numbers_together, held = self._chunks.starts, list[int](), 0
         for number in numbers:
             nbytes = starts[number + 1] - starts[number]
-            if some and held + nbytes > TOGETHER_BYTES:
-                yield some
-                some, held = [], 0
-            some.append(number)
+            if numbers_together and held + nbytes > TOGETHER_BYTES:
+                yield numbers_together
+                numbers_together, held = [], 0
+            numbers_together.append(number)
             held += nbytes
-        if some:
-            yield some
+        if numbers_together:
+            yield numbers_together
 
     def _load(self, numbers: Sequence[int], raw: ReadRaw) -> dict[int, Any]:
         """Return chunks, decoded and kept. numbers: ascending, so that no two threads wait for each other."""
@@ -219,13 +219,13 @@ class DecodedParquet:
         with ExitStack() as turns:
             for number in numbers:
                 turns.enter_context(self._cache.turns.of((self._identity, number)))
-            found = {number: self._cache.get((self._identity, number)) for number in numbers}
-            missing = [number for number, data in found.items() if data is None]
+            cached = {number: self._cache.get((self._identity, number)) for number in numbers}
+            missing = [number for number, data in cached.items() if data is None]
             extents = [self._extent(metadata, number) for number in missing]
             for number, extent, data in zip(missing, extents, raw(extents) if extents else (), strict=True):
-                found[number] = self._decoded(metadata, number, extent, data)
-                self._cache.put((self._identity, number), found[number], len(found[number]))
-        return found
+                cached[number] = self._decoded(metadata, number, extent, data)
+                self._cache.put((self._identity, number), cached[number], len(cached[number]))
+        return cached
 
     def _metadata(self, raw: ReadRaw, *, anew: bool = False) -> pq.FileMetaData:
         """Return the parsed footer, which is checked before it is parsed. anew: read it. Raises: Corrupt."""
@@ -239,12 +239,12 @@ class DecodedParquet:
             if metadata is None:
                 start = self._stored - nbytes
                 (data,) = raw([Span(start, nbytes)])
-                if (found := crc32c(data)) != self._chunks.footer_crc32c:
+                if (checksum := crc32c(data)) != self._chunks.footer_crc32c:
                     raise Corrupt(
-                        f"{self._name}: its footer, bytes [{start}:{self._stored}], has the CRC-32C {found:08x}, "
+                        f"{self._name}: its footer, bytes [{start}:{self._stored}], has the CRC-32C {checksum:08x}, "
                         f"registered was {self._chunks.footer_crc32c:08x}: it was damaged; restore the object"
                     )
-                with _told(self._name, "its footer"):
+                with _corrupt_on_error(self._name, "its footer"):
                     pad = max(
                         0, min(TAIL_BYTES, self._stored) - nbytes
                     )  # a parser begins with so much of the end
@@ -270,7 +270,7 @@ class DecodedParquet:
         """Return the values of a chunk, one behind the other. Raises: Corrupt."""
         group, name = self._place(number)
         what = f"row group {group}, column {name!r}, bytes [{extent.offset}:{extent.offset + extent.nbytes}]"
-        with _told(self._name, what):
+        with _corrupt_on_error(self._name, what):
             reader = pq.ParquetFile(
                 Window(self._stored, extent.offset, data),
                 metadata=metadata,
@@ -278,14 +278,14 @@ class DecodedParquet:
                 pre_buffer=False,
             )
             table = reader.read_row_group(group, columns=[name], use_threads=False)
-            made = joined(self._column(metadata, name), table.column(name), f"{self._name}, {what}")
+            chunk_bytes = joined(self._column(metadata, name), table.column(name), f"{self._name}, {what}")
         expected = self._chunks.starts[number + 1] - self._chunks.starts[number]
-        if len(made) != expected:
+        if len(chunk_bytes) != expected:
             raise Corrupt(
-                f"{self._name}, {what} decodes to {len(made)} bytes, registered were {expected}: it was damaged; "
-                "restore the object"
+                f"{self._name}, {what} decodes to {len(chunk_bytes)} bytes, registered were {expected}: it was "
+                "damaged; restore the object"
             )
-        return made
+        return chunk_bytes
 
     def _column(self, metadata: pq.FileMetaData, name: str) -> Column:
         """Return how values of a column become bytes, as at the registration. Raises: InvalidSample."""
@@ -305,18 +305,18 @@ def extent_of(metadata: pq.FileMetaData, group: int, name: str) -> Span:
     """Return the bytes of a column's chunks in a row group, from the first leaf to the last. Raises: KeyError."""
     row_group = metadata.row_group(group)
     leaves = [row_group.column(at) for at in range(row_group.num_columns)]
-    mine = [one for one in leaves if f"{one.path_in_schema}.".startswith(f"{name}.")]
-    if not mine:
+    nested = [one for one in leaves if f"{one.path_in_schema}.".startswith(f"{name}.")]
+    if not nested:
         raise KeyError(f"no column {name!r}")
-    first = min(map(chunk_start, mine))
-    end = max(chunk_start(one) + one.total_compressed_size for one in mine)
+    first = min(map(chunk_start, nested))
+    end = max(chunk_start(one) + one.total_compressed_size for one in nested)
     if not 0 <= first <= end:
         raise ValueError(f"the column lies at bytes [{first}:{end}]")
     return Span(first, end - first)
 
 
 @contextmanager
-def _told(name: str, what: str) -> Iterator[None]:
+def _corrupt_on_error(name: str, what: str) -> Iterator[None]:
     """Raise what a damaged chunk makes of its reader as Corrupt, with object and chunk: it was read when registered."""
     try:
         with arrow_errors(

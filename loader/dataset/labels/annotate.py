@@ -114,8 +114,8 @@ def write_annotation(
     columns = version.manifest["columns"]
     types = {name: column["type"] for name, column in columns.items() if column["type"] != "null"}
     kinds = {**types, AT_US: "int64", BY: "string"}
-    taken = None if how.columns is None else {*how.columns, BY, AT_US}
-    with open_rows(rows, how.key, kinds, taken) as source, _Spool() as spool:
+    read_columns = None if how.columns is None else {*how.columns, BY, AT_US}
+    with open_rows(rows, how.key, kinds, read_columns) as source, _Spool() as spool:
         keys, numbers = _read(source, how, spool, types)
 
         def at(row: int) -> str:
@@ -194,9 +194,11 @@ def _read(
     keys: list[pa.ChunkedArray] = []
     numbers = [np.zeros(0, np.int64)]
     there: set[str] = set()
-    batches = how.watch(source.batches(), f"read {source.name}", lambda one: len(one.numbers), source.n_rows)
+    batches = how.watch(
+        source.batches(), f"read {source.name}", lambda row_batch: len(row_batch.numbers), source.n_rows
+    )
     for batch in batches:
-        there.update(batch.table.column_names, batch.left)
+        there.update(batch.table.column_names, batch.skipped)
         values = _values(batch, how, source.name)
         _check_types(values, types, source, batch.numbers)
         try:
@@ -210,24 +212,26 @@ def _read(
         raise FieldNotFound(
             f"there is no column {missing[0]!r} in {source.name}, but {', '.join(sorted(there - {how.key}))}"
         )
-    chunks = [chunk for one in keys for chunk in one.chunks]
+    chunks = [chunk for row_batch in keys for chunk in row_batch.chunks]
     return pa.chunked_array(chunks, pa.string()), np.concatenate(numbers)
 
 
 def _values(batch: RowBatch, how: Annotating, name: str) -> pa.Table:
     """Return the columns to store: values, author and time where the rows have them, and the columns they remove."""
     there = [column for column in batch.table.column_names if column != how.key]
-    wanted = (
+    columns_wanted = (
         [column for column in there if column not in (BY, AT_US)]
         if how.columns is None
         else list(how.columns)
     )
-    for column in wanted:
+    for column in columns_wanted:
         check_column(column, RESERVED_COLUMNS | EDIT_COLUMNS)
-    table = batch.table.select([column for column in there if column in wanted])
+    table = batch.table.select([column for column in there if column in columns_wanted])
     if how.nulls == "remove":
         removed = (
-            _nulls(table) if batch.nulls is None else [[n for n in row if n in wanted] for row in batch.nulls]
+            _nulls(table)
+            if batch.nulls is None
+            else [[n for n in row if n in columns_wanted] for row in batch.nulls]
         )
         table = table.append_column(REMOVED, pa.array(removed, pa.list_(pa.field("element", pa.string()))))
     for column, kind in ((BY, pa.string()), (AT_US, pa.int64())):
@@ -250,9 +254,9 @@ def _check_types(table: pa.Table, types: Mapping[str, str], source: RowSource, n
                 try:
                     fit_types(table.select([name]).slice(row, 1), column)
                 except FieldMismatch as mismatch:
-                    said = repr(table[name][row].as_py())
+                    shown = repr(table[name][row].as_py())
                     at = source.at(int(numbers[row]))
-                    raise FieldMismatch(f"{at} has {said[:60]} for {name!r}: {mismatch}") from error
+                    raise FieldMismatch(f"{at} has {shown[:60]} for {name!r}: {mismatch}") from error
             error.add_note(f"in {source.name}")
             raise
 
@@ -301,21 +305,23 @@ def _write(
         file = put_table(version.store, path, table, f"samples-{how.name}")
         return SamplesFile(file=file, group=how.name, columns=kinds, author=how.author, at_us=at_us)
 
-    tables = how.watch(spool.tables(), f"write {how.name}", lambda one: one.num_rows, lambda: spool.n_rows)
+    tables = how.watch(
+        spool.tables(), f"write {how.name}", lambda spooled: spooled.num_rows, lambda: spool.n_rows
+    )
     for table in tables:
-        low, high = np.searchsorted(matches.given, [start, start + table.num_rows])
+        low, high = np.searchsorted(matches.row_of, [start, start + table.num_rows])
         here = slice(int(low), int(high))
-        some = fit_types(table.take(pa.array(matches.given[here] - start)), types)
+        part_rows = fit_types(table.take(pa.array(matches.row_of[here] - start)), types)
         # Reserved names: no column that was given is called so. The part is its position, until it is sorted by that.
         places = {"part": matches.position[here], "row": matches.row[here]}
         pending.append(
-            _saying(pa.table({**places, **dict(zip(some.column_names, some.columns, strict=True))}))
+            _saying(pa.table({**places, **dict(zip(part_rows.column_names, part_rows.columns, strict=True))}))
         )
         start += table.num_rows
-        if sum(one.num_rows for one in pending) >= FILE_ROWS:
+        if sum(spooled.num_rows for spooled in pending) >= FILE_ROWS:
             yield put()
             pending, number = [], number + 1
-    if sum(one.num_rows for one in pending):
+    if sum(spooled.num_rows for spooled in pending):
         yield put()
 
 

@@ -23,12 +23,12 @@ class RowBatch:
     """int64 [rows]: number of the row's line."""
     nulls: Sequence[Sequence[str]] | None = None
     """Per row the names that it gives a null for; None where the source does not tell a null from nothing at all."""
-    left: frozenset[str] = frozenset()
+    skipped: frozenset[str] = frozenset()
     """Columns that are there and are not taken."""
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ColumnSelection:
     """Columns to take of a source."""
 
     key: str
@@ -40,6 +40,6 @@ class Taken:
         """Return the selected names, in their order, without the key."""
         return [name for name in names if name != self.key and (self.columns is None or name in self.columns)]
 
-    def left(self, names: Iterable[str]) -> frozenset[str]:
+    def skipped(self, names: Iterable[str]) -> frozenset[str]:
         """Return the names that are not taken."""
         return frozenset() if self.columns is None else frozenset(names) - self.columns - {self.key}

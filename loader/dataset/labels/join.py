@@ -29,7 +29,7 @@ NAMED = 10
 class Matches:
     """Live samples and the given row of each."""
 
-    given: Int64s
+    row_of: Int64s
     """int64 [samples], ascending: number of the given row."""
     position: Int64s
     """int64 [samples]: position of the sample's part."""
@@ -63,24 +63,24 @@ def match_keys(
     last[code] = np.arange(len(code))
     if len(values) < len(code) and not last_wins:
         raise _duplicate(values, code, at)
-    found = list(_found(version, on, values, watch))
-    given, position, row = (
+    pairs = list(_matches(version, on, values, watch))
+    sample_of, position, row = (
         np.concatenate([np.zeros(0, np.int64), *column])
-        for column in (zip(*found, strict=True) if found else ((),) * 3)
+        for column in (zip(*pairs, strict=True) if pairs else ((),) * 3)
     )
     matched = np.zeros(len(values), bool)
-    matched[given] = True
-    if not len(given):
+    matched[sample_of] = True
+    if not len(sample_of):
         raise InvalidKey(
             f"none of the {len(values)} keys is the {on!r} of a live sample of {version.name}; the first is "
             f"{values[0].as_py()!r}, at {at(0)}. Keys of samples are in version.samples(); on= takes another column"
             if len(values)
             else "there are no rows; give at least one"
         )
-    given = last[given]
-    order = np.argsort(given, kind="stable")
+    sample_of = last[sample_of]
+    order = np.argsort(sample_of, kind="stable")
     return Matches(
-        given=given[order],
+        row_of=sample_of[order],
         position=position[order],
         row=row[order],
         unmatched=np.sort(last[~matched]),
@@ -88,7 +88,7 @@ def match_keys(
     )
 
 
-def _found(
+def _matches(
     version: "Version", on: str, values: pa.Array, watch: Watch
 ) -> Iterator[tuple[Int64s, Int64s, Int64s]]:
     """Yield (number of the key, position of the part, row) of live samples, some at a time."""
@@ -106,18 +106,18 @@ def _found(
     tables = watch(
         get_tables(version.store, files, ["part", "row", on]),
         f"compare with {version.name}",
-        lambda one: one.num_rows,
+        lambda key_table: key_table.num_rows,
         lambda: sum(file.n_rows for file in files),
     )
     for number, table in enumerate(tables, 1):
         pending.append(table)
-        if number == len(files) or sum(one.num_rows for one in pending) >= MATCH_ROWS:
+        if number == len(files) or sum(key_table.num_rows for key_table in pending) >= MATCH_ROWS:
             together, pending = pa.concat_tables(pending), []
             key = pc.index_in(together[on], value_set=values)
             together, key = together.filter(key.is_valid()), key.drop_null()
             position, row = version.parts.positions(together["part"]), integers(together["row"])
-            mine = live[start[position] + row]
-            yield integers(key)[mine], position[mine], row[mine]
+            ordinals = live[start[position] + row]
+            yield integers(key)[ordinals], position[ordinals], row[ordinals]
 
 
 def _live(version: "Version") -> tuple[Int64s, Bools]:

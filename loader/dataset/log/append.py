@@ -94,13 +94,13 @@ def _entries(store: Objects, after: int, coming: int) -> Iterator[Entry]:
         while True:
             numbers = range(after + 1, after + 1 + batch)
             if batch == coming:
-                found = [_get(store, n) for n in numbers]
+                entries = [_get(store, n) for n in numbers]
             else:
                 contexts = [copy_context() for _ in numbers]
-                found = list(threads.map(lambda n, own: own.run(_get, store, n), numbers, contexts))
-            for n, got in zip(numbers, found, strict=True):
+                entries = list(threads.map(lambda n, own: own.run(_get, store, n), numbers, contexts))
+            for n, got in zip(numbers, entries, strict=True):
                 later_exists = any(
-                    later is not None and not isinstance(later, StoreError) for later in found[n - after :]
+                    later is not None and not isinstance(later, StoreError) for later in entries[n - after :]
                 )
                 if got is None and later_exists:
                     got = _get(store, n)  # created between our read of n and our read of the later one?
@@ -171,7 +171,7 @@ class Outcome:
     """State before `entry`, if the entry holds its checksum (`snapshots.py`); else None."""
 
 
-def settle(mine: Entry, tail: Sequence[Entry]) -> Verdict:
+def settle(ours: Entry, tail: Sequence[Entry]) -> Verdict:
     """Return the verdict on a write of `mine` that did not plainly succeed. tail: the entries from its place on.
 
     A store may keep a write that it answered with an error or a conflict: only the nonce identifies it. While the key
@@ -179,7 +179,7 @@ def settle(mine: Entry, tail: Sequence[Entry]) -> Verdict:
     """
     if not tail:
         return "absent"
-    return "won" if tail[0].nonce == mine.nonce else "lost"
+    return "won" if tail[0].nonce == ours.nonce else "lost"
 
 
 def append(store: Store, state: State, decide: Decide) -> Outcome:
@@ -195,15 +195,15 @@ def append(store: Store, state: State, decide: Decide) -> Outcome:
         if isinstance(decision, Done):
             return Outcome(state=state, entry=None, value=decision.value)
         due = state_checksum(state) if state.n - state.vouched >= HINT_EVERY else ""
-        mine = seal(state.n + 1, state.prev, nonce, time.time_ns() // 1000, decision, state=due)
-        after = fold(state, mine)
+        ours = seal(state.n + 1, state.prev, nonce, time.time_ns() // 1000, decision, state=due)
+        after = fold(state, ours)
         if lost == absent == 0:
             _check_end(store, state.n)
-        failure = _create(store, mine)
+        failure = _create(store, ours)
         if failure is None:
-            return Outcome(state=after, entry=mine, before=state)
-        tail, after = _read_again(store, state, mine, failure)
-        verdict = settle(mine, tail)
+            return Outcome(state=after, entry=ours, before=state)
+        tail, after = _read_again(store, state, ours, failure)
+        verdict = settle(ours, tail)
         if verdict == "won":
             return Outcome(state=fold(state, tail[0]), entry=tail[0], before=state)
         if isinstance(failure, Forbidden | InvalidStore | ForkedStore):
@@ -212,7 +212,7 @@ def append(store: Store, state: State, decide: Decide) -> Outcome:
         # Losing to others is progress of the whole, and unbounded; a place that stays empty is not.
         lost, absent = (lost + 1, 0) if verdict == "lost" else (lost, absent + 1)
         if absent >= TRIES:
-            raise _gave_up(mine, failure)
+            raise _gave_up(ours, failure)
         _pause(lost + absent)
 
 
@@ -231,7 +231,7 @@ def _create(store: Store, entry: Entry) -> StoreError | None:
     return None
 
 
-def _read_again(store: Store, state: State, mine: Entry, failure: StoreError) -> tuple[list[Entry], State]:
+def _read_again(store: Store, state: State, ours: Entry, failure: StoreError) -> tuple[list[Entry], State]:
     """Return the entries from the place of `mine` on, and the state after them."""
 
     def read() -> tuple[list[Entry], State]:
@@ -245,16 +245,16 @@ def _read_again(store: Store, state: State, mine: Entry, failure: StoreError) ->
             unknown = e
         _pause(attempt)
     unknown.add_note(
-        f"it is not known whether log entry {entry_key(mine.n)} ({mine.kind}) was written, after: {failure}; "
+        f"it is not known whether log entry {entry_key(ours.n)} ({ours.kind}) was written, after: {failure}; "
         "do the same again: a transaction is committed once"
     )
     raise unknown
 
 
-def _gave_up(mine: Entry, failure: StoreError) -> StoreError:
+def _gave_up(ours: Entry, failure: StoreError) -> StoreError:
     if isinstance(failure, AlreadyExists):  # a store that answers 'conflict' while nothing is there
-        return Transient(f"the store refused log entry {entry_key(mine.n)} {TRIES} times: {failure}")
-    failure.add_note(f"log entry {entry_key(mine.n)} ({mine.kind}) was not there after {TRIES} tries")
+        return Transient(f"the store refused log entry {entry_key(ours.n)} {TRIES} times: {failure}")
+    failure.add_note(f"log entry {entry_key(ours.n)} ({ours.kind}) was not there after {TRIES} tries")
     return failure
 
 

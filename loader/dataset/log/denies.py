@@ -80,8 +80,8 @@ class DenyList:
         for deny in denies:
             for kind in TESTED:
                 known = self._entries.setdefault((deny.salt, kind), {})
-                for one in deny.hashes if kind in deny.scope.split() else ():
-                    known.setdefault(one, deny.n)
+                for hashed in deny.hashes if kind in deny.scope.split() else ():
+                    known.setdefault(hashed, deny.n)
 
     @property
     def columns(self) -> list[str]:
@@ -92,8 +92,8 @@ class DenyList:
         """Return the log entry that denies this value, 0 for none."""
         for (salt, of), known in self._entries.items():
             for dataset in ("", self._dataset) if of == kind and known else ():
-                if found := known.get(keyed_hash(salt, kind, dataset, value)):
-                    return found
+                if entry_n := known.get(keyed_hash(salt, kind, dataset, value)):
+                    return entry_n
         return 0
 
     def entries(self, keys: pa.Table) -> Int64s:
@@ -112,14 +112,14 @@ class DenyList:
         import pyarrow.compute as pc  # 40 ms, which a log without takedowns does without
 
         values = pc.unique(column).drop_null()
-        found = np.array([self.entry_of(kind, value) for value in values.to_pylist()], np.int64)
-        if found.any():
+        marks = np.array([self.entry_of(kind, value) for value in values.to_pylist()], np.int64)
+        if marks.any():
             at = pc.index_in(column, value_set=values).fill_null(len(values)).to_numpy()
-            entry = np.append(found, 0)[at]
+            entry = np.append(marks, 0)[at]
             np.copyto(out, entry, where=out == 0)
 
 
-def placeholder(salt: str, key: str, taken: set[str]) -> str:
+def placeholder(salt: str, key: str, used: set[str]) -> str:
     """Return a placeholder for the key of a sample under a takedown; deterministic.
 
     It has as many bytes, and its '/' at the same places, so that no byte of a shard moves. It is made of letters and
@@ -131,9 +131,9 @@ def placeholder(salt: str, key: str, taken: set[str]) -> str:
     for characters in _CHARACTERS:
         for attempt in range(_TRIES):
             letters = _stream(salt, f"{attempt}\0{key}", len(raw), characters)
-            made = "".join("/" if byte == ord("/") else letters[at] for at, byte in enumerate(raw))
-            if made != key and made not in taken:
-                return made
+            candidate = "".join("/" if byte == ord("/") else letters[at] for at, byte in enumerate(raw))
+            if candidate != key and candidate not in used:
+                return candidate
     raise InvalidKey(
         f"of the keys of {len(raw)} bytes in one part none is free as a placeholder for a takedown; publish the "
         "samples anew under longer keys, and retire the versions that have these"

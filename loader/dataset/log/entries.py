@@ -79,8 +79,8 @@ def entry_key(n: int) -> str:
 
 def entry_number(key: str) -> int | None:
     """Return the number of the entry with this store key; None for any other key."""
-    found = _KEY.fullmatch(key)
-    return int(found[1]) if found else None
+    match = _KEY.fullmatch(key)
+    return int(match[1]) if match else None
 
 
 def gaps(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
@@ -107,9 +107,11 @@ def seal(n: int, prev: str, nonce: str, at_us: int, body: Mapping[str, object], 
 
     Raises: Corrupt when it is not a body a reader would accept; TypeError when it is not canonical JSON.
     """
-    taken = (_ENVELOPE - {"kind"}) & body.keys()
-    if taken:
-        raise Corrupt(f"a log entry's body may not set {sorted(taken)}: the log writes those fields itself")
+    reserved = (_ENVELOPE - {"kind"}) & body.keys()
+    if reserved:
+        raise Corrupt(
+            f"a log entry's body may not set {sorted(reserved)}: the log writes those fields itself"
+        )
     envelope = {"format": FORMAT, "n": n, "nonce": nonce, "prev": prev, "at_us": at_us}
     value = {**body, **envelope, **({"state": state} if state else {})}
     return parse(n, canonical({**value, "checksum": checksum_of(value)}))
@@ -181,11 +183,11 @@ def edited(entries: Sequence[Entry]) -> list[int]:
     after the last entry to vouch for it, except for its own `prev`.
     """
     numbers: list[int] = []
-    for left, right in pairwise(entries):
-        if right.follows == left.sha256 or left.n in numbers:
+    for entry, right in pairwise(entries):
+        if right.follows == entry.sha256 or entry.n in numbers:
             continue
         i = right.n - entries[0].n
         after = entries[i + 1] if i + 1 < len(entries) else None
         # The next link broken too: `right` has both a wrong prev and a wrong hash, so one edit explains both.
-        numbers.append(right.n if after is not None and after.prev != right.sha256 else left.n)
+        numbers.append(right.n if after is not None and after.prev != right.sha256 else entry.n)
     return numbers

@@ -96,12 +96,12 @@ class Log:
                 return _catch_up(earlier, self._behind(earlier))[0], None
         with beside(listed, self._store) as listing:
             self._check()
-            found = listing.result()
-        with Together(self._store, found.keys) as store:
-            start, kept = newest_hint(store, found.hints)
-            coming = found.coming if start.n == found.after else 1
+            listing_result = listing.result()
+        with Together(self._store, listing_result.keys) as store:
+            start, kept = newest_hint(store, listing_result.hints)
+            coming = listing_result.coming if start.n == listing_result.after else 1
             state, at_hint = _catch_up(start, read_tail(store, start.n, coming, prev=start.prev))
-        if state.n < found.last or is_local(self._store):  # on a disk entries were not listed
+        if state.n < listing_result.last or is_local(self._store):  # on a disk entries were not listed
             check_end(self._store, state.n)
         return state, at_hint if at_hint is not None and at_hint.n > kept else None
 

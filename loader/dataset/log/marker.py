@@ -162,14 +162,14 @@ def parse_marker(store: Store, data: bytes) -> Mapping[str, Any]:
     name = f"{store.url}/{MARKER}"
     try:
         marker = parse_json_object(data)
-        found = int(marker["format"])
+        version_number = int(marker["format"])
     except DAMAGED as error:
         raise NotARoot(
             f"{name} is not a root's marker ({error}); it was damaged or is another program's file"
         ) from error
-    if found > FORMAT:
+    if version_number > FORMAT:
         raise FormatTooNew(
-            f"{name} has format {found}; this penstock reads up to {FORMAT}. "
+            f"{name} has format {version_number}; this penstock reads up to {FORMAT}. "
             "Upgrade penstock-data (docs/install.md)"
         )
     return dict(marker)

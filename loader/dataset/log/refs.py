@@ -127,14 +127,14 @@ def what_there_is(state: State, dataset: str) -> str:
     versions = state.versions(dataset)
     if not versions:
         return f"datasets here: {_listed(sorted(state.datasets))}"
-    gone = [str(v.number) for v in versions if v.retired is not None]
+    retired = [str(v.number) for v in versions if v.retired is not None]
     names = {
         kind: sorted(r.name for r in state.refs.values() if (r.dataset, r.ref_kind) == (dataset, kind))
         for kind in ("tag", "alias")
     }
     return (
         f"{dataset} has {'version 1' if len(versions) == 1 else f'versions 1..{len(versions)}'}"
-        f"{f' (retired {_listed(gone)})' if gone else ''}, "
+        f"{f' (retired {_listed(retired)})' if retired else ''}, "
         f"tags {_listed(names['tag'])}, aliases {_listed(names['alias'])}"
     )
 
@@ -170,12 +170,12 @@ def _by_name(state: State, parsed: ParsedRef) -> VersionRecord:
 
 def _by_id(state: State, parsed: ParsedRef) -> VersionRecord:
     prefix = parsed.id_prefix or ""
-    found = sorted(i for i in state.ids if i.startswith(prefix))
-    if len(found) > 1:
+    ids = sorted(i for i in state.ids if i.startswith(prefix))
+    if len(ids) > 1:
         raise VersionNotFound(
-            f"{prefix} begins {len(found)} version ids: {_listed(found)}; type more of it", dataset=""
+            f"{prefix} begins {len(ids)} version ids: {_listed(ids)}; type more of it", dataset=""
         )
-    record = state.by_id(found[0]) if found else None
+    record = state.by_id(ids[0]) if ids else None
     if record is None:
         raise VersionNotFound(f"no version {prefix}: {what_there_is(state, '')}", dataset="")
     return record

@@ -63,10 +63,10 @@ def linked(store: Objects, entry: Entry, prev: str | None) -> Entry:
     if prev is None or entry.prev == prev:
         return entry
     try:
-        said = _parse(store.get(link_key(entry.n)).data)
+        record = _parse(store.get(link_key(entry.n)).data)
     except ObjectNotFound:
         return entry
-    fits = (said.get("n"), said.get("was"), said.get("prev")) == (entry.n, entry.prev, prev)
+    fits = (record.get("n"), record.get("was"), record.get("prev")) == (entry.n, entry.prev, prev)
     return replace(entry, prev_means=prev) if fits else entry
 
 

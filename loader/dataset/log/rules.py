@@ -242,11 +242,11 @@ def decide_deny(state: State, targets: Sequence[Target], reason: str, by: str) -
         raise InvalidName("a takedown needs what it is of, a reason, and by whom it was asked for")
     check_words("reason", reason)
     check_words("name of who asked for it", by)
-    for one in targets:
-        if len(one.value) > 2 and (one.value in reason or one.value in by):
+    for target in targets:
+        if len(target.value) > 2 and (target.value in reason or target.value in by):
             raise InvalidName(
-                f"the reason or name given holds the {one.kind} itself, and the log is never rewritten; use a ticket's "
-                "number"
+                f"the reason or name given holds the {target.kind} itself, and the log is never rewritten; use a "
+                "ticket's number"
             )
     salt = state.denies[-1].salt if state.denies else ""
     salt = salt or secrets.token_hex(16)
@@ -254,7 +254,7 @@ def decide_deny(state: State, targets: Sequence[Target], reason: str, by: str) -
     for deny in state.denies:
         if deny.salt == salt and set(asked) <= set(deny.hashes):
             return Done(deny)
-    scope = " ".join(sorted({one.kind for one in targets}))
+    scope = " ".join(sorted({target.kind for target in targets}))
     return {"kind": "deny", "salt": salt, "hashes": asked, "scope": scope, "reason": reason, "by": by}
 
 
@@ -295,9 +295,9 @@ def decide_mirror(state: State, url: str, upto: int) -> Body | Done[None]:
 
     Done where that was noted, and nothing but mirrors was written since.
     """
-    said = [_upto(one) for one in state.mirrors if one["url"] == url]
-    since = max(said, default=-1)
-    if said and sum(since < one_n <= upto for one_n in map(_n, state.mirrors)) >= upto - since:
+    copied_upto = [_upto(one) for one in state.mirrors if one["url"] == url]
+    since = max(copied_upto, default=-1)
+    if copied_upto and sum(since < one_n <= upto for one_n in map(_n, state.mirrors)) >= upto - since:
         return Done(None)
     return {"kind": "mirror", "url": url, "upto": upto}
 

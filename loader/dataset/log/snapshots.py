@@ -169,7 +169,7 @@ def listed(store: Store) -> Listed:
 def _numbers(keys: Iterable[str], prefix: str) -> list[int]:
     """Return the numbers of the keys that are `prefix`, 12 digits and `.json`, ascending."""
     name = re.compile(f"{prefix}([0-9]{{12}})\\.json")
-    return sorted(int(found[1]) for key in keys if (found := name.fullmatch(key)))
+    return sorted(int(match[1]) for key in keys if (match := name.fullmatch(key)))
 
 
 def newest_hint(store: Together, hints: Sequence[int]) -> tuple[State, int]:

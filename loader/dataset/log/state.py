@@ -374,8 +374,8 @@ def _deny(d: _Draft, e: Entry) -> None:
     hashes = e.body.get("hashes")
     if not (isinstance(hashes, list) and hashes and all(isinstance(h, str) for h in hashes)):
         _refuse(e, "hashes is not a list of text with at least one item")
-    said = {name: _optional_text(e, name) or "" for name in ("salt", "reason", "by")}
-    d.denies.append(Deny(n=e.n, hashes=tuple(hashes), scope=_text(e, "scope"), **said))
+    texts = {name: _optional_text(e, name) or "" for name in ("salt", "reason", "by")}
+    d.denies.append(Deny(n=e.n, hashes=tuple(hashes), scope=_text(e, "scope"), **texts))
 
 
 def _hold(d: _Draft, e: Entry) -> None:

@@ -100,8 +100,8 @@ def annotation_stats(
     rows = []
     for name in _names(ours):
         there = any(name in entry["columns"] for entry in before)
-        found = cells(store, [*before, *ours], name)
-        table = pa.table({name: found[name].to_arrow().cast(type_named(columns[name]["type"]))})
+        cell_frame = cells(store, [*before, *ours], name)
+        table = pa.table({name: cell_frame[name].to_arrow().cast(type_named(columns[name]["type"]))})
         rows.append({**column_stats(table).to_pylist()[0], WHOLE: there})
     return pa.Table.from_pylist(rows, schema=WHOLE_SCHEMA)
 

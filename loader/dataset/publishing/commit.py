@@ -78,15 +78,15 @@ def check_producer(producer: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def check_facts(facts: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict[str, Any]]:
     """Return facts about fields. Raises: InvalidSample for others than `Root.publish` takes."""
-    found = {name: dict(told) for name, told in (facts or {}).items()}
-    check_producer(found)
-    for name, told in found.items():
-        for fact, value in told.items():
+    by_field = {name: dict(field_facts) for name, field_facts in (facts or {}).items()}
+    check_producer(by_field)
+    for name, field_facts in by_field.items():
+        for fact, value in field_facts.items():
             is_list = isinstance(value, list) and all(isinstance(one, str) for one in value)
             if (fact in LIST_FACTS and not is_list) or (fact in TEXT_FACTS and not isinstance(value, str)):
                 kind = "a list of texts" if fact in LIST_FACTS else "a text"
                 raise InvalidSample(f"facts of {name!r}: {fact} = {value!r:.200}; {kind} is needed")
-    return found
+    return by_field
 
 
 def commit(store: Store, log: Log, pending: Pending, *checks: Check) -> Version:
@@ -108,10 +108,12 @@ def commit(store: Store, log: Log, pending: Pending, *checks: Check) -> Version:
             check(parent)
         base = (newest.id if newest else "", state.last_deny)
         if base not in applied:
-            found = Applied(before=None, change=pending.change)
+            applied_denies = Applied(before=None, change=pending.change)
             if state.denies:
-                found = apply_denies(store, state, pending.txn, pending.dataset, parent, pending.change)
-            applied[base] = replace(found, change=pending.complete(parent, found.change))
+                applied_denies = apply_denies(
+                    store, state, pending.txn, pending.dataset, parent, pending.change
+                )
+            applied[base] = replace(applied_denies, change=pending.complete(parent, applied_denies.change))
         body = _manifest(parent, applied[base], pending, state.last_deny)
         if body["n_live"] <= 0:
             if applied[base].n_dropped:
@@ -198,14 +200,14 @@ class NewKeys:
         hashes = hashes_of(table["key"])
         there = among(hashes, self._keys.hashes)
         keys = pa.array(self._keys.having(np.sort(hashes[there])), pa.string())
-        some = table.filter(pa.array(there))
-        return some.filter(pc.is_in(some["key"], value_set=keys))
+        matching = table.filter(pa.array(there))
+        return matching.filter(pc.is_in(matching["key"], value_set=keys))
 
     def _were_there(self, parent: Version) -> bool:
         files = parent.manifest["key_hashes"]
         new = [file for file in files if file["path"] not in self._known]
-        for file, found in zip(new, known(self._store, new, self._keys.hashes), strict=True):
-            self._known[file["path"]] = bool(found.any())
+        for file, is_there in zip(new, known(self._store, new, self._keys.hashes), strict=True):
+            self._known[file["path"]] = bool(is_there.any())
         return any(self._known[file["path"]] for file in files)
 
 
@@ -217,8 +219,8 @@ class Onto:
 
     def __call__(self, parent: Version | None) -> None:
         """Check the newest version. Raises: Conflict."""
-        found = parent.id if parent else ""
-        if found != self._id:
+        newest_id = parent.id if parent else ""
+        if newest_id != self._id:
             raise Conflict(
                 f"these parts were compared with {self._id[:14] or 'no version'}, and the newest is now "
                 f"{f'{parent.name} ({parent.id[:14]})' if parent else 'none'}; compare them with that and publish again"
@@ -237,9 +239,9 @@ class FreeGroup:
     def __call__(self, parent: Version | None) -> None:
         """Check the newest version. Raises: Conflict."""
         parent = still_there(parent, self._parts)
-        taken = parent.parts.has_group(self._group)
+        has_group = parent.parts.has_group(self._group)
         ids = {part: position for position, part in enumerate(parent.parts.ids.to_pylist())}
-        twice = [part for part in self._parts if taken[ids[part]]]
+        twice = [part for part in self._parts if has_group[ids[part]]]
         if twice:
             raise Conflict(
                 f"group {self._group!r} of part {twice[0]} was published by another writer, in {parent.name}; "

@@ -109,18 +109,18 @@ def _shortened_runs(
     old = runs[to_merge(sizes)]
     merged: dict[str, File] = {}
     for kind in dict.fromkeys(kind for run in old for kind in run):
-        mine = [run[kind] for run in old if kind in run]
-        key = tuple(file["sha256"] for file in mine)
+        of_kind = [run[kind] for run in old if kind in run]
+        key = tuple(file["sha256"] for file in of_kind)
         if key not in done:
             merge = _merge_stats if kind == "stats" else _merge_samples
-            done[key] = merge(store, f"{prefix}-merged", mine, manifest)
+            done[key] = merge(store, f"{prefix}-merged", of_kind, manifest)
         merged[kind] = done[key]
-    gone = [file["path"] for run in old for file in run.values()]
-    short = _replaced(samples, gone, [merged[group] for group in RUN_GROUPS if group in merged])
+    removed = [file["path"] for run in old for file in run.values()]
+    short = _replaced(samples, removed, [merged[group] for group in RUN_GROUPS if group in merged])
     _check_order(samples, short, [run["keys"]["path"] for run in old if "keys" in run], merged)
     return {
         "samples": short,
-        "stats": _replaced(stats, gone, [merged["stats"]] if "stats" in merged else []),
+        "stats": _replaced(stats, removed, [merged["stats"]] if "stats" in merged else []),
     }
 
 
@@ -147,14 +147,14 @@ def _folder(file: File) -> str:
     return str(file["path"].rpartition("/")[0])
 
 
-def _replaced(files: Sequence[File], gone: Sequence[str], merged: Sequence[File]) -> list[File]:
+def _replaced(files: Sequence[File], removed: Sequence[str], merged: Sequence[File]) -> list[File]:
     """Return the list with the merged files where the first of those in `gone` stood."""
-    at = next((number for number, file in enumerate(files) if file["path"] in gone), len(files))
-    return [*files[:at], *merged, *(file for file in files[at:] if file["path"] not in gone)]
+    at = next((number for number, file in enumerate(files) if file["path"] in removed), len(files))
+    return [*files[:at], *merged, *(file for file in files[at:] if file["path"] not in removed)]
 
 
 def _check_order(
-    before: Sequence[File], after: Sequence[File], gone: Sequence[str], merged: Mapping[str, File]
+    before: Sequence[File], after: Sequence[File], removed: Sequence[str], merged: Mapping[str, File]
 ) -> None:
     """Check that the keys tables keep their order in a merge, with the merged one in the place of those in `gone`.
 
@@ -163,9 +163,9 @@ def _check_order(
     Raises: Corrupt.
     """
     was, now = ([file["path"] for file in files if file["group"] == "keys"] for files in (before, after))
-    stands_for = {merged["keys"]["path"]: gone} if "keys" in merged else {}
-    found = [path for one in now for path in stands_for.get(one, (one,))]
-    if found != was:
+    stands_for = {merged["keys"]["path"]: removed} if "keys" in merged else {}
+    paths = [path for one in now for path in stands_for.get(one, (one,))]
+    if paths != was:
         raise Corrupt(
             f"{stands_for} would put the keys tables {was} out of the order of the parts; nothing was published. This "
             "is a defect of penstock: report it with the manifest of the newest version"

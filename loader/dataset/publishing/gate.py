@@ -31,8 +31,8 @@ def digest_of(
 ) -> str:
     """Return the sha256 hex of a publish's additions and omissions, which a verdict is of."""
     bodies = sorted((part.to_json() for part in parts), key=lambda body: str(body["id"]))
-    told = [bodies, dict(exclude), dict(supersede), *([dict(foreign)] if foreign else [])]
-    return hashlib.sha256(canonical(told)).hexdigest()
+    content = [bodies, dict(exclude), dict(supersede), *([dict(foreign)] if foreign else [])]
+    return hashlib.sha256(canonical(content)).hexdigest()
 
 
 def check_verdict(

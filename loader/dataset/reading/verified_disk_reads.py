@@ -80,19 +80,19 @@ class Gatherable(Protocol):
         """Return the sources of samples, and the numbers of those without one. numbers: int64, ascending."""
 
 
-def gather_rows(found: Gatherable, one: RowsOfField) -> list[FieldRead]:
+def gather_rows(gatherable: Gatherable, rows: RowsOfField) -> list[FieldRead]:
     """Fill the rows, verified; return the samples that do not lie in their row.
 
     Raises: Changed; ObjectNotFound; Transient.
     """
-    sources, left = found.sources(one.field, one.numbers)
-    every = len(one.numbers) == len(found.places)
-    row = one.rows[sources.numbers if every else np.searchsorted(one.numbers, sources.numbers)]
-    at = row * one.memory.shape[1]
-    right = _gathered(sources, found.places, one.field, one.head, one.memory, at)
-    if not len(left) and right.all():
+    sources, unread = gatherable.sources(rows.field, rows.numbers)
+    every = len(rows.numbers) == len(gatherable.places)
+    row = rows.rows[sources.numbers if every else np.searchsorted(rows.numbers, sources.numbers)]
+    at = row * rows.memory.shape[1]
+    right = _gathered(sources, gatherable.places, rows.field, rows.head, rows.memory, at)
+    if not len(unread) and right.all():
         return []
-    return _read_again(found, one.field, np.concatenate([sources.numbers[~right], left]))
+    return _read_again(gatherable, rows.field, np.concatenate([sources.numbers[~right], unread]))
 
 
 class GatheredBytes(NamedTuple):
@@ -109,18 +109,18 @@ class GatheredBytes(NamedTuple):
 
 
 def gather_bytes(
-    found: Gatherable, field: str, numbers: Int64s, allocate: Allocate
+    gatherable: Gatherable, field: str, numbers: Int64s, allocate: Allocate
 ) -> tuple[GatheredBytes, list[FieldRead]]:
     """Return verified samples of a field, and the samples that needed a second read or stay unreadable.
 
     numbers: int64, ascending. Raises: as `gather_rows`.
     """
-    sources, left = found.sources(field, numbers)
+    sources, unread = gatherable.sources(field, numbers)
     at = np.cumsum(sources.nbytes) - sources.nbytes
     memory = allocate((int(sources.nbytes.sum()),), _UINT8)
-    right = _gathered(sources, found.places, field, b"", memory, at)
+    right = _gathered(sources, gatherable.places, field, b"", memory, at)
     read = GatheredBytes(sources.numbers[right], memory, at[right], sources.nbytes[right])
-    return read, _read_again(found, field, np.concatenate([sources.numbers[~right], left]))
+    return read, _read_again(gatherable, field, np.concatenate([sources.numbers[~right], unread]))
 
 
 def _gathered(
@@ -139,10 +139,10 @@ def _gathered(
     return right
 
 
-def _read_again(found: Gatherable, field: str, numbers: Int64s) -> list[FieldRead]:
+def _read_again(gatherable: Gatherable, field: str, numbers: Int64s) -> list[FieldRead]:
     """Return samples that are not in place, each by reads of the store, which say what is wrong with it."""
-    wanted = {field: np.sort(numbers)}
-    return read_places(found.reading_of, found.places, wanted) if len(numbers) else []
+    by_field = {field: np.sort(numbers)}
+    return read_places(gatherable.reading_of, gatherable.places, by_field) if len(numbers) else []
 
 
 class Pieces(NamedTuple):

@@ -340,17 +340,17 @@ class IndexFile:
             self._check_sha256(f"row group {group} has", data, hashes.row_groups[group], "its footer")
 
     def _check_sha256(self, what: str, data: bytes, expected: str, said_by: str) -> None:
-        found = hashlib.sha256(data).hexdigest()
-        if found != expected:
+        sha256 = hashlib.sha256(data).hexdigest()
+        if sha256 != expected:
             raise Corrupt(
-                f"{self.name}: {what} SHA-256 {found}, in {said_by} {expected}: it was replaced or damaged; restore "
+                f"{self.name}: {what} SHA-256 {sha256}, in {said_by} {expected}: it was replaced or damaged; restore "
                 "it from a mirror"
             )
 
-    def _check(self, what: str, found: int, expected: int) -> None:
-        if found != expected:
+    def _check(self, what: str, checksum: int, expected: int) -> None:
+        if checksum != expected:
             raise Corrupt(
-                f"{self.name}: {what or 'its '}CRC-32C is {found:08x}, in the shards table {expected:08x}; restore "
+                f"{self.name}: {what or 'its '}CRC-32C is {checksum:08x}, in the shards table {expected:08x}; restore "
                 "it from a mirror"
             )
 
@@ -364,10 +364,10 @@ def _rows(table: pa.Table, first_row: int) -> IndexRows:
     fields = sorted(name.removesuffix("_offset") for name in table.column_names if name.endswith("_offset"))
 
     def column(field: str, what: str) -> Int64s:
-        found = table[f"{field}_{what}"]
-        if found.type != pa.int64() or found.null_count:
+        values = table[f"{field}_{what}"]
+        if values.type != pa.int64() or values.null_count:
             raise TypeError(f"column {field}_{what} is not int64 without nulls")
-        return integers(found)
+        return integers(values)
 
     places = np.empty((table.num_rows, len(fields), 3), np.int64)
     for number, field in enumerate(fields):
@@ -399,23 +399,23 @@ class IndexCache:
         """Return the row group around `row`, if it is in memory."""
         key = (place.path, row // ROW_GROUP_ROWS)
         with self._lock:
-            found = self._groups.get(key)
-            if found is None:
+            entry = self._groups.get(key)
+            if entry is None:
                 return None
             self._groups.move_to_end(key)
-            return found[0]
+            return entry[0]
 
     def rows(self, place: IndexPlace, row: int) -> IndexRows:
         """Return the row group around `row` of an index.
 
         Threads that want the same one read it once. Raises: Corrupt; ObjectNotFound.
         """
-        found = self.held(place, row)
-        if found is None:
+        group = self.held(place, row)
+        if group is None:
             key = (place.path, row // ROW_GROUP_ROWS)
             with self._turns.of(key):
-                found = self.held(place, row) or self._read_group(place, key)
-        return found
+                group = self.held(place, row) or self._read_group(place, key)
+        return group
 
     def page_hashes(self, place: IndexPlace, shard_nbytes: int) -> PageHashes | None:
         """Return the page hashes as `IndexFile.page_hashes`. Raises: Corrupt; ObjectNotFound."""

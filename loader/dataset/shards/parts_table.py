@@ -172,36 +172,38 @@ class PartsTable:
             self._names[position] = name
         return name
 
-    def _positions(self, part: Int64s | None, mine: Int64s) -> Int64s:
+    def _positions(self, part: Int64s | None, chosen: Int64s) -> Int64s:
         if part is None:
-            return mine
+            return chosen
         positions = np.full(len(self), MISSING, np.int64)
-        positions[part[mine]] = mine
+        positions[part[chosen]] = chosen
         return positions
 
     def _live_rows(self, exclusions: Sequence[pa.Table]) -> dict[int, SelectTable]:
         excluded: dict[int, Bools] = {}
         for table in exclusions:
             for position, row in zip(self.positions(table["part"]).tolist(), table.to_pylist(), strict=True):
-                gone = unpack(row["bitmap"], row["n_rows"])
-                excluded[position] = excluded.get(position, np.zeros(row["n_rows"], bool)) | gone
+                excluded_rows = unpack(row["bitmap"], row["n_rows"])
+                excluded[position] = excluded.get(position, np.zeros(row["n_rows"], bool)) | excluded_rows
         return {
-            position: SelectTable(np.packbits(~gone, bitorder="little").tobytes(), len(gone))
-            for position, gone in excluded.items()
+            position: SelectTable(
+                np.packbits(~excluded_rows, bitorder="little").tobytes(), len(excluded_rows)
+            )
+            for position, excluded_rows in excluded.items()
         }
 
     def positions(self, parts: pa.Array | pa.ChunkedArray | Sequence[str]) -> Int64s:
         """Return the positions of these parts in the version's order. Raises: Corrupt for an unknown part."""
         if not isinstance(parts, pa.ChunkedArray):
             parts = pa.chunked_array([parts if isinstance(parts, pa.Array) else _texts(parts)])
-        wanted = parts
+        ids = parts
         import pyarrow.compute as pc  # 40 ms, which a start does without
 
-        found = pc.index_in(wanted, value_set=self.ids)
-        if found.null_count:
-            unknown = wanted.filter(found.is_null())[0].as_py()
+        index = pc.index_in(ids, value_set=self.ids)
+        if index.null_count:
+            unknown = ids.filter(index.is_null())[0].as_py()
             raise Corrupt(f"{self._name}: a table names part {unknown!r}, which no shard of the version has")
-        return integers(found)
+        return integers(index)
 
     def position(self, part: str) -> int:
         """Return the position of a part in the version's order. Raises: Corrupt for an unknown part."""
@@ -264,9 +266,9 @@ class PartsTable:
             return None if row is None else self._shards.row(row)
         import pyarrow.compute as pc
 
-        wanted, before = text(path), 0
+        path_text, before = text(path), 0
         for table in self._shards.tables("path"):
-            at = pc.index(table["path"], wanted).as_py()
+            at = pc.index(table["path"], path_text).as_py()
             if at >= 0:
                 return self._shards.row(before + at)
             before += table.num_rows
@@ -278,9 +280,11 @@ class PartsTable:
 
     def shard_nbytes(self, group: str) -> list[int]:
         """Return the size of every shard of a group."""
-        mine = self._shard_of.get(group, np.empty(0, np.int64))
-        found: list[int] = integers(self._shards.columns("nbytes")["nbytes"])[mine[mine != MISSING]].tolist()
-        return found
+        shards = self._shard_of.get(group, np.empty(0, np.int64))
+        nbytes: list[int] = integers(self._shards.columns("nbytes")["nbytes"])[
+            shards[shards != MISSING]
+        ].tolist()
+        return nbytes
 
     def shard_rows(self) -> pa.Table:
         """Return the `shards` table itself, in the manifest's order: 300 bytes per shard."""
@@ -351,6 +355,6 @@ def locate(first: Int64s, live_rows: Mapping[int, SelectTable], ordinals: Int64s
     row = ordinals - first[part]
     for position in sorted(set(part.tolist())) if live_rows else ():
         if position in live_rows:
-            mine = np.flatnonzero(part == position)
-            row[mine] = live_rows[position].select(row[mine])
+            of_part = np.flatnonzero(part == position)
+            row[of_part] = live_rows[position].select(row[of_part])
     return part, row

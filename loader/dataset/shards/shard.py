@@ -183,10 +183,10 @@ def _headers(names: Sequence[str], nbytes: Int64s) -> tuple[Uint8s, Int64s]:
     blocks = np.tile(np.frombuffer(_block(b"", b"", 0, b"0"), np.uint8), (len(raw), 1))
     blocks[:, :_NAME_BYTES] = np.array(raw, f"S{_NAME_BYTES}").view(np.uint8).reshape(len(raw), _NAME_BYTES)
     blocks[:, 124:135] = _octal(nbytes, 11)
-    said = blocks[:, :_NAME_BYTES].sum(axis=1, dtype=np.int64) + blocks[:, 124:135].sum(
+    checksums = blocks[:, :_NAME_BYTES].sum(axis=1, dtype=np.int64) + blocks[:, 124:135].sum(
         axis=1, dtype=np.int64
     )
-    blocks[:, 148:154] = _octal(said + sum(_EMPTY[_NAME_BYTES:124] + _EMPTY[135:] + b"0"), 6)
+    blocks[:, 148:154] = _octal(checksums + sum(_EMPTY[_NAME_BYTES:124] + _EMPTY[135:] + b"0"), 6)
     return blocks, np.ones(len(raw), np.int64)
 
 
@@ -220,8 +220,8 @@ def _block(name: bytes, prefix: bytes, nbytes: int, kind: bytes) -> bytes:
     block[156:157] = kind
     block[345 : 345 + len(prefix)] = prefix
     # Adler-32 counts a sum modulo 65,521, of at most 256 bytes, and is fast.
-    said = (adler32(block[:256], 0) & 0xFFFF) + (adler32(block[256:], 0) & 0xFFFF)
-    block[148:154] = b"%06o" % said
+    checksum = (adler32(block[:256], 0) & 0xFFFF) + (adler32(block[256:], 0) & 0xFFFF)
+    block[148:154] = b"%06o" % checksum
     block[154:156] = b"\0 "
     return bytes(block)
 
@@ -338,9 +338,9 @@ def parse_seal(data: bytes, path: str, name: str) -> Crcs:
         crcs = {column.removesuffix(_CRC): integers(table[column]) for column in table.column_names}
     except TypeError as error:
         raise Corrupt(f"{name} is no seal: {error}. {_AGAIN}") from error
-    if (found := _content(crcs)) != table_facts(table).get("content_sha256"):
+    if (content := _content(crcs)) != table_facts(table).get("content_sha256"):
         raise Corrupt(
-            f"{name}: the SHA-256 of its checksums is {found}, unlike the stored one: it was damaged. {_AGAIN}"
+            f"{name}: the SHA-256 of its checksums is {content}, unlike the stored one: it was damaged. {_AGAIN}"
         )
     return crcs
 

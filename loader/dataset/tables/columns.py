@@ -233,11 +233,11 @@ def fits(weak: str, kind: str) -> bool:
     return weak in (kind, "null") or bool(inner and of and fits(inner[1], of[1]))
 
 
-def _becomes(have: str, wanted: str) -> bool:
-    inner, of = _LIST.fullmatch(have), _LIST.fullmatch(wanted)
+def _becomes(have: str, type_name: str) -> bool:
+    inner, of = _LIST.fullmatch(have), _LIST.fullmatch(type_name)
     if inner and of:
         return _becomes(inner[1], of[1])
-    return fits(have, wanted) or (have, wanted) == ("int64", "double")
+    return fits(have, type_name) or (have, type_name) == ("int64", "double")
 
 
 def type_named(name: str) -> pa.DataType:

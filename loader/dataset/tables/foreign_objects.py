@@ -87,21 +87,27 @@ class ForeignObject:
 
         Raises: Corrupt for a row that no registration writes: without a value, or whose path leads out of its place.
         """
-        one = ForeignObject(**row)
-        missing = [name for name in FOREIGN_SCHEMA.names if getattr(one, name) is None]
+        record = ForeignObject(**row)
+        missing = [name for name in FOREIGN_SCHEMA.names if getattr(record, name) is None]
         if missing:
             raise Corrupt(
-                f"{table} has no {', '.join(missing)} for {one.path!r}, which every registration writes: it was "
+                f"{table} has no {', '.join(missing)} for {record.path!r}, which every registration writes: it was "
                 "damaged or forged. Register the place again"
             )
-        path, shard = _PATH.fullmatch(one.path), _PATH.fullmatch(one.shard)
+        path, shard = _PATH.fullmatch(record.path), _PATH.fullmatch(record.shard)
         strays = path is None or not {"", ".", ".."}.isdisjoint(path[2].split("/"))
-        if strays or path is None or shard is None or shard[1] != path[1] or min(one.nbytes, one.offset) < 0:
+        if (
+            strays
+            or path is None
+            or shard is None
+            or shard[1] != path[1]
+            or min(record.nbytes, record.offset) < 0
+        ):
             raise Corrupt(
-                f"{table} has {one.path!r} for {one.shard!r}: a path is {FOREIGN}, the id of the shard's place and a "
-                "key in it, and sizes are 0 or more. It was damaged or forged; register the place again"
+                f"{table} has {record.path!r} for {record.shard!r}: a path is {FOREIGN}, the id of the shard's place "
+                "and a key in it, and sizes are 0 or more. It was damaged or forged; register the place again"
             )
-        return one
+        return record
 
     @property
     def place(self) -> str:

@@ -212,10 +212,10 @@ def _facts(
     """Return {"facts": field -> name -> value}, {} where no field has any."""
     merged = {of: dict(known) for of, known in base.get("facts", {}).items()}
     there = sorted(of for group in groups.values() for of in group["field_nbytes"])
-    for of, told in added.items():
+    for of, added_facts in added.items():
         if of not in there:
             raise FieldNotFound(f"facts of field {of!r}, which the version does not have; it has {there}")
-        for name, value in told.items():
+        for name, value in added_facts.items():
             old = merged.setdefault(of, {}).setdefault(name, value)
             grows = isinstance(old, list) and isinstance(value, list) and value[: len(old)] == old
             if old != value and not grows:
@@ -276,10 +276,10 @@ def differences(record: VersionRecord, manifest: Mapping[str, Any]) -> list[str]
 
 def _manifest_bytes(store: Store, path: str, sha256: str) -> bytes:
     data = store.get(path).data
-    found = hashlib.sha256(data).hexdigest()
-    if found != sha256:
+    actual_sha256 = hashlib.sha256(data).hexdigest()
+    if actual_sha256 != sha256:
         raise Corrupt(
-            f"{store.url}/{path} has sha256 {found}, in its commit {sha256}: the manifest was edited or damaged. "
-            "Restore it from a mirror; nothing was read from it"
+            f"{store.url}/{path} has sha256 {actual_sha256}, in its commit {sha256}: the manifest was edited or "
+            "damaged. Restore it from a mirror; nothing was read from it"
         )
     return data

@@ -42,8 +42,8 @@ def integers(column: pa.Array | pa.ChunkedArray) -> Int64s:
     if not pa.types.is_integer(column.type) or column.null_count:
         raise TypeError(f"a column of {column.type} with {column.null_count} nulls; integers are needed")
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    found = [np.from_dlpack(chunk) for chunk in chunks if len(chunk)]
-    return (found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.int64), *found])).astype(
+    arrays = [np.from_dlpack(chunk) for chunk in chunks if len(chunk)]
+    return (arrays[0] if len(arrays) == 1 else np.concatenate([np.empty(0, np.int64), *arrays])).astype(
         np.int64, copy=False
     )
 
@@ -201,10 +201,10 @@ def get_table_bytes(store: Objects, file: TableFile) -> bytes:
 
 def _table_bytes(store: Objects, file: TableFile) -> bytes:
     data = store.get(file.path).data
-    found = hashlib.sha256(data).hexdigest()
-    if len(data) != file.nbytes or found != file.sha256:
+    sha256 = hashlib.sha256(data).hexdigest()
+    if len(data) != file.nbytes or sha256 != file.sha256:
         raise Corrupt(
-            f"{store.url}/{file.path}: {len(data)} bytes with sha256 {found}; in the manifest {file.nbytes} bytes "
+            f"{store.url}/{file.path}: {len(data)} bytes with sha256 {sha256}; in the manifest {file.nbytes} bytes "
             f"with sha256 {file.sha256}. The file was replaced or damaged: restore it from a mirror"
         )
     return data
@@ -229,8 +229,8 @@ def get_tables(
         return
     with ThreadPoolExecutor(min(len(files), READ_AHEAD), thread_name_prefix="penstock-table") as pool:
         for start in range(0, len(files), READ_AHEAD):
-            some = files[start : start + READ_AHEAD]
-            yield from pool.map(lambda file: get_table(store, file, columns), some)
+            batch = files[start : start + READ_AHEAD]
+            yield from pool.map(lambda file: get_table(store, file, columns), batch)
 
 
 def parse_table(data: bytes, name: str, columns: list[str] | None = None) -> pa.Table:
@@ -252,10 +252,10 @@ def parse_stored(data: bytes, path: str, name: str) -> pa.Table:
     file.
     """
     table = parse_table(data, name)
-    said = (table.schema.metadata or {}).get(b"penstock.path")
-    if said is not None and said != path.encode():
+    written_as = (table.schema.metadata or {}).get(b"penstock.path")
+    if written_as is not None and written_as != path.encode():
         raise Corrupt(
-            f"{name} was written as {said.decode(errors='replace')}, so it belongs elsewhere: it was exchanged, "
+            f"{name} was written as {written_as.decode(errors='replace')}, so it belongs elsewhere: it was exchanged, "
             "renamed or damaged. Delete it, it is made again"
         )
     return table
@@ -263,9 +263,9 @@ def parse_stored(data: bytes, path: str, name: str) -> pa.Table:
 
 def table_facts(table: pa.Table) -> dict[str, str]:
     """Return the metadata of `table_bytes`: its kind as `table`, its schema version, and facts."""
-    found = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
+    facts = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
     prefix = "penstock."
-    return {name[len(prefix) :]: value for name, value in found.items() if name.startswith(prefix)}
+    return {name[len(prefix) :]: value for name, value in facts.items() if name.startswith(prefix)}
 
 
 def check_schema_version(schema: pa.Schema, name: str) -> None:
@@ -334,15 +334,15 @@ def hashed_bytes(
 
 def part_hashes(metadata: pq.FileMetaData) -> PartHashes:
     """Return the hashes in a footer. Raises: KeyError where it has none; ValueError for no number."""
-    said = metadata.metadata or {}
-    found = PartHashes(
-        row_groups=tuple(said[_GROUPS.encode()].decode().split()),
-        front=said[_FRONT.encode()].decode(),
-        front_nbytes=int(said[_FRONT_NBYTES.encode()]),
+    facts = metadata.metadata or {}
+    hashes = PartHashes(
+        row_groups=tuple(facts[_GROUPS.encode()].decode().split()),
+        front=facts[_FRONT.encode()].decode(),
+        front_nbytes=int(facts[_FRONT_NBYTES.encode()]),
     )
-    if len(found.row_groups) != metadata.num_row_groups:
-        raise ValueError(f"{len(found.row_groups)} hashes of {metadata.num_row_groups} row groups")
-    return found
+    if len(hashes.row_groups) != metadata.num_row_groups:
+        raise ValueError(f"{len(hashes.row_groups)} hashes of {metadata.num_row_groups} row groups")
+    return hashes
 
 
 def footer_nbytes(tail: bytes) -> int:

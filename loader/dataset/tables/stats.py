@@ -156,8 +156,8 @@ def bottom_k(keys: list[str], k: int = BOTTOM_K) -> list[int]:
 def smallest(hashes: np.ndarray[Any, np.dtype[np.int64]], k: int = BOTTOM_K) -> list[int]:
     """Return the k smallest of these hashes, each once."""
     ascending = np.sort(hashes)
-    found: list[int] = ascending[np.diff(ascending, prepend=-1) != 0][:k].tolist()
-    return found
+    sketch: list[int] = ascending[np.diff(ascending, prepend=-1) != 0][:k].tolist()
+    return sketch
 
 
 def merge(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -29,8 +29,8 @@ _BUCKETS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs"
 
 def is_vouched(store: Store, key: str, url: str) -> bool:
     """Return whether the caller vouches for a place. key: of its record in the root `store`. Raises: StoreError."""
-    wanted = _spelled(url)
-    return any(_lies_in(wanted, named) for named in _named()) or is_own_record(store, key, url) is True
+    spelled = _spelled(url)
+    return any(_lies_in(spelled, named) for named in _named()) or is_own_record(store, key, url) is True
 
 
 def is_bucket(url: str) -> bool:

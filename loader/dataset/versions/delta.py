@@ -91,10 +91,10 @@ def _removed(was: "Version", now: "Version") -> Int64s:
     """Return the live ordinals of a version (int64, ascending) that are not live in a later one."""
     if was.manifest["exclusions"] == now.manifest["exclusions"]:
         return np.zeros(0, np.int64)
-    gone = [np.zeros(0, np.int64)]
+    removed = [np.zeros(0, np.int64)]
     for part in now.parts.with_exclusions:
         if part < len(was.parts):
             before = was.parts.live_members(part)
             rows = before & ~now.parts.live_members(part)
-            gone.append(int(was.parts.first_ordinal[part]) + np.flatnonzero(rows[before]))
-    return np.concatenate(gone)
+            removed.append(int(was.parts.first_ordinal[part]) + np.flatnonzero(rows[before]))
+    return np.concatenate(removed)

@@ -87,8 +87,8 @@ def parse_expression(pl: Any, text: object, what: str) -> "polars.Expr":
 def tokens_of(text: str) -> list[tuple[str, str]]:
     """Return (kind, token) of an SQL expression, in upper case, blanks left out; kinds are the groups of `_TOKEN`."""
     # Keywords are compared as polars does, by Unicode's upper case: two more letters are an S and an I there.
-    found = ((str(one.lastgroup), one[0]) for one in _TOKEN.finditer(text.upper()))
-    return [one for one in found if one[0] != "blank"]
+    token_pairs = ((str(one.lastgroup), one[0]) for one in _TOKEN.finditer(text.upper()))
+    return [one for one in token_pairs if one[0] != "blank"]
 
 
 def names_in(text: str) -> set[str]:
@@ -97,13 +97,13 @@ def names_in(text: str) -> set[str]:
     There may be more: a word that only another dialect has, or a keyword that is missing here.
     """
     tokens = [*tokens_of(text), ("", "")]
-    found = set[str]()
+    names = set[str]()
     for (kind, token), (_, follower) in pairwise(tokens):
         if kind == "name":
-            found.add(token[1:-1].replace(token[0] * 2, token[0]))
+            names.add(token[1:-1].replace(token[0] * 2, token[0]))
         elif kind == "word" and not (token in _CALLED or token in _VALUES or follower == "("):
-            found.add(token)
-    return found
+            names.add(token)
+    return names
 
 
 def counts(kind: str, token: str) -> bool:

@@ -87,12 +87,12 @@ def keep_checks(view: "View", packed: PackedView, path: str) -> None:
     Documents that are corrupt, or not as planned, are left out: their readers find out.
     """
     documents, tokens = packed.table.longer_than(packed.packing.length)
-    found: list[Int64s] = [np.zeros((0, len(_COLUMNS)), np.int64)]
+    checks: list[Int64s] = [np.zeros((0, len(_COLUMNS)), np.int64)]
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="penstock-pack") as pool:
         for first in range(0, len(documents), _AT_ONCE):
-            some = slice(first, first + _AT_ONCE)
-            found += _of_documents(view, packed, documents[some], tokens[some], pool)
-    rows = np.concatenate(found)
+            block = slice(first, first + _AT_ONCE)
+            checks += _of_documents(view, packed, documents[block], tokens[block], pool)
+    rows = np.concatenate(checks)
     table = pa.table({name: rows[:, i] for i, name in enumerate(_COLUMNS)})
     data = table_bytes(table, "piece checks", facts={"path": checks_path(path)})
     try:
@@ -187,11 +187,11 @@ def packed(view: "View", asked: PackBy) -> PackedView:
             f"each token of its documents; pass version.select({words}), and name fields with a value per token in "
             "pack(beside=)"
         )
-    dtypes, table = _load(view, asked) or _made(view, asked)
-    made = PackedView(view, asked, dtypes, table)
-    if asked.checksums and checks_of(made) is None:
-        keep_checks(view, made, _path(view, asked))
-    return made
+    dtypes, table = _load(view, asked) or _pack(view, asked)
+    view_packed = PackedView(view, asked, dtypes, table)
+    if asked.checksums and checks_of(view_packed) is None:
+        keep_checks(view, view_packed, _path(view, asked))
+    return view_packed
 
 
 def checks_of(packed: PackedView) -> PieceChecks | None:
@@ -202,7 +202,7 @@ def checks_of(packed: PackedView) -> PieceChecks | None:
     return load_checks(documents, _path(documents, packed.asked))
 
 
-def _made(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable]:
+def _pack(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable]:
     """Return the dtypes of the fields, and the table, stored for other ranks and runs. Raises: as `packed`."""
     first = _Stored(view, asked)
     documents = view.version_ordinals(np.arange(len(view), dtype=np.int64))
@@ -221,15 +221,15 @@ class _Stored:
             raise InvalidPlan("pack: the view has no samples")
         where = view.version_ordinals(np.zeros(1, np.int64))
         (address,) = view.version.address(where, asked.fields)
-        (found,) = read_fields(view.version.shard_store, [address])
-        stored = {field: layout_in(field, found[field]) for field in asked.fields}
-        for field, one in stored.items():
-            if len(one.shape) != 1:
+        (fields_read,) = read_fields(view.version.shard_store, [address])
+        stored = {field: layout_in(field, fields_read[field]) for field in asked.fields}
+        for field, data in stored.items():
+            if len(data.shape) != 1:
                 raise InvalidPlan(
-                    f"pack: {address.describe(field)} is {one.dtype} {list(one.shape)}; one dimension is needed"
+                    f"pack: {address.describe(field)} is {data.dtype} {list(data.shape)}; one dimension is needed"
                 )
         tokens = stored[asked.field]
-        self.dtypes = {field: one.dtype.str for field, one in stored.items()}
+        self.dtypes = {field: data.dtype.str for field, data in stored.items()}
         self._start, self._itemsize = len(tokens.head), tokens.dtype.itemsize
 
     def counts(self) -> Int64s:
@@ -250,7 +250,7 @@ def _counted(view: "View", asked: PackBy) -> Int64s:
     return counts
 
 
-def _no_count(view: "View", asked: PackBy, documents: Int64s, found: Int64s) -> str:
+def _no_count(view: "View", asked: PackBy, documents: Int64s, counts: Int64s) -> str:
     (first,) = view.version.keys(documents[:1])
     if asked.lengths:
         return (
@@ -276,7 +276,7 @@ def _path(view: "View", asked: PackBy) -> str:
 
 
 def _load(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable] | None:
-    """Return the table as `_made`; None where the root has no such table. Raises: Corrupt."""
+    """Return the table as `_pack`; None where the root has no such table. Raises: Corrupt."""
     store, path = view.version.store, _path(view, asked)
     try:
         data = store.get(path).data
@@ -291,35 +291,35 @@ def _load(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable] | Non
             f"{name} is no table of packed sequences: {error}; delete it, it is made again"
         ) from error
     _check(name, columns, len(view.version), asked.length)
-    found, facts = PackTable(*columns), table_facts(table)
-    said = facts.get("content_sha256")
+    table_read, facts = PackTable(*columns), table_facts(table)
+    stored_sha256 = facts.get("content_sha256")
     dtypes = _dtypes(asked, facts)
-    if found.sha256 != said or dtypes is None:
+    if table_read.sha256 != stored_sha256 or dtypes is None:
         raise Corrupt(
-            f"{name}: the sha256 of its rows is {found.sha256}, stored is {said!r}: it was damaged or edited; "
-            "delete it, it is made again"
+            f"{name}: the sha256 of its rows is {table_read.sha256}, stored is {stored_sha256!r}: it was damaged or "
+            "edited; delete it, it is made again"
         )
-    return dtypes, found
+    return dtypes, table_read
 
 
 def _facts(asked: PackBy, dtypes: Mapping[str, str]) -> dict[str, str]:
     """Return the dtypes as facts of a table."""
-    beside = {"beside": json.dumps([dtypes[field] for field in asked.fields[1:]])} if asked.beside else {}
-    return {"dtype": dtypes[asked.field], **beside}
+    extra = {"beside": json.dumps([dtypes[field] for field in asked.fields[1:]])} if asked.beside else {}
+    return {"dtype": dtypes[asked.field], **extra}
 
 
 def _dtypes(asked: PackBy, facts: Mapping[str, str]) -> dict[str, str] | None:
     """Return the dtypes in `_facts`; None where there are none."""
     try:
-        told = [facts["dtype"], *parse_json(facts.get("beside", "[]"))]
-        return dict(zip(asked.fields, told, strict=True))
+        dtype_names = [facts["dtype"], *parse_json(facts.get("beside", "[]"))]
+        return dict(zip(asked.fields, dtype_names, strict=True))
     except (KeyError, ValueError, TypeError):
         return None
 
 
 def _check(name: str, columns: list[Int64s], documents: int, length: int) -> None:
     """Raise Corrupt for rows that no packing gives."""
-    sequence, document, start, taken = columns
+    sequence, document, start, nbytes = columns
     ascends = len(sequence) == 0 or (sequence[0] == 0 and bool(np.isin(np.diff(sequence), (0, 1)).all()))
     whole = ascends and all(column.dtype == np.int64 for column in columns)
     if whole and len(sequence):
@@ -327,8 +327,8 @@ def _check(name: str, columns: list[Int64s], documents: int, length: int) -> Non
             (document >= 0).all()
             and (document < documents).all()
             and (start >= 0).all()
-            and (taken > 0).all()
-            and int(np.bincount(sequence, taken).max()) <= length
+            and (nbytes > 0).all()
+            and int(np.bincount(sequence, nbytes).max()) <= length
         )
     if not whole:
         raise Corrupt(f"{name} is no table of packed sequences; delete it, it is made again")

@@ -36,12 +36,12 @@ def live_rows(version: "Version", keys: frozenset[str]) -> dict[str, dict[int, s
     import pyarrow.compute as pc  # 40 ms, which a start does without
 
     rows: dict[str, dict[int, str]] = {}
-    wanted = pa.array(sorted(filter(is_text, keys)), pa.string())
+    key_array = pa.array(sorted(filter(is_text, keys)), pa.string())
     files = [TableFile.from_json(entry) for entry in version.manifest["samples"] if entry["group"] == "keys"]
     for table in get_tables(version.store, files, ["part", "row", "key"]):
-        mine = table.filter(pc.is_in(table["key"], value_set=wanted))
+        matching = table.filter(pc.is_in(table["key"], value_set=key_array))
         for position, at in zip(
-            version.parts.positions(mine["part"]).tolist(), mine.to_pylist(), strict=True
+            version.parts.positions(matching["part"]).tolist(), matching.to_pylist(), strict=True
         ):
             if version.parts.live_members(position)[at["row"]]:
                 rows.setdefault(at["part"], {})[at["row"]] = at["key"]
@@ -50,14 +50,14 @@ def live_rows(version: "Version", keys: frozenset[str]) -> dict[str, dict[int, s
 
 def live_ordinals(version: "Version", keys: Sequence[str]) -> Int64s:
     """Return the int64 ordinal of each key's live sample, -1 where there is none. Costs as much as `live_rows`."""
-    found: dict[str, int] = {}
+    ordinals: dict[str, int] = {}
     parts = version.parts
     for part, members in live_rows(version, frozenset(keys)).items() if keys else ():
         position = parts.position(part)
         live_before = np.cumsum(parts.live_members(position)) - 1
         for row, key in members.items():
-            found[key] = int(parts.first_ordinal[position] + live_before[row])
-    return np.array([found.get(key, -1) for key in keys], np.int64)
+            ordinals[key] = int(parts.first_ordinal[position] + live_before[row])
+    return np.array([ordinals.get(key, -1) for key in keys], np.int64)
 
 
 logger = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ def scan_samples(version: "Version", columns: Sequence[str] | None = None) -> "p
     for group in sorted(
         {entry["group"] for entry in files_of(entries, columns, annotations=False)} - {"keys"}
     ):
-        frame = _beside(frame, _read_group(pl, version, group, columns))
+        frame = _joined(frame, _read_group(pl, version, group, columns))
     frame = with_edits(version.store, entries, frame, columns)
     if version.parts.has_exclusions:
         live = np.concatenate([version.parts.live_members(p) for p in range(len(version.parts))])
@@ -112,7 +112,7 @@ def live_row(version: "Version", ordinal: int) -> dict[str, Any]:
     entries = version.manifest["samples"]
     frame = _group_row(pl, version, "keys", place, at)
     for group in sorted({one["group"] for one in files_of(entries, None, annotations=False)} - {"keys"}):
-        frame = _beside(frame, _group_row(pl, version, group, place, at))
+        frame = _joined(frame, _group_row(pl, version, group, place, at))
     frame = with_edits(version.store, entries, frame, None)
     if frame.height != 1:
         raise Corrupt(
@@ -141,18 +141,18 @@ def sample_rows(
         if entry["group"] != group or is_annotation(entry):
             continue
         end = start + entry["n_rows"]
-        mine = np.flatnonzero((start <= place) & (place < end))
-        if len(mine):
+        own_rows = np.flatnonzero((start <= place) & (place < end))
+        if len(own_rows):
             names = [*own, *(name for name in columns if name in entry["columns"])]
-            table = get_rows(version.store, TableFile.from_json(entry), place[mine] - start, names)
-            for i, row in zip(mine.tolist(), table.to_pylist(), strict=True):
+            table = get_rows(version.store, TableFile.from_json(entry), place[own_rows] - start, names)
+            for i, row in zip(own_rows.tolist(), table.to_pylist(), strict=True):
                 of = addresses[i]
-                found = [row.pop(name) for name in own]
-                if found != [of.part, of.row, of.key][: len(own)]:
+                values = [row.pop(name) for name in own]
+                if values != [of.part, of.row, of.key][: len(own)]:
                     what = "provenance is" if group == "keys" else "columns are"
                     raise Corrupt(
-                        f"{version.store.url}/{entry['path']} row {int(place[i]) - start} is {found[-1]!r}, row "
-                        f"{found[1]} of part {found[0]}; in the order of the parts it is of {of.describe()}, so its "
+                        f"{version.store.url}/{entry['path']} row {int(place[i]) - start} is {values[-1]!r}, row "
+                        f"{values[1]} of part {values[0]}; in the order of the parts it is of {of.describe()}, so its "
                         f"{what} not told: run penstock verify {version.name}"
                     )
                 yield i, row
@@ -211,16 +211,18 @@ def _read_group(
     runs = []
     for file in files:
         data = io.BytesIO(get_table_bytes(version.store, TableFile.from_json(dict(file))))
-        some = None if columns is None else ["part", "row", *(n for n in file["columns"] if n in columns)]
+        column_names = (
+            None if columns is None else ["part", "row", *(n for n in file["columns"] if n in columns)]
+        )
         runs.append(
-            pl.read_parquet(data, columns=some)
+            pl.read_parquet(data, columns=column_names)
             if place is None
             else pl.scan_parquet(data).filter(place).collect()
         )
     return pl.concat(runs, how="diagonal_relaxed")
 
 
-def _beside(frame: "polars.DataFrame", extra: "polars.DataFrame") -> "polars.DataFrame":
+def _joined(frame: "polars.DataFrame", extra: "polars.DataFrame") -> "polars.DataFrame":
     """Return the columns of two tables side by side; null where the second lacks a row."""
     place = ["part", "row"]
     if frame.height == extra.height and frame.select(place).equals(extra.select(place)):
@@ -264,8 +266,8 @@ def live_where(version: "Version", predicate: str) -> Bools:
     Raises: FieldNotFound for a column the samples table does not have, and for a malformed expression, with the
     parser's words.
     """
-    found = live_values(version, [predicate], f"where({predicate!r})", as_truth=True)
-    members: Bools = found.to_series().to_numpy().astype(bool)
+    truth = live_values(version, [predicate], f"where({predicate!r})", as_truth=True)
+    members: Bools = truth.to_series().to_numpy().astype(bool)
     return members
 
 
@@ -300,13 +302,13 @@ def check_names(version: "Version", predicate: str) -> None:
 
 def _parsed(pl: Any, version: "Version", text: object, what: str) -> "polars.Expr":
     """Return the polars expression of an SQL expression of the version's columns. Raises: FieldNotFound."""
-    found, known = parse_expression(pl, text, what), _known(version)
-    if unknown := sorted(set(found.meta.root_names()) - known):
+    expression, known = parse_expression(pl, text, what), _known(version)
+    if unknown := sorted(set(expression.meta.root_names()) - known):
         raise FieldNotFound(
             f"{what} names {unknown}{did_you_mean(unknown[0], known) or ';'} the samples table of {version.name} has "
             f"{', '.join(sorted(known))}"
         )
-    return found
+    return expression
 
 
 def _known(version: "Version") -> set[str]:

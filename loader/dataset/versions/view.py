@@ -166,8 +166,8 @@ class View:
         """
         from .samples import decoded, picked
 
-        found = list(decoded(self.version, self.fields, self.version_ordinals(picked(index, len(self)))))
-        return found if isinstance(index, slice) else found[0]
+        samples = list(decoded(self.version, self.fields, self.version_ordinals(picked(index, len(self)))))
+        return samples if isinstance(index, slice) else samples[0]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield every sample as `view[i]` returns it, 64 read together."""

@@ -120,18 +120,18 @@ def put_exclusions(
     """Write the exclusions table under `prefix`. rows: (part id, reason) -> rows of it; n_rows: of each part."""
     table = []
     for (part, reason), members in sorted(rows.items()):
-        gone = np.zeros(n_rows[part], bool)
-        gone[list(members)] = True
-        table.append({"part": part, "bitmap": pack(gone), "n_rows": len(gone), "reason": reason})
-    made = pa.Table.from_pylist(table, schema=EXCLUSIONS_SCHEMA)
-    return put_table(store, f"{prefix}/exclusions.parquet", made, "exclusions")
+        excluded = np.zeros(n_rows[part], bool)
+        excluded[list(members)] = True
+        table.append({"part": part, "bitmap": pack(excluded), "n_rows": len(excluded), "reason": reason})
+    content = pa.Table.from_pylist(table, schema=EXCLUSIONS_SCHEMA)
+    return put_table(store, f"{prefix}/exclusions.parquet", content, "exclusions")
 
 
 def _find(version: Version, keys: frozenset[str]) -> dict[str, dict[int, str]]:
     """Return part id -> row -> key of these keys. Raises: SampleNotFound for a key that is not live in the version."""
     rows = live_rows(version, keys)
-    found = {key for members in rows.values() for key in members.values()}
-    if missing := sorted(keys - found):
+    keys_excluded = {key for members in rows.values() for key in members.values()}
+    if missing := sorted(keys - keys_excluded):
         raise SampleNotFound(
             f"{version.name} has no live sample {missing[0]!r}"
             + (f" (nor {len(missing) - 1} others of these keys)" if len(missing) > 1 else "")

@@ -99,13 +99,13 @@ def row_addresses(version: Version, position: int, rows: range, fields: Sequence
     for row in rows:
         index = {}
         for group, shard in shards.items():
-            found = version.indexes.rows(IndexPlace.of(shard), row)
-            index[group] = (found, row - found.first_row)
+            index_rows = version.indexes.rows(IndexPlace.of(shard), row)
+            index[group] = (index_rows, row - index_rows.first_row)
         first, at = next(iter(index.values()))
         places = {}
         for field, group in chosen.items():
-            found, local = index[group]
-            places[field] = found.address(field, group, shards[group]["path"], local)
+            index_rows, local = index[group]
+            places[field] = index_rows.address(field, group, shards[group]["path"], local)
         out.append(
             SampleAddress(
                 key=first.keys[at],

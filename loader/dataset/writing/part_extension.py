@@ -34,15 +34,17 @@ def read_part(
     keyed = next(iter(shards.values()), part.shards[0])
     indexes = {s.path: IndexFile(cast(Store, store), _place(s)) for s in [keyed, *shards.values()]}
     pins: dict[str, str] = {}
-    wanted = range(part.n_rows) if rows is None else rows
-    for first in range(wanted.start // ROW_GROUP_ROWS * ROW_GROUP_ROWS, wanted.stop, ROW_GROUP_ROWS):
+    row_numbers = range(part.n_rows) if rows is None else rows
+    for first in range(
+        row_numbers.start // ROW_GROUP_ROWS * ROW_GROUP_ROWS, row_numbers.stop, ROW_GROUP_ROWS
+    ):
         index = {path: file.read_row_group(file.row_group_of(first)) for path, file in indexes.items()}
-        low, high = max(wanted.start - first, 0), min(wanted.stop - first, ROW_GROUP_ROWS)
+        low, high = max(row_numbers.start - first, 0), min(row_numbers.stop - first, ROW_GROUP_ROWS)
         for start in range(low, high, BLOCK_ROWS):
             block = range(start, min(start + BLOCK_ROWS, high))
             addresses = [_address(part, index, keyed, shards, local) for local in block]
-            found = read_fields(store, addresses, pins=pins)
-            yield from zip((address.key for address in addresses), found, strict=True)
+            fields_read = read_fields(store, addresses, pins=pins)
+            yield from zip((address.key for address in addresses), fields_read, strict=True)
 
 
 def part_address(store: RangeReader, part: Part, row: int, fields: Sequence[str]) -> SampleAddress:
@@ -81,10 +83,10 @@ def add_part_group(
     try:
         keys = (key for key, _ in read_part(store, part, []))
         for key, fields in _paired(part, keys, samples):
-            taken = [field for field in fields for shard in part.shards if field in shard.field_nbytes]
-            if taken:
+            own_fields = [field for field in fields for shard in part.shards if field in shard.field_nbytes]
+            if own_fields:
                 raise Conflict(
-                    f"part {part.id} has field {taken[0]!r} already, in another group; choose another name"
+                    f"part {part.id} has field {own_fields[0]!r} already, in another group; choose another name"
                 )
             check_case(
                 [*(field for shard in part.shards for field in shard.field_nbytes), *fields],

@@ -113,21 +113,21 @@ def redact_shards(
     """
     table = get_table(store, file)
     shards = table.to_pylist()
-    mine = {at for at, shard in enumerate(shards) if rows.get(shard["part"])}
+    affected = {at for at, shard in enumerate(shards) if rows.get(shard["part"])}
     adopted = {
         shards[at]["path"]
-        for at in mine
+        for at in affected
         if placed is not None and is_foreign(shards[at]["path"]) and placed.is_adopted(shards[at]["path"])
     }
     adopted |= {shard["path"] for shard in shards if shard["path"] in own}
-    mine |= {at for at, shard in enumerate(shards) if shard["path"] in adopted}
-    for at in sorted(mine):
-        gone = rows.get(shards[at]["part"], {})
+    affected |= {at for at, shard in enumerate(shards) if shard["path"] in adopted}
+    for at in sorted(affected):
+        redacted = rows.get(shards[at]["part"], {})
         if placed is not None and shards[at]["path"] in adopted:
-            shards[at] = _own_shard(store, placed, prefix, shards[at], gone)
+            shards[at] = _own_shard(store, placed, prefix, shards[at], redacted)
         else:
-            shards[at] = redact_shard(store, prefix, shards[at], gone)
-    if not mine:
+            shards[at] = redact_shard(store, prefix, shards[at], redacted)
+    if not affected:
         return file
     return put_named_table(
         store, prefix, pa.Table.from_pylist(shards, SHARDS_SCHEMA), "shards", SHARDS_ROW_GROUP_ROWS
@@ -184,8 +184,8 @@ def redact_samples(
     out = []
     for file in files:
         table = get_table(store, file.file)
-        gone = rows_of(table, rows)
-        new = redact_rows(table, gone)
+        redacted = rows_of(table, rows)
+        new = redact_rows(table, redacted)
         if new is not table:
             file = replace(file, file=put_named_table(store, prefix, new, table_facts(table)["table"]))
         out.append(file)
@@ -196,19 +196,19 @@ def rows_of(table: pa.Table, rows: Redacted) -> dict[int, str]:
     """Return the redacted rows of a table with `part` and `row` -> their new keys."""
     if not rows:
         return {}
-    found = zip(table["part"].to_pylist(), table["row"].to_pylist(), strict=True)
-    return {at: rows[part][row] for at, (part, row) in enumerate(found) if row in rows.get(part, ())}
+    places = zip(table["part"].to_pylist(), table["row"].to_pylist(), strict=True)
+    return {at: rows[part][row] for at, (part, row) in enumerate(places) if row in rows.get(part, ())}
 
 
-def redact_rows(table: pa.Table, gone: Mapping[int, str]) -> pa.Table:
+def redact_rows(table: pa.Table, redacted: Mapping[int, str]) -> pa.Table:
     """Return the table with nulls in these rows, but for part, row and the key, which is the given one."""
     mask = np.zeros(table.num_rows, bool)
-    mask[list(gone)] = True
-    for position, name in enumerate(table.column_names) if gone else ():
+    mask[list(redacted)] = True
+    for position, name in enumerate(table.column_names) if redacted else ():
         if name in ("part", "row"):
             continue
         values = table[name].to_pylist() if name == "key" else _without(table[name], mask)
-        for at, key in gone.items() if name == "key" else ():
+        for at, key in redacted.items() if name == "key" else ():
             values[at] = key
         field = table.schema.field(name)
         table = table.set_column(position, field, pa.chunked_array([pa.array(values, field.type)]))
@@ -217,8 +217,8 @@ def redact_rows(table: pa.Table, gone: Mapping[int, str]) -> pa.Table:
 
 def redact_stats(store: Store, prefix: str, samples: Sequence[TableFile]) -> TableFile:
     """Return the statistics of a run, made again of its samples files."""
-    made = [column_stats(table) for table in get_tables(store, samples)]
-    return put_named_table(store, prefix, pa.concat_tables(made), "stats")
+    statistics = [column_stats(table) for table in get_tables(store, samples)]
+    return put_named_table(store, prefix, pa.concat_tables(statistics), "stats")
 
 
 @lru_cache(maxsize=4096)

@@ -64,14 +64,14 @@ class RunKeys:
         """Return the keys that have one of these hashes, which ascend, in order. Costs a pass over the tables."""
         if not len(hashes):
             return []
-        found = ahead(self.tables, lambda table: _having(table["key"], hashes))
-        return [key for some in found for key in some if key not in self.left_out]
+        of_tables = ahead(self.tables, lambda table: _having(table["key"], hashes))
+        return [key for keys_of_table in of_tables for key in keys_of_table if key not in self.left_out]
 
     def without(self, keys: Mapping[str, str]) -> "RunKeys":
         """Return the other keys. keys: of these."""
-        gone = np.sort(hashes_of(keys))
-        nth = np.arange(len(gone)) - np.searchsorted(gone, gone)  # of several with one hash
-        kept = np.delete(self.hashes, np.searchsorted(self.hashes, gone) + nth)
+        excluded = np.sort(hashes_of(keys))
+        nth = np.arange(len(excluded)) - np.searchsorted(excluded, excluded)  # of several with one hash
+        kept = np.delete(self.hashes, np.searchsorted(self.hashes, excluded) + nth)
         return RunKeys(hashes=kept, tables=self.tables, left_out=keys.keys())
 
 
@@ -86,12 +86,12 @@ class RunSamples:
         self._tables, self._n_rows, self._earlier = tables, n_rows, earlier
         hashes, at = np.empty(n_rows, np.int64), 0
         schemas, empty = list[pa.Schema](), set(SOURCE_COLUMNS)
-        for schema, given, some in ahead(tables, _looked_at):
-            hashes[at : at + len(some)] = some
-            at += len(some)
+        for schema, has_source, keys_of in ahead(tables, _looked_at):
+            hashes[at : at + len(keys_of)] = keys_of
+            at += len(keys_of)
             if not schemas or schema != schemas[-1]:
                 schemas.append(schema)
-            empty -= given
+            empty -= has_source
         hashes.sort()
         self._schema = concat([schema.empty_table() for schema in schemas], "the samples table").schema
         self._empty = sorted(empty)
@@ -108,18 +108,18 @@ class RunSamples:
 
     def rows_of(self, reasons: Mapping[str, str]) -> dict[tuple[str, str], list[int]]:
         """Return (part id, reason) -> rows. reasons: key -> reason. Raises: InvalidKey for a key that is not there."""
-        gone: dict[tuple[str, str], list[int]] = {}
-        left = dict(reasons)
+        rows: dict[tuple[str, str], list[int]] = {}
+        unmatched = dict(reasons)
         hashes = np.sort(hashes_of(reasons))
-        for table in self._tables if left else ():
+        for table in self._tables if unmatched else ():
             for row in table.filter(pa.array(among(hashes_of(table["key"]), hashes))).to_pylist():
-                if row["key"] in left:
-                    gone.setdefault((row["part"], left.pop(row["key"])), []).append(row["row"])
-        if left:
+                if row["key"] in unmatched:
+                    rows.setdefault((row["part"], unmatched.pop(row["key"])), []).append(row["row"])
+        if unmatched:
             raise InvalidKey(
-                f"exclude names {sorted(left)[0]!r}, which none of these parts has; pass keys of the parts"
+                f"exclude names {sorted(unmatched)[0]!r}, which none of these parts has; pass keys of the parts"
             )
-        return gone
+        return rows
 
     def put(self, store: Store, prefix: str) -> tuple[list[SamplesFile], TableFile]:
         """Write tables of keys and of metadata, and their statistics. Raises: FieldMismatch; StoreError."""
@@ -198,13 +198,13 @@ def by_rows(tables: Iterable[pa.Table], n_rows: int) -> Iterator[pa.Table]:
 
 def _looked_at(table: pa.Table) -> tuple[pa.Schema, set[str], Int64s]:
     """Return a table's schema, the columns of provenance that a sample has, and hashes of its keys."""
-    given = {name for name in SOURCE_COLUMNS if table[name].null_count < table.num_rows}
-    return table.schema, given, hashes_of(table["key"])
+    source_columns = {name for name in SOURCE_COLUMNS if table[name].null_count < table.num_rows}
+    return table.schema, source_columns, hashes_of(table["key"])
 
 
 def _having(keys: pa.ChunkedArray, hashes: Int64s) -> list[str]:
-    found: list[str] = keys.filter(pa.array(among(hashes_of(keys), hashes))).to_pylist()
-    return found
+    keys_known: list[str] = keys.filter(pa.array(among(hashes_of(keys), hashes))).to_pylist()
+    return keys_known
 
 
 def ahead(tables: Sequence[pa.Table], work: Callable[[pa.Table], T]) -> Iterator[T]:
@@ -279,7 +279,7 @@ def write_run(
     tables = part_tables(store, parts) if samples is None else samples
     added = sum(part.n_rows for part in parts)
     run = RunSamples(tables, added, earlier)
-    gone = {**run.rows_of(exclude), **superseded.rows}
+    excluded = {**run.rows_of(exclude), **superseded.rows}
     n_rows = {**{part.id: part.n_rows for part in parts}, **superseded.n_rows}
     files, stats = run.put(store, prefix)
     shards = [shard for part in parts for shard in part.shards]
@@ -293,8 +293,8 @@ def write_run(
         groups=extents(parts),
         n_parts=len(parts),
         n_rows=added,
-        exclusions=put_exclusions(store, prefix, gone, n_rows) if gone else None,
-        n_excluded=sum(map(len, gone.values())),
+        exclusions=put_exclusions(store, prefix, excluded, n_rows) if excluded else None,
+        n_excluded=sum(map(len, excluded.values())),
     )
     return change, run.keys.without(exclude) if exclude else run.keys
 

@@ -40,14 +40,14 @@ class Column(NamedTuple):
     name: str
     """Field or metadata column; of bytes without a given extension, the name in front of the extension."""
     convert: Convert
-    """Makes the value."""
+    """Converts a value."""
     sniffed: bool = False
-    """True where the bytes say the extension."""
+    """True if the bytes determine the extension."""
     word: str = ""
     """Extension of a field that is no bytes and no text."""
 
 
-class Made(NamedTuple):
+class RowValue(NamedTuple):
     """A value of a row."""
 
     column: Column
@@ -65,14 +65,14 @@ class Row(NamedTuple):
     """Key, any text."""
     where: str
     """Its place, for messages."""
-    made: Sequence[Made]
+    values: Sequence[RowValue]
     """Values that are not null."""
 
     @property
     def sample(self) -> ReadSample:
         """Its sample. Raises: InvalidSample for two values of one name."""
         into: dict[str, dict[str, Any]] = {"field": {}, "metadata": {}, "source": {}}
-        for (_, kind, *_), name, value in self.made:
+        for (_, kind, *_), name, value in self.values:
             if name in into[kind]:
                 raise InvalidSample(
                     f"{self.where}: two columns would both be {name!r}; leave one out (--without)"
@@ -116,7 +116,7 @@ class TableRows:
                 )
 
     @property
-    def wanted(self) -> list[str]:
+    def columns_read(self) -> list[str]:
         """Columns that are read."""
         keys = [] if self._key is None else [self._key]
         return [*keys, *dict.fromkeys(one.column for one in self.columns)]
@@ -138,17 +138,17 @@ class TableRows:
     def rows(self, batch: pa.RecordBatch, first: int) -> Iterator[Row]:
         """Yield what each row becomes. first: number of the first row. Raises: InvalidSample with the row; Corrupt."""
         fields = {*self.field_columns}
-        values = {name: reader_of(batch.column(name), as_text=name in fields) for name in self.wanted}
+        values = {name: reader_of(batch.column(name), as_text=name in fields) for name in self.columns_read}
         for at in range(batch.num_rows):
             row = first + at
             where = f"{self._object}, row {row}"
-            rows_out = list[Made]()
+            rows_out = list[RowValue]()
             for column in self.columns:
                 value = _read(values[column.column], at, column.column, where)
                 converted = None if value is None else column.convert(value, where)
                 if converted is not None:
                     name = field_name(column.name, word_of(converted)) if column.sniffed else column.name
-                    rows_out.append(Made(column, name, converted))
+                    rows_out.append(RowValue(column, name, converted))
             key = row_key(self._object, row)
             if self._key is not None:
                 key = key_of_value(values[self._key](at), self._key, where)

@@ -188,12 +188,12 @@ def _read_shards(
         (of, path), items = item
         return _read_shard(reading_of(of), path, items, address_of, on_crc)
 
-    # Taken in order, shard by shard: which of several errors is raised does not depend on threads.
+    # In the order of shards: which of several errors is raised does not depend on threads.
     lists = run(read_shard, list(by_shard.items()))
     return [
         (number, field, data)
-        for wanted, found in zip(by_shard.values(), lists, strict=True)
-        for (number, field, _, _, _), data in zip(wanted, found, strict=True)
+        for items, blobs in zip(by_shard.values(), lists, strict=True)
+        for (number, field, _, _, _), data in zip(items, blobs, strict=True)
     ]
 
 

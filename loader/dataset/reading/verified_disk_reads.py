@@ -155,22 +155,22 @@ class Pieces(NamedTuple):
     data: Mapping[str, Mapping[int, bytes | memoryview]]
     """Field -> number of a sample -> its bytes, unverified."""
     on_verified: Callable[[float], None]
-    """Is told the seconds of checking, copies included."""
+    """Called with the seconds of checking, copies included."""
 
     def sources(self, field: str, numbers: Int64s) -> tuple[Sources, Int64s]:
         """Return the pieces of samples that have one of the right size, and the numbers of the others."""
         data, sizes = self.data.get(field, {}), self.places.fields[field].nbytes
         pieces = [data.get(number, b"") for number in numbers.tolist()]
         there = np.fromiter(map(len, pieces), np.int64, len(pieces)) == sizes[numbers]
-        mine = numbers[there]
-        none = np.zeros(len(mine), np.int64)
+        readable = numbers[there]
+        none = np.zeros(len(readable), np.int64)
         files: list[OpenFile] = list(zip(repeat(IN_MEMORY), compress(pieces, there.tolist())))
-        which = np.arange(len(mine))
+        which = np.arange(len(readable))
 
         def report(took_s: float, verified_s: float) -> None:
             self.on_verified(took_s)
 
-        return Sources(files, mine, which, none, sizes[mine], report), numbers[~there]
+        return Sources(files, readable, which, none, sizes[readable], report), numbers[~there]
 
 
 class _Shard(NamedTuple):
@@ -212,12 +212,12 @@ class OpenShards(NamedTuple):
             ends = np.maximum.reduceat(begin + nbytes, starts).tolist()
             totals = np.add.reduceat(nbytes, starts).tolist()
             for (shard, first, stop), low, end, total in zip(shares, lows, ends, totals, strict=True):
-                start, mine, reading = perf_counter(), slice(first, stop), self.reading_of(shard.of)
+                start, rows, reading = perf_counter(), slice(first, stop), self.reading_of(shard.of)
                 address = partial(self.places.address, int(ordered[first]))
-                file = reading.opened(shard.path, begin[mine], nbytes[mine], address, field)
+                file = reading.opened(shard.path, begin[rows], nbytes[rows], address, field)
                 if file is None:
                     continue
-                which[mine] = len(shards)
+                which[rows] = len(shards)
                 opened_s = perf_counter() - start
                 shards.append(
                     _Shard(reading, shard.path, file, address, Span(low, end - low), total, opened_s)
@@ -228,5 +228,5 @@ class OpenShards(NamedTuple):
         report = partial(_report, shards)
         if there.all():
             return Sources(files, ordered, which, begin, nbytes, report), ordered[:0]
-        some = ordered[there], which[there], begin[there], nbytes[there]
-        return Sources(files, *some, report), ordered[~there]
+        readable = ordered[there], which[there], begin[there], nbytes[there]
+        return Sources(files, *readable, report), ordered[~there]

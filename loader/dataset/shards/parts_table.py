@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from ...errors import Corrupt, FieldNotFound, InvalidRuntime, PenstockError
 from ...storage.shared.threads import lock
-from ..tables.parquet import changes, check_schema_version, codes, integers, taken, text
+from ..tables.parquet import changes, check_schema_version, codes, integers, take_rows, text
 from .bitmap import SelectTable, unpack
 
 KEPT_ROWS = 2**17
@@ -159,7 +159,7 @@ class PartsTable:
     def ids(self) -> pa.Array:
         """Names of all parts, in order: 45 bytes each, decoded at first use."""
         names = self._shards.columns("part")["part"].combine_chunks()
-        return names if self._shard_rows is None else taken(names, self._shard_rows)
+        return names if self._shard_rows is None else take_rows(names, self._shard_rows)
 
     def id(self, position: int) -> str:
         """Return the name of one part. Arrow takes 2 us for it, and 40 among other work, so the last ones are kept."""

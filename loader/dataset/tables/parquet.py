@@ -68,7 +68,7 @@ def changes(column: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return out
 
 
-def taken(values: T, positions: Int64s) -> T:
+def take_rows(values: T, positions: Int64s) -> T:
     """Return the values, or the rows of a table, at these positions."""
     return values.take(
         pa.Int64Array.from_buffers(pa.int64(), len(positions), [None, pa.py_buffer(positions)])

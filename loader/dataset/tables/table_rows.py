@@ -23,7 +23,7 @@ from .parquet import (
     get_table,
     part_hashes,
     row_group_extent,
-    taken,
+    take_rows,
 )
 
 GROUPS_AT_ONCE = 8
@@ -40,7 +40,7 @@ def get_rows(store: Store, file: TableFile, rows: Int64s, columns: Sequence[str]
     """
     if not file.footer_sha256 or file.nbytes <= WHOLE_BELOW_BYTES:
         names = None if columns is None else list(columns)
-        return taken(get_table(store, file, names), rows)
+        return take_rows(get_table(store, file, names), rows)
     return retry_corrupt(partial(_by_row_groups, store, file, rows, columns))
 
 
@@ -63,10 +63,10 @@ def _by_row_groups(store: Store, file: TableFile, rows: Int64s, columns: Sequenc
             table = reader.read_row_group(group, columns=names, use_threads=False)
         except UNREADABLE as error:
             raise Corrupt(f"{name}, row group {group}: {error}; restore it from a mirror") from error
-        tables.append(taken(table, rows[group_of == group] - first_row[group]))
+        tables.append(take_rows(table, rows[group_of == group] - first_row[group]))
     back = np.empty(len(rows), np.int64)
     back[np.argsort(group_of, kind="stable")] = np.arange(len(rows))
-    return taken(pa.concat_tables(tables), back)
+    return take_rows(pa.concat_tables(tables), back)
 
 
 def _footer(store: Store, file: TableFile, name: str) -> tuple[pq.FileMetaData, str]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from loader.dataset.columnar.arrow_columns import Made, Row, TableRows
+from loader.dataset.columnar.arrow_columns import Row, RowValue, TableRows
 from loader.dataset.columnar.choices import Options
 from loader.dataset.columnar.column_agreement import ColumnAgreement
 from loader.dataset.columnar.column_names import duplicate_key, without_field
@@ -115,7 +115,7 @@ def _sample(
     row: Row, at: int, columns: dict[str, _Values | None], options: Options, info: ObjectInfo
 ) -> ForeignSample:
     told, fields = row.sample, dict[str, Span]()
-    for one in row.made:
+    for one in row.values:
         if one.column.kind == "field":
             fields[one.name] = _place(one, at, columns[one.column.column], row.where)
     if not fields.keys() - options.without:
@@ -124,7 +124,7 @@ def _sample(
     return ForeignSample(row.key, fields, told.metadata, told.source, crcs)
 
 
-def _place(made: Made, at: int, values: _Values | None, where: str) -> Span:
+def _place(made: RowValue, at: int, values: _Values | None, where: str) -> Span:
     """Return the place of a field's bytes. Raises: InvalidSample where they are not in the object as they are."""
     if not made.value:
         return Span(0, 0)

@@ -96,7 +96,7 @@ class _Walk:
             group = check_row_group(self._told, at, self._info)
             nbytes, found = [0] * len(self._columns), list[tuple[Row, dict[str, _Value]]]()
             for batch in self._reader.iter_batches(
-                rows_at_once(group), row_groups=[at], columns=self.table.wanted, use_threads=False
+                rows_at_once(group), row_groups=[at], columns=self.table.columns_read, use_threads=False
             ):
                 for one in self.table.rows(batch, row):
                     found.append((self._bare(one), self._values(one, nbytes)))
@@ -115,7 +115,7 @@ class _Walk:
     def _values(self, row: Row, nbytes: list[int]) -> dict[str, _Value]:
         """Return the places of a row's fields in their chunks, and count their bytes. Raises: InvalidSample."""
         fields, sample = dict[str, _Value](), row.sample
-        for one in row.made:
+        for one in row.values:
             if one.column.kind == "field":
                 at = self._columns.index(one.column.column)
                 fields[one.name] = _Value(at, nbytes[at], len(one.value), crc32c(one.value))
@@ -130,7 +130,7 @@ class _Walk:
 
     def _bare(self, row: Row) -> Row:
         """Return the row without the bytes of its fields."""
-        return row._replace(made=[one for one in row.made if one.column.kind != "field"])
+        return row._replace(values=[one for one in row.values if one.column.kind != "field"])
 
     def _end_group(self, at: int, nbytes: list[int]) -> list[int]:
         """Return the first byte of each column's chunk. Raises: InvalidSample for a chunk that is too large."""

@@ -392,7 +392,7 @@ def test_a_chunk_decodes_at_once_to_what_its_rows_become(data, kind, first):
         made.value
         for batch in sliced.to_batches()
         for one in rows.rows(batch, 0)
-        for made in one.made
+        for made in one.values
         if made.column.kind == "field"
     ]
     assert bytes(joined(column, sliced.column("c"), "o")) == b"".join(each)

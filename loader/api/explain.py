@@ -36,7 +36,7 @@ class ExplainedPiece:
     at: int
     """Token of the sequence at which the piece begins."""
     masked: bool
-    """True where the document is quarantined at the step; padding takes the place of its tokens."""
+    """True if the document is quarantined at the step; padding takes the place of its tokens."""
     address: SampleAddress
     """Place of the document's bytes."""
     provenance: dict[str, str]
@@ -215,7 +215,7 @@ def _registered_at(placed: PlacedStore, address: SampleAddress) -> dict[str, str
 def provenance(version: Version, addresses: list[SampleAddress]) -> list[dict[str, str]]:
     """Return the provenance columns of these samples; of large keys tables the row groups that hold them are read.
 
-    Raises: Corrupt where keys tables are damaged, or not in the order of the parts.
+    Raises: Corrupt if keys tables are damaged, or not in the order of the parts.
     """
     out: list[dict[str, str]] = [{} for _ in addresses]
     for i, row in sample_rows(version, addresses, "keys", SOURCE_COLUMNS):

@@ -153,7 +153,7 @@ class Following:
         old.close()
 
     def _plan_from(self, step: int) -> Plan:
-        """Return the plan from this step on, as the first rank here decided. Raises: PlanMismatch; StoreError."""
+        """Return the plan from this step on, as the first rank here decided."""
         key = f"follows/{self._run}/{step:019d}.json"
         stored = self._read(key)
         if stored is None:
@@ -185,10 +185,7 @@ class Following:
             ) from error
 
     def _grown(self, step: int) -> Plan:
-        """Return the plan under the newest versions, saved.
-
-        The plan itself where no version is newer, or can be read on with.
-        """
+        """Return the plan under the newest versions, saved; the same plan if none is newer or continues it."""
         plan = self.plan
         for source, view in _newest_views(plan).items():
             ref = (self._refs or {}).get(source, f"{view.version.dataset}@latest")

@@ -31,7 +31,7 @@ class _Stretch:
     first: int = 0
     """First of the steps."""
     last: int | None = None
-    """Last of the steps; None where more may have followed."""
+    """Last of the steps; None if more may have followed."""
     order: int = 0
     """The largest one counts where several hold a step."""
 
@@ -78,7 +78,7 @@ def plan_of(root: Root, run: str | Mapping[str, Any], step: int | None = None) -
 
 
 def _chosen(stretches: list[_Stretch], step: int | None) -> str | None:
-    """Return the plan of a step; None where these do not tell it."""
+    """Return the plan of a step; None if unknown."""
     if len({stretch.plan for stretch in stretches}) == 1:
         return stretches[0].plan
     if step is None:
@@ -127,7 +127,7 @@ def _checkpointed(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
 
 
 def _of_state(root: Root, state: Mapping[str, Any]) -> Plan:
-    """Return the plan that a state names, or one with its past. Raises: as `plan_of`."""
+    """Return the plan that a state names, or one with its past."""
     follow = state.get("follow")
     if isinstance(follow, Mapping):
         return open_plan(root, str(follow.get("plan")), retired=True)
@@ -184,7 +184,7 @@ def saved_plans(store: Store) -> Iterator[tuple[ObjectInfo, Mapping[str, Any]]]:
 
 
 def _objects(store: Store, prefix: str, *names: str) -> Iterator[list[Any]]:
-    """Yield these values of the JSON objects right under a prefix, by key. Raises: Corrupt."""
+    """Yield these values of the JSON objects right under a prefix, by key."""
     keys = [info.key for info in store.list(prefix) if "/" not in info.key.removeprefix(prefix)]
     with Together(store, keys) as coming:
         for key in keys:

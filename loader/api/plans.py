@@ -140,7 +140,7 @@ def open_plan(root: Root, plan_hash: str, *, retired: bool = False) -> Plan:
 
 
 def opened_anyway(root: Root, ref: str) -> Version:
-    """Return a version, also a retired one. Raises: VersionRetired where its data is gone; Denied."""
+    """Return a version, also a retired one. Raises: VersionRetired if its data is gone; Denied."""
     record = root.record(ref, retired=True)
     if record.retired is None:
         return root.open(ref)

@@ -207,7 +207,7 @@ def _reports(
     checkpoint: str,
     metrics: Mapping[str, float],
 ) -> tuple[Report, ...]:
-    """Return the reports of a run, one per dataset. Raises: InvalidName; InvalidRuntime."""
+    """Return the reports of a run, one per dataset."""
     if not isinstance(plan, Plan):
         raise InvalidRuntime(
             f"plan = {type(plan).__name__}: the loader's plan is needed, such as batches.plan"
@@ -267,7 +267,7 @@ def check_run(run: str) -> str:
 
 
 def _plain_metrics(metrics: Mapping[str, float]) -> dict[str, float | str]:
-    """Return the metrics as plain numbers and texts. Raises: InvalidRuntime."""
+    """Return the metrics as plain numbers and texts."""
     if not isinstance(metrics, Mapping) or len(metrics) > MAX_METRICS:
         raise InvalidRuntime(f"metrics: a mapping of at most {MAX_METRICS} names to numbers is needed")
     plain: dict[str, float | str] = {}
@@ -281,7 +281,7 @@ def _plain_metrics(metrics: Mapping[str, float]) -> dict[str, float | str]:
 
 
 def _append(store: Store, appended: Report) -> None:
-    """Write the report, then its number; again is no harm. Raises: StoreError."""
+    """Write the report, then its number; again is no harm."""
     with suppress(
         AlreadyExists
     ):  # the same, told earlier; its number may be missing, so it is given one more
@@ -329,7 +329,7 @@ def _newest(store: Store, dataset: str) -> int:
 
 
 def _read(store: Store, dataset: str, key: str) -> Report:
-    """Return the report of a key. Raises: ObjectNotFound; Corrupt; FormatTooNew."""
+    """Return the report of a key."""
     if not isinstance(key, str) or not key.startswith(_folder(dataset)):
         raise Corrupt(f"{store.url}: {key!r} is no report of {dataset}")
     data = store.get(key).data

@@ -7,19 +7,17 @@ feature again. No version has the new fields and the old columns, or a sample th
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .labels.annotate import Annotating, write_annotation
 from .publishing.annotation_rebase import SameCells, with_statistics
 from .publishing.commit import Check, FreeGroup, Pending, check_facts, check_producer, commit
+from .root import Root
 from .shards.part import SHARDS_SCHEMA, Part, ShardFile
 from .tables.manifest import Change, SamplesFile
 from .versions.version import Version
 from .writing.exclude import find_superseded, put_exclusions
 from .writing.run_tables import write_group_run
-
-if TYPE_CHECKING:
-    from .root import Root
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +53,7 @@ def published_part(version: Version, part: str) -> Part:
 
 
 def publish_extension(
-    root: "Root", version: Version, txn: str, extension: Extension, producer: Mapping[str, Any] | None
+    root: Root, version: Version, txn: str, extension: Extension, producer: Mapping[str, Any] | None
 ) -> Version:
     """Commit `txn` with an extension of the parts of a version; one that was committed gives its version.
 

@@ -125,7 +125,7 @@ def heartbeat_key(txn: str) -> str:
 
 
 def read_heartbeat(store: Store, txn: str) -> Beat | None:
-    """Return the newest beat of a transaction; None when it never had one. Raises: StoreError."""
+    """Return the newest beat of a transaction; None if it never had one. Raises: StoreError."""
     key = heartbeat_key(txn)
     try:
         body = parse_json_object(store.get(key).data)
@@ -168,7 +168,7 @@ class Renewal:
         self._renewed: dict[int, Renewed] = {}
 
     def add(self, renewed: Renewed) -> None:
-        """Beat for it from now on; again is no change. Raises: RuntimeError where no thread can be started."""
+        """Beat for it from now on; again is no change. Raises: RuntimeError if no thread can be started."""
         with self._lock:
             self._renewed[id(renewed)] = renewed
             if self._thread is None:
@@ -262,9 +262,9 @@ class Lease:
         return f"{FOLDER}{self._holder}.json"
 
     def add(self, version_id: str) -> bool:
-        """Claim a version as well, by one request; False when the store has it claimed already.
+        """Claim a version as well, by one request; False if the store has it claimed already.
 
-        Raises: RuntimeError where no thread can be started to renew it; asked again, it tries again.
+        Raises: RuntimeError if no thread can be started to renew it; asked again, it tries again.
         """
         with self._lock:
             known = version_id in self._versions and (self.active or self._read_only)
@@ -277,7 +277,7 @@ class Lease:
             return not known
 
     def beat(self) -> bool:
-        """Write it with the next number; False when there is nothing to claim, or the store refused it. One request."""
+        """Write it with the next number; False if there is nothing to claim, or the store refused it. One request."""
         with self._lock:
             if self._read_only or not self._versions:
                 return False

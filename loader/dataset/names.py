@@ -108,7 +108,7 @@ def escape_name(text: str) -> str:
 
 
 def member_name(key: str, field: str) -> str:
-    """Return `<key>.<field>`. Raises: InvalidKey when it is over `MAX_MEMBER_BYTES`, or hidden from webdataset."""
+    """Return `<key>.<field>`. Raises: InvalidKey if it is over `MAX_MEMBER_BYTES`, or hidden from webdataset."""
     name = f"{key}.{field}"
     nbytes = len(name.encode())
     if nbytes > MAX_MEMBER_BYTES:
@@ -145,7 +145,7 @@ def check_group(group: str) -> str:
 
 
 def check_column(name: object, reserved: frozenset[str]) -> str:
-    """Return a metadata column name. Raises: InvalidField when it is malformed or one of `taken`."""
+    """Return a metadata column name. Raises: InvalidField if it is malformed or one of `taken`."""
     if not isinstance(name, str) or not COLUMN.match(name):
         raise InvalidField(
             f"metadata column {name!r} is not accepted; use letters, digits and '_', not starting with a digit"
@@ -203,7 +203,7 @@ def check_transaction_name(name: str) -> str:
 def check_words(what: str, words: str) -> str:
     """Return a reason or a name for people, itself. what: its meaning, for messages.
 
-    Raises: InvalidName where it is no UTF-8 text.
+    Raises: InvalidName if it is no UTF-8 text.
     """
     if not is_text(words):
         raise InvalidName(f"the {what} is {words!r}; the log takes UTF-8 text")

@@ -147,7 +147,7 @@ class Root:
     def create(self) -> None:
         """Make the place a root now, if it is empty; the first write does it too. Again is no change.
 
-        Raises: NotARoot when it holds other things; FormatTooNew; InvalidStore when a create-only write there is not.
+        Raises: NotARoot if it holds other things; FormatTooNew; InvalidStore when a create-only write there is not.
         """
         self._marker.create()
 
@@ -339,7 +339,7 @@ class Root:
         self._log.retire(record.dataset, record.number, reason)
 
     def tag(self, ref: str, name: str) -> None:
-        """Give a version a name that never moves. Raises: Conflict when it names another version; InvalidName."""
+        """Give a version a name that never moves. Raises: Conflict if it names another version; InvalidName."""
         self._ref(ref, name, "tag")
 
     def alias(self, ref: str, name: str) -> None:

@@ -108,10 +108,7 @@ def publish_parts(
 
 
 def _check_foreign(txn: str, parts: Sequence[Part], foreign: Mapping[str, Any] | None) -> TableFile | None:
-    """Return the table of the objects that parts have their bytes in.
-
-    Raises: InvalidSample for a table of another transaction, and where parts in place come without one.
-    """
+    """Return the table of the objects that parts have their bytes in."""
     in_place = any(shard.path.startswith(FOREIGN) for part in parts for shard in part.shards)
     table = TableFile.from_json(dict(foreign)) if foreign else None
     if in_place != (table is not None) or (table is not None and not table.path.startswith(f"data/{txn}/")):
@@ -147,7 +144,7 @@ def publish_registered(
     of_fields: Facts of fields, as `publish_parts` takes them.
     chunk_rows: Samples of a decoded chunk of registered tables, on the average; 0 for others.
 
-    Raises: Conflict where the parent is not the newest version any more; as `publish_parts`.
+    Raises: Conflict if the parent is not the newest version any more; as `publish_parts`.
     """
     state = root.log.state
     known = not_aborted(state, txn)

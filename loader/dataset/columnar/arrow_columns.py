@@ -128,7 +128,7 @@ class TableRows:
 
     @property
     def has_keys(self) -> bool:
-        """True where a column holds the keys."""
+        """True if a column holds the keys."""
         return self._key is not None
 
     def samples(self, batch: pa.RecordBatch, first: int) -> Iterator[ReadSample]:
@@ -156,7 +156,7 @@ class TableRows:
 
 
 def _read(values: Callable[[int], Any], at: int, column: str, where: str) -> Any:
-    """Return a value. Raises: NotSupported for one that the column cannot become; Corrupt."""
+    """Return a value."""
     try:
         return values(at)
     except (pa.ArrowException, UnicodeDecodeError):  # no context for each value: that takes a microsecond
@@ -212,7 +212,7 @@ def _buffer(array: pa.Array) -> memoryview:
 
 
 def _choose(field: pa.Field, features: Features, options: Options, of: str) -> list[Column]:
-    """Return a column's place. Raises: InvalidSample."""
+    """Return a column's place."""
     name, kind = field.name, plain_type(field.type)
     if pa.types.is_dictionary(kind):
         kind = plain_type(kind.value_type)

@@ -52,7 +52,7 @@ def why_other(
     fields: Collection[str],
     dataset: str,
 ) -> str:
-    """Return why an object's columns do not go with others; "" where they do.
+    """Return why an object's columns do not go with others; "" if they do.
 
     mine: as `becomes`, of the object. before: column -> what it becomes, and of which object. fields: the dataset's.
     """

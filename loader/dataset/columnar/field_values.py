@@ -54,7 +54,7 @@ def text_bytes(value: str, column: str, where: str) -> bytes:
 
 
 def array_bytes(value: Any, word: str, column: str, where: str, dtype: np.dtype[Any] | None = None) -> bytes:
-    """Return numbers as flat little-endian values, or as a .npy file. Raises: InvalidSample where they do not fit.
+    """Return numbers as flat little-endian values, or as a .npy file. Raises: InvalidSample if they do not fit.
 
     dtype: of the .npy file, which holds all the numbers; None keeps the values' dtype.
     """

@@ -52,11 +52,11 @@ class JsonMembers:
             self._places, self._kinds = into._places, into._kinds
 
     def columns(self) -> "JsonColumns | None":
-        """Return the columns of an archive, to be filled; None where all are left out."""
+        """Return the columns of an archive, to be filled; None if all are left out."""
         return None if FIELD in self._without else JsonColumns(self)
 
     def column_of(self, name: str) -> str:
-        """Return the column of a value; "" where it is left out, or its name is too long."""
+        """Return the column of a value; "" if it is left out, or its name is too long."""
         column = metadata_name(name, FIELD)
         if column in self._reserved:
             column = f"{FIELD}_{column}"

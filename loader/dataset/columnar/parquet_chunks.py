@@ -43,7 +43,7 @@ class ChunkCache:
         self.held_bytes = 0
 
     def get(self, key: Hashable) -> Any:
-        """Return a value; None where it is not here."""
+        """Return a value; None if it is not here."""
         with self._lock:
             hit = self._held.get(key)
             if hit is None:
@@ -185,7 +185,7 @@ class DecodedParquet:
         return [piece[0] if len(piece) == 1 else b"".join(piece) for piece in pieces]
 
     def _cuts(self, spans: Sequence[Span]) -> dict[int, list[_Cut]]:
-        """Return chunk -> the parts of spans in it. Raises: Corrupt."""
+        """Return chunk -> the parts of spans in it."""
         starts, cuts = self._chunks.starts, dict[int, list[_Cut]]()
         for which, (offset, nbytes) in enumerate(spans):
             at, stop = offset, offset + nbytes
@@ -228,7 +228,7 @@ class DecodedParquet:
         return cached
 
     def _metadata(self, raw: ReadRaw, *, anew: bool = False) -> pq.FileMetaData:
-        """Return the parsed footer, which is checked before it is parsed. anew: read it. Raises: Corrupt."""
+        """Return the parsed footer, which is checked before it is parsed. anew: read it."""
         key = (self._identity, "footer")
         metadata = None if anew else self._cache.get(key)
         if metadata is not None:
@@ -267,7 +267,7 @@ class DecodedParquet:
             ) from error
 
     def _decoded(self, metadata: pq.FileMetaData, number: int, extent: Span, data: bytes) -> memoryview:
-        """Return the values of a chunk, one behind the other. Raises: Corrupt."""
+        """Return the values of a chunk, one behind the other."""
         group, name = self._place(number)
         what = f"row group {group}, column {name!r}, bytes [{extent.offset}:{extent.offset + extent.nbytes}]"
         with _corrupt_on_error(self._name, what):
@@ -288,7 +288,7 @@ class DecodedParquet:
         return chunk_bytes
 
     def _column(self, metadata: pq.FileMetaData, name: str) -> Column:
-        """Return how values of a column become bytes, as at the registration. Raises: InvalidSample."""
+        """Return how values of a column become bytes, as at the registration."""
         key = (self._identity, "columns")
         columns: dict[str, Column] | None = self._cache.get(key)
         if columns is None:

@@ -140,7 +140,7 @@ def _numbers(value: Any) -> Any:
 
 
 def _read_of(kind: pa.DataType, as_text: bool) -> Read | None:
-    """Return the reader of a type's scalars; None where `as_py` gives the value."""
+    """Return the reader of a type's scalars; None if `as_py` gives the value."""
     if pa.types.is_nested(kind):
         return _nested(kind) if as_text else None
     if pa.types.is_timestamp(kind):
@@ -169,7 +169,7 @@ def _text_of(kind: pa.DataType) -> Read | None:
 
 
 def _nested(kind: pa.DataType) -> Read | None:
-    """Return the reader of lists, structs and maps as JSON holds them; None where `as_py` gives that."""
+    """Return the reader of lists, structs and maps as JSON holds them; None if `as_py` gives that."""
     if pa.types.is_map(kind):
         names, values = _inner(kind.key_type), _inner(kind.item_type)
         if names is None and values is None:

@@ -30,7 +30,7 @@ class MessageHead(NamedTuple):
     end: int
     """First byte behind it."""
     is_compressed: bool
-    """True where its buffers are compressed."""
+    """True if its buffers are compressed."""
     decoded_nbytes: int
     """Bytes of its body after decompression, by the lengths before its buffers."""
 
@@ -51,7 +51,7 @@ def record_batches(
 
 
 def first_head(source: pa.NativeFile, begin: bytes) -> MessageHead | None:
-    """Return the head of the first record batch; None where there is none. Raises: ArrowException."""
+    """Return the head of the first record batch; None if there is none. Raises: ArrowException."""
     starts = _blocks(source)[1] if begin.startswith(MAGIC) else [0]
     heads = (head for at in starts for head in _heads(source, at))
     head = next((one for one in heads if one.kind == _BATCH), None)
@@ -146,7 +146,7 @@ def message_head(source: pa.NativeFile, at: int) -> MessageHead | None:
 
 
 def _blocks(source: pa.NativeFile) -> tuple[list[int], list[int]]:
-    """Return the first bytes of dictionaries and of record batches, by a file's footer. Raises: ArrowInvalid."""
+    """Return the first bytes of dictionaries and of record batches, by a file's footer."""
     size = source.size()
     source.seek(max(0, size - 10))
     tail = source.read(10)
@@ -172,7 +172,7 @@ def _root(data: bytes) -> int:
 
 
 def _at(data: bytes, table: int, number: int) -> int:
-    """Return the place of a table's field; 0 where it is not there."""
+    """Return the place of a table's field; 0 if it is not there."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     (size,) = struct.unpack_from("<H", data, vtable)
     if 4 + 2 * number >= size:

@@ -29,7 +29,7 @@ def check_row_group(metadata: pq.FileMetaData, at: int, info: ObjectInfo) -> pq.
 def row_group_reader(source: Any, metadata: pq.FileMetaData, schema: pa.Schema, name: str) -> pq.ParquetFile:
     """Return a reader of row groups: equal texts and bytes are made once. source: what Arrow reads.
 
-    Raises: Corrupt where the footer has one name of a column in two forms; ArrowException.
+    Raises: Corrupt if the footer has one name of a column in two forms; ArrowException.
     """
     shared = [one.name for one in schema if pa.types.is_binary(one.type) or pa.types.is_string(one.type)]
     try:

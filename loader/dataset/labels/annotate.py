@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,12 +25,10 @@ from ..tables.annotations import AT_US, BY, EDIT_COLUMNS, REMOVED
 from ..tables.columns import RESERVED_COLUMNS, concat, fit_types
 from ..tables.manifest import SamplesFile
 from ..tables.parquet import put_table
+from ..versions.version import Version
 from .batch import RowBatch
 from .join import NAMED, Matches, match_keys
 from .rows import RowSource, open_rows
-
-if TYPE_CHECKING:
-    from ..versions.version import Version
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -97,19 +95,19 @@ class Joined:
 class Annotated:
     """The result of `root.annotate`."""
 
-    version: "Version"
+    version: Version
     """Version that has the labels."""
     join: Joined
     """Counts of the match between rows and samples."""
 
 
 def write_annotation(
-    version: "Version", prefix: str, rows: Any, how: Annotating, *, first: int = 0
+    version: Version, prefix: str, rows: Any, how: Annotating, *, first: int = 0
 ) -> tuple[list[SamplesFile], Joined]:
     """Join rows to the live samples of a version and upload them under `prefix`. first: the number of the first file.
 
     Raises: InvalidSample, InvalidField, FieldMismatch, FieldNotFound for rows that cannot be read, with file and line;
-    DuplicateKey; InvalidKey when no key has a sample, or with `strict` when one has none.
+    DuplicateKey; InvalidKey if no key has a sample, or with `strict` when one has none.
     """
     columns = version.manifest["columns"]
     types = {name: column["type"] for name, column in columns.items() if column["type"] != "null"}
@@ -187,10 +185,7 @@ def _scratch() -> AbstractContextManager[None]:
 def _read(
     source: RowSource, how: Annotating, spool: _Spool, types: Mapping[str, str]
 ) -> tuple[pa.ChunkedArray, Int64s]:
-    """Read every row into the spool; return the keys, and the numbers of their lines.
-
-    types: column -> type in the dataset.
-    """
+    """Read every row into the spool; return the keys, and the numbers of their lines."""
     keys: list[pa.ChunkedArray] = []
     numbers = [np.zeros(0, np.int64)]
     there: set[str] = set()
@@ -241,10 +236,7 @@ def _values(batch: RowBatch, how: Annotating, name: str) -> pa.Table:
 
 
 def _check_types(table: pa.Table, types: Mapping[str, str], source: RowSource, numbers: Int64s) -> None:
-    """Check that values have their column's type in the dataset.
-
-    Raises: FieldMismatch, with the first value of another type.
-    """
+    """Check that values have their column's type in the dataset."""
     for name in table.column_names:
         column = {name: types[name]} if name in types else {}
         try:
@@ -284,7 +276,7 @@ def _nulls(table: pa.Table) -> list[list[str]]:
 
 
 def _write(
-    version: "Version",
+    version: Version,
     prefix: str,
     how: Annotating,
     spool: _Spool,

@@ -22,7 +22,7 @@ class RowBatch:
     numbers: Int64s
     """int64 [rows]: number of the row's line."""
     nulls: Sequence[Sequence[str]] | None = None
-    """Per row the names that it gives a null for; None where the source does not tell a null from nothing at all."""
+    """Per row the names that it gives a null for; None if the source does not tell a null from nothing at all."""
     skipped: frozenset[str] = frozenset()
     """Columns that are there and are not taken."""
 

@@ -76,7 +76,7 @@ def plain_column(values: pa.ChunkedArray, column: str, name: str) -> pa.ChunkedA
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the kind that a samples table has for an Arrow type. Raises: ArrowTypeError where it has none."""
+    """Return the kind that a samples table has for an Arrow type. Raises: ArrowTypeError if it has none."""
     types = pa.types
     if types.is_dictionary(kind):
         return plain_type(kind.value_type)

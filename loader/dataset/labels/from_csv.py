@@ -117,7 +117,7 @@ def _guessed(batches: Iterable[Texts], columns: Iterable[str]) -> dict[str, str]
 
 
 def _column(texts: pa.Array, kind: str, column: str, name: str, numbers: Int64s) -> pa.Array:
-    """Return a column's values. Raises: FieldMismatch, with the first line whose text is not of its type."""
+    """Return a column's values."""
     values = _cast(texts, kind)
     if values is not None:
         return values
@@ -133,7 +133,7 @@ def _column(texts: pa.Array, kind: str, column: str, name: str, numbers: Int64s)
 
 
 def _cast(texts: pa.Array, kind: str) -> pa.Array | None:
-    """Return the values of the texts; None where one of them is not of the type."""
+    """Return the values of the texts; None if one of them is not of the type."""
     if texts.null_count == len(texts):
         return pa.nulls(len(texts), type_named(kind))
     if kind not in _TEXTS or not pc.all(pc.match_substring_regex(texts, f"^({_TEXTS[kind]})$")).as_py():

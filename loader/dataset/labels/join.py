@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +12,7 @@ from ...errors import DuplicateKey, FieldNotFound, InvalidKey
 from ..progress import Watch, unwatched
 from ..tables.columns import SOURCE_COLUMNS
 from ..tables.parquet import TableFile, codes, get_tables, integers
-
-if TYPE_CHECKING:
-    from ..versions.version import Version
+from ..versions.version import Version
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
@@ -42,7 +40,7 @@ class Matches:
 
 
 def match_keys(
-    version: "Version",
+    version: Version,
     keys: pa.ChunkedArray,
     on: str,
     at: Callable[[int], str],
@@ -56,7 +54,7 @@ def match_keys(
     beyond the keys, 24 bytes per sample found. at: given row -> its name in messages.
 
     Raises: DuplicateKey for a key given twice, unless the last is to win; FieldNotFound for a column that names no
-    samples; InvalidKey when no key does.
+    samples; InvalidKey if no key does.
     """
     values, code = codes(keys)
     last = np.zeros(len(values), np.int64)
@@ -89,7 +87,7 @@ def match_keys(
 
 
 def _matches(
-    version: "Version", on: str, values: pa.Array, watch: Watch
+    version: Version, on: str, values: pa.Array, watch: Watch
 ) -> Iterator[tuple[Int64s, Int64s, Int64s]]:
     """Yield (number of the key, position of the part, row) of live samples, some at a time."""
     if on not in ("key", *SOURCE_COLUMNS):
@@ -120,7 +118,7 @@ def _matches(
             yield integers(key)[ordinals], position[ordinals], row[ordinals]
 
 
-def _live(version: "Version") -> tuple[Int64s, Bools]:
+def _live(version: Version) -> tuple[Int64s, Bools]:
     """Return (int64 [parts]: first row of each part, bool [rows of the version]: True for a live one)."""
     parts = version.parts
     start = np.concatenate([np.zeros(1, np.int64), np.cumsum(parts.n_rows)])

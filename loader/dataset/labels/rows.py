@@ -89,10 +89,7 @@ def open_rows(
 
 
 def _address(place: str) -> tuple[str, str]:
-    """Return a path or URL as messages may name it, and the query of a signed URL.
-
-    Raises: InvalidSample for the query of any other URL.
-    """
+    """Return a path or URL as messages may name it, and the query of a signed URL."""
     scheme = place.partition("://")[0].lower() if "://" in place else "file"
     if scheme in ("file", "local"):
         return place, ""

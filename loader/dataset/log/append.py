@@ -58,9 +58,9 @@ def read_tail(store: Objects, after: int, coming: int = 1, *, prev: str | None =
     may say which one is meant (`repair_records.py`).
 
     coming: entries on their way, if more than one (`threads.Together`).
-    prev: sha256 of entry `after`; None where the caller does not hold the first entry against it.
+    prev: sha256 of entry `after`; None if the caller does not hold the first entry against it.
 
-    Raises: Corrupt when an entry is missing in the middle or is not one, or gave other bytes when it was read again;
+    Raises: Corrupt if an entry is missing in the middle or is not one, or gave other bytes when it was read again;
     FormatTooNew; StoreError.
     """
     last: Entry | None = None
@@ -139,7 +139,7 @@ def check_end(store: Store, n: int) -> None:
 
 
 def _get(store: Objects, n: int) -> Entry | PenstockError | None:
-    """Return the entry, None when there is none, or an error, which only counts when its turn comes."""
+    """Return the entry, None if there is none, or an error, which only counts when its turn comes."""
     try:
         return retry_corrupt(lambda: parse(n, store.get(entry_key(n)).data))
     except ObjectNotFound:
@@ -164,7 +164,7 @@ class Outcome:
     state: State
     """State right after `entry`; without an entry, the state that was decided on."""
     entry: Entry | None
-    """The appended entry; None where nothing had to be appended."""
+    """The appended entry; None if nothing had to be appended."""
     value: object = None
     """Value of `Done`; None with an entry."""
     before: State | None = None

@@ -105,7 +105,7 @@ def seal(n: int, prev: str, nonce: str, at_us: int, body: Mapping[str, object], 
     `body` has "kind" and the kind's own fields. state: the checksum of the state before it, where the entry is to
     hold it.
 
-    Raises: Corrupt when it is not a body a reader would accept; TypeError when it is not canonical JSON.
+    Raises: Corrupt if it is not a body a reader would accept; TypeError when it is not canonical JSON.
     """
     reserved = (_ENVELOPE - {"kind"}) & body.keys()
     if reserved:

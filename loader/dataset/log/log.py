@@ -129,7 +129,7 @@ class Log:
         `decide(state)` is called with the newest state, and again whenever another writer's entry came first. It
         returns a body, or `Done(value)` for nothing to append, or raises.
 
-        Raises: Conflict where the root was moved elsewhere; as `refresh` and `append.append`.
+        Raises: Conflict if the root was moved elsewhere; as `refresh` and `append.append`.
         """
         self._writable()
 
@@ -193,7 +193,7 @@ class Log:
     def abort(self, txn: str, reason: str) -> Txn:
         """Abort `txn` (again: no change).
 
-        Raises: TransactionNotFound; Conflict when it was committed; as `append`.
+        Raises: TransactionNotFound; Conflict if it was committed; as `append`.
         """
         return self.append(lambda state: rules.decide_abort(state, txn, reason)).state.txns[txn]
 
@@ -259,10 +259,7 @@ def _to_do(url: str) -> str:
 
 
 def _catch_up(state: State, entries: Iterator[Entry]) -> tuple[State, State | None]:
-    """Return (the state after all entries, an earlier state).
-
-    The earlier one is the state before the last entry that holds a state checksum.
-    """
+    """Return (the state after all entries, the state before the last entry with a state checksum)."""
     at_hint = None
     while chunk := list(islice(entries, _CHUNK)):
         whole = max((i for i, entry in enumerate(chunk) if entry.state), default=-1)

@@ -55,7 +55,7 @@ class Marker:
 
     @property
     def mirror_of(self) -> str | None:
-        """The URL of the primary; None where the root is no mirror.
+        """The URL of the primary; None if the root is no mirror.
 
         Raises: as `check_root`; of several stores as `MirroredStore.writable`.
         """
@@ -109,7 +109,7 @@ def check_primary(store: Store, state: State) -> None:
 
 
 def root_id(store: Store) -> str | None:
-    """Return the id of the root in a store, the same in its mirrors; None where there is no root.
+    """Return the id of the root in a store, the same in its mirrors; None if there is no root.
 
     Raises: NotARoot; FormatTooNew; StoreError.
     """
@@ -122,7 +122,7 @@ def root_id(store: Store) -> str | None:
 def check_root(store: Store) -> Mapping[str, Any]:
     """Return the marker; one that seems damaged is read once more.
 
-    Raises: NotARoot when the store is not a root; FormatTooNew.
+    Raises: NotARoot if the store is not a root; FormatTooNew.
     """
     try:
         return parse_marker(store, _bytes_of_marker(store))
@@ -135,7 +135,7 @@ def check_root_twice(store: Store) -> Mapping[str, Any]:
 
     A bit that flipped on the way of a single read would stay in that one for good.
 
-    Raises: Transient when the second read differs; as `check_root`.
+    Raises: Transient if the second read differs; as `check_root`.
     """
     first, second = check_root(store), check_root(store)
     if first != second:
@@ -178,7 +178,7 @@ def parse_marker(store: Store, data: bytes) -> Mapping[str, Any]:
 def create_root(store: Store) -> Mapping[str, Any]:
     """Return the marker of a root; make an empty place a root; a root already is no change.
 
-    Raises: NotARoot when the place holds other things; FormatTooNew; InvalidStore when its create-only writes are
+    Raises: NotARoot if the place holds other things; FormatTooNew; InvalidStore when its create-only writes are
     not.
     """
     try:

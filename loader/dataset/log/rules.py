@@ -84,7 +84,7 @@ def decide_begin(
 
     Beginning it again gives what was begun, under whatever name an earlier release took.
 
-    Raises: InvalidName; VersionNotFound; VersionRetired; Fenced when it was aborted; Conflict when it
+    Raises: InvalidName; VersionNotFound; VersionRetired; Fenced when it was aborted; Conflict if it
     belongs to another dataset, or was begun without a gate and is to have one.
     """
     check_dataset_name(dataset)
@@ -116,7 +116,7 @@ def decide_commit(
     A transaction that was committed, by whichever attempt, gives its version.
 
     Raises: TransactionNotFound; Fenced when it was aborted; StageNotPublished when it is gated and the manifest comes
-    without a verdict; Conflict when the id is another version's.
+    without a verdict; Conflict if the id is another version's.
     """
     known = not_aborted(state, txn)
     committed = state.committed(txn)
@@ -153,7 +153,7 @@ def commit_or_build(
 
     The manifest is `body`, or the one that `build(state)` makes when `body` does not fit this state.
 
-    Raises: as `decide_commit`; as `build`; Conflict when it did not build on the state given.
+    Raises: as `decide_commit`; as `build`; Conflict if it did not build on the state given.
     """
     decision = decide_commit(state, txn, body)
     if isinstance(decision, Rebase | ApplyDenies):
@@ -167,7 +167,7 @@ def commit_or_build(
 def decide_abort(state: State, txn: str, reason: str) -> Body | Done[Txn]:
     """Abort `txn`: it can no longer be committed.
 
-    Raises: TransactionNotFound; Conflict when it was committed (retire the version instead); InvalidName for a reason
+    Raises: TransactionNotFound; Conflict if it was committed (retire the version instead); InvalidName for a reason
     that is no text.
     """
     known = _txn(state, txn)

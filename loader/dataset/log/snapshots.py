@@ -80,14 +80,14 @@ def _plain(rows: Iterable[object], kind: type) -> list[dict[str, object]]:
 
 
 def _without_false(txn: dict[str, object]) -> dict[str, object]:
-    """Return the transaction without `gated` where it is False: hints of a log without gates stay as they were."""
+    """Return the transaction without `gated` if it is False: hints of a log without gates stay as they were."""
     return {name: value for name, value in txn.items() if name != "gated" or value}
 
 
 def load_state(data: bytes) -> State:
     """Return the state that `dump_state` wrote.
 
-    Raises: ValueError when the bytes are not such a state; FormatTooNew.
+    Raises: ValueError if the bytes are not such a state; FormatTooNew.
     """
     return _state_and_checksum(data)[0]
 
@@ -132,7 +132,7 @@ class Listed:
     hints: tuple[int, ...]
     """Numbers of the hints, ascending."""
     last: int
-    """Number of the newest entry; 0 where none is listed."""
+    """Number of the newest entry; 0 if none is listed."""
 
     @property
     def after(self) -> int:
@@ -195,10 +195,7 @@ def newest_hint(store: Together, hints: Sequence[int]) -> tuple[State, int]:
 
 
 def _vouched(store: Together, n: int, checksum: str) -> bool:
-    """Return whether entry n + 1 holds this checksum of the state before it; False without such an entry.
-
-    Raises: Corrupt; StoreError.
-    """
+    """Return whether entry n + 1 holds this checksum of the state before it; False without such an entry."""
     try:
         return parse(n + 1, store.peek(entry_key(n + 1)).data).state == checksum
     except ObjectNotFound:
@@ -208,7 +205,7 @@ def _vouched(store: Together, n: int, checksum: str) -> bool:
 def belongs(store: Objects, state: State) -> bool:
     """Return whether the log in the store has the entry that the state ends with, byte for byte.
 
-    As each entry has the hash of the one before it, it has all of them. False where there is no such entry.
+    As each entry has the hash of the one before it, it has all of them. False if there is no such entry.
 
     Raises: StoreError.
     """

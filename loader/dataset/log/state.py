@@ -34,7 +34,7 @@ class Txn:
     n: int
     """Number of its begin entry."""
     gated: bool = False
-    """True where its commit has to name a verdict (`publishing/gate.py`)."""
+    """True if its commit has to name a verdict (`publishing/gate.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,7 @@ class Primary:
     token: str
     """Token in the marker of the root at `url`."""
     gone: bool = False
-    """True where the former root could not be asked: it may have had entries that are not here."""
+    """True if the former root could not be asked: it may have had entries that are not here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +155,7 @@ class State:
     mirrors: tuple[Mapping[str, object], ...] = ()
     """Bodies of the mirror entries, with "n"."""
     primary: Primary | None = None
-    """Last move of the root; None where it was never moved."""
+    """Last move of the root; None if it was never moved."""
     vouched: int = field(default=0, compare=False)
     """The last entry whose state has its checksum in the next entry; 0 without any."""
 

@@ -6,7 +6,7 @@ minimum cannot be subtracted.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,16 +18,14 @@ from ..tables.columns import is_annotation, type_named
 from ..tables.manifest import Change, SamplesFile, merged_columns
 from ..tables.parquet import TableFile, get_tables, put_named_table
 from ..tables.stats import WHOLE, WHOLE_SCHEMA, column_stats
+from ..versions.version import Version
 from ..writing.exclude import still_there
-
-if TYPE_CHECKING:
-    from ..versions.version import Version
 
 
 class SameCells:
     """Checks that the cells of an annotation are unchanged since the version it was made from."""
 
-    def __init__(self, version: "Version", files: Sequence[SamplesFile]) -> None:
+    def __init__(self, version: Version, files: Sequence[SamplesFile]) -> None:
         self._version, self._files = version, [file.to_json() for file in files]
 
     def __call__(self, parent: "Version | None") -> None:
@@ -50,7 +48,7 @@ class SameCells:
         )
         return sorted({part for table in tables for part in pc.unique(table["part"]).to_pylist()})
 
-    def _annotated_since(self, parent: "Version", name: str) -> bool:
+    def _annotated_since(self, parent: Version, name: str) -> bool:
         before, now = (
             [entry for entry in version.manifest["samples"] if name in entry["columns"]]
             for version in (self._version, parent)
@@ -58,7 +56,7 @@ class SameCells:
         new = [entry for entry in now if entry not in before]
         return any(is_annotation(entry) for entry in new) or any(entry not in now for entry in before)
 
-    def _compare(self, parent: "Version", name: str) -> None:
+    def _compare(self, parent: Version, name: str) -> None:
         import polars as pl
 
         ours = edits_of(parent.store, self._files, name).select(PLACE)

@@ -34,7 +34,7 @@ class Applied:
     """A change with takedowns applied."""
 
     before: Change | None
-    """Change to lay on the parent first, which leaves out its samples that are denied; None where it has none."""
+    """Change to lay on the parent first, which leaves out its samples that are denied; None if it has none."""
     change: Change
     """The change, redacted."""
     n_dropped: int = 0
@@ -148,10 +148,7 @@ def renamed(denies: Sequence[Deny], rows: Rows, tables: Any) -> dict[str, dict[i
 
 
 def _not_live(store: Store, parent: Version, denied: Rows, change: Change) -> dict[str, dict[int, str]]:
-    """Return the samples of the parent that are not live, in the parts that the change has shards or columns for.
-
-    They come with their present keys. Fields made of them meanwhile are not to be kept.
-    """
+    """Return the parent's samples that are not live, with their keys, in parts that the change extends."""
     touched = _touched(store, change) & set(parent.parts.ids.to_pylist())
     rows: dict[str, set[int]] = {}
     for part in sorted(touched):

@@ -94,7 +94,7 @@ def commit(store: Store, log: Log, pending: Pending, *checks: Check) -> Version:
 
     Samples under a takedown are left out. `taken_down` in the version's producer counts the change's own.
 
-    Raises: Fenced when the transaction was aborted; Conflict, DuplicateKey, FieldMismatch when the change does not go
+    Raises: Fenced if the transaction was aborted; Conflict, DuplicateKey, FieldMismatch if the change does not go
     onto the newest version; as `apply_denies`.
     """
     applied: dict[tuple[str, int], Applied] = {}
@@ -251,7 +251,7 @@ class FreeGroup:
             self._check_excluded(parent, ids)
 
     def _check_excluded(self, parent: Version, ids: Mapping[str, int]) -> None:
-        """Refuse samples that a retirement brought back, and that were not computed. Raises: Conflict."""
+        """Refuse samples that a retirement brought back, and that were not computed."""
         before, ours = self._began.parts, set(self._parts)
         for position in before.with_exclusions:
             part = before.id(position)
@@ -266,7 +266,7 @@ class FreeGroup:
 
 
 def _refuse_live(parent: Version, clashes: pa.Table, leaving: Container[tuple[str, int]]) -> None:
-    """Raise DuplicateKey when one of these rows (part, row, key) is live in the version, and not leaving."""
+    """Raise DuplicateKey if one of these rows (part, row, key) is live in the version, and not leaving."""
     members: dict[str, Any] = {}
     for row in clashes.to_pylist():
         part = row["part"]

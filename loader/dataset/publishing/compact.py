@@ -90,8 +90,6 @@ def _shortened_runs(
 
     Keys, metadata and statistics of neighbouring runs become tables of a folder of their own: all tables of one
     folder are of one run. Column groups that came later, and theirs, stay as they are.
-
-    Raises: Corrupt when keys would not stay in the order of the parts.
     """
     samples, stats = list(manifest["samples"]), list(manifest["stats"])
     counted: dict[str, list[File]] = {}
@@ -156,12 +154,7 @@ def _replaced(files: Sequence[File], removed: Sequence[str], merged: Sequence[Fi
 def _check_order(
     before: Sequence[File], after: Sequence[File], removed: Sequence[str], merged: Mapping[str, File]
 ) -> None:
-    """Check that the keys tables keep their order in a merge, with the merged one in the place of those in `gone`.
-
-    No table is read, nor is the order of the tables before the merge checked.
-
-    Raises: Corrupt.
-    """
+    """Check that the keys tables keep their order in a merge. Reads no table."""
     was, now = ([file["path"] for file in files if file["group"] == "keys"] for files in (before, after))
     stands_for = {merged["keys"]["path"]: removed} if "keys" in merged else {}
     paths = [path for one in now for path in stands_for.get(one, (one,))]

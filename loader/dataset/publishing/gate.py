@@ -49,7 +49,7 @@ def check_verdict(
     verdict: "" shows none. Costs two requests.
 
     Raises: StageNotPublished for a verdict that is not there, was not `published` or is of another change, and for
-    none where the transaction is gated; Conflict where a later verdict stands; Corrupt.
+    none where the transaction is gated; Conflict if a later verdict stands; Corrupt.
     """
     if not verdict:
         raise ungated(txn.txn, "no verdict was given")

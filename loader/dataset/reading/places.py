@@ -120,7 +120,7 @@ def run_starts(values: Int64s) -> Int64s:
 
 
 def members(which: Int64s, n: int) -> Iterator[tuple[int, Int64s]]:
-    """Yield (number, positions in `which` where it is, ascending) of each number in [0, n). O(len(which) log + n)."""
+    """Yield (number, positions of it in `which`, ascending) of each number in [0, n). O(len(which) log + n)."""
     if n == 1:
         yield 0, np.arange(len(which))
         return
@@ -280,7 +280,7 @@ class Lookup:
         return resolved
 
     def held_places(self, of: Int64s, ordinals: Int64s) -> SamplePlaces | None:
-        """Return the places as `places`; None where something must be read for them."""
+        """Return the places as `places`; None if something must be read for them."""
         return self._places(of, ordinals, None)
 
     def _places(self, of: Int64s, ordinals: Int64s, run: Map | None) -> SamplePlaces | None:
@@ -337,10 +337,7 @@ class Lookup:
     def _stretches(
         self, group: int, stretches: Sequence[tuple[int, int, int]], run: Map | None
     ) -> list[Stretch] | None:
-        """Return index rows by (version, part, number of the stretch in it); None where some are missing, without run.
-
-        For stretches already in memory a pool costs more than it saves.
-        """
+        """Return index rows by (version, part, stretch number); None if some are missing, without run."""
         versions, groups = self._versions, self._groups
         stretches_found, missing = list[Stretch | None](), list[int]()
         for at, (of, part, number) in enumerate(stretches):
@@ -362,10 +359,7 @@ class Lookup:
         return [stretch for stretch in stretches_found if stretch is not None]
 
     def _with_parts_of(self, of: Int64s, run: Map | None) -> "_Parts | None":
-        """Return the parts of these versions, and of all that were asked for before; None without run, for others.
-
-        Raises: as `Version.parts`.
-        """
+        """Return the parts of these versions, and of all that were asked for before; None without run, for others."""
         parts = self._parts
         new = sorted(set(of[~parts.known[of]].tolist()))
         if new and run is None:
@@ -384,7 +378,7 @@ class _Parts(NamedTuple):
     tables: Sequence[PartsTable | None]
     """By the versions' numbers; None for those not `known`."""
     known: Bools
-    """bool [versions]: True where `tables` has the version's."""
+    """bool [versions]: True if `tables` has the version's."""
     n_live: Int64s
     """int64 [versions]: samples of each."""
     first_ordinal: Int64s

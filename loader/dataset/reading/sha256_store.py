@@ -51,7 +51,7 @@ class VerifiedStore:
 
     Pages that were not used yet are read whole. Thread-safe; a disk where `origin` is one.
 
-    Raises: as `origin`; also Corrupt where a page does not have its hash.
+    Raises: as `origin`; also Corrupt if a page does not have its hash.
     """
 
     def __init__(self, origin: RangeReader, hashes_of: HashesOf) -> None:
@@ -65,7 +65,7 @@ class VerifiedStore:
 
     @property
     def is_local(self) -> bool:
-        """True where the origin is a folder of this machine: see `store.is_local`."""
+        """True if the origin is a folder of this machine: see `store.is_local`."""
         return is_local(self._origin)
 
     @property
@@ -157,10 +157,7 @@ class VerifiedStore:
         return cast(Disk, self._origin)
 
     def _shard(self, key: str, spans: Sequence[tuple[int, int]] = ()) -> "_Shard":
-        """Return a shard's verified pages.
-
-        Raises: Corrupt, also for a range behind the end of the shard; InvalidRuntime.
-        """
+        """Return a shard's verified pages."""
         with self._lock:
             shard = self._shards.get(key)
             if shard is not None:
@@ -218,7 +215,7 @@ class VerifiedStore:
 
 
 def _identity(etag: str, serving: set[int]) -> Identity | None:
-    """Return the identity; None where it is unknown which of several stores gave which bytes: nothing is kept then."""
+    """Return the identity; None if it is unknown which of several stores gave which bytes: nothing is kept then."""
     return (etag, *serving) if len(serving) < 2 else None
 
 

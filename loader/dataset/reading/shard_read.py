@@ -52,7 +52,7 @@ class Reading(NamedTuple):
     on_read: OnRead = lambda _: None
     """Called with each shard's share, in the thread that read it."""
     files: FileHandles | None = None
-    """Open shards of a disk; None where the shards do not lie on one."""
+    """Open shards of a disk; None if the shards do not lie on one."""
 
     def ranges(
         self,
@@ -68,7 +68,7 @@ class Reading(NamedTuple):
         first, field: of the first span, for errors. lent: the caller copies them at once, and drops them: a store that
         has them in memory lends them.
 
-        Raises: Corrupt when the shard ends too early; the other leaves with that address.
+        Raises: Corrupt if the shard ends too early; the other leaves with that address.
         """
         store, etag = self.store, self.pins.get(path)
         disk = disk_of(store)
@@ -92,7 +92,7 @@ class Reading(NamedTuple):
     def opened(
         self, path: str, offset: Int64s, nbytes: Int64s, first: Callable[[], SampleAddress], field: str
     ) -> FileHandle | None:
-        """Return an open shard of which these ranges may be read; None where `ranges` has to say what is wrong.
+        """Return an open shard of which these ranges may be read; None if `ranges` has to say what is wrong.
 
         Where SHA-256 are asked for, pages that were not looked at before are looked at now.
 

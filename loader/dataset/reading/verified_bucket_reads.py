@@ -21,7 +21,7 @@ OnCorrupt = Callable[[int, Corrupt], object]
 """Told of a sample that is corrupt: its number in the list at hand, and the error. It may raise it."""
 
 _Item = tuple[int, str, int, int, int | None]
-"""Number of the sample, field, offset, nbytes, CRC-32C; None where the caller verifies the bytes."""
+"""Number of the sample, field, offset, nbytes, CRC-32C; None if the caller verifies the bytes."""
 
 _Shard = tuple[int, str]
 """Number of the version, path."""

@@ -218,7 +218,7 @@ class IndexFile:
         return int(np.searchsorted(self._first_row, row, side="right")) - 1
 
     def read_row_group(self, group: int) -> IndexRows:
-        """Return one row group. Raises: Corrupt when a page's checksum is wrong, after reading it twice.
+        """Return one row group. Raises: Corrupt if a page's checksum is wrong, after reading it twice.
 
         Where checksums are not known, the first one asks for the index's seal: one request.
         """
@@ -235,7 +235,7 @@ class IndexFile:
         return rows
 
     def _known_by_seal(self) -> Crcs | None:
-        """Return the checksums of the seal, which is asked for once; None without one. Raises: Corrupt."""
+        """Return the checksums of the seal, which is asked for once; None without one."""
         with self._lock:
             if not self._looked_for_seal:
                 self._seal = read_seal(self._store, self._place.seal, self._fields, self.n_rows)
@@ -293,7 +293,7 @@ class IndexFile:
         return rows
 
     def _open(self, whole: bool) -> tuple[pq.ParquetFile, bytes, PartHashes | None]:
-        """Return the footer, the bytes read to have it, and the hashes that it has. Raises: Corrupt; FormatTooNew."""
+        """Return the footer, the bytes read to have it, and the hashes that it has."""
         held = self._read_whole() if whole else self._read_footer()
         start = self._nbytes - len(held)
         try:

@@ -114,7 +114,7 @@ def _known(store: Store, file: Mapping[str, Any], hashes: Int64s) -> Bools:
 
 
 def _check_footer(footer: bytes, file: Mapping[str, Any], name: str) -> None:
-    """Check a footer; tables of earlier releases have only a CRC-32C. Raises: Corrupt."""
+    """Check a footer; tables of earlier releases have only a CRC-32C."""
     if "footer_sha256" in file:
         _check("its footer", footer, file["footer_sha256"], "the manifest", name)
     elif (checksum := crc32c(footer)) != file["footer_crc32c"]:
@@ -133,10 +133,7 @@ def _check(what: str, data: bytes, expected: str, said_by: str, name: str) -> No
 
 
 def _groups(smallest: Int64s, hashes: Int64s) -> list[int]:
-    """Return the numbers of the row groups that one of the hashes may be in, ascending.
-
-    A hash that begins a group may also end the group before it, but then it is in both.
-    """
+    """Return the numbers of the row groups that may hold one of the hashes, ascending."""
     at = np.searchsorted(smallest, hashes, side="right") - 1
     groups: list[int] = np.unique(at[at >= 0]).tolist()
     return groups

@@ -103,7 +103,7 @@ def _open(name: str, data: bytes) -> pq.ParquetFile:
 
 
 def _read(name: str, action: Callable[[], Any]) -> Any:
-    """Return the result of `action`. Raises: Corrupt where Parquet cannot read it; FormatTooNew."""
+    """Return the result of `action`."""
     try:
         return action()
     except PenstockError:
@@ -245,7 +245,7 @@ class PartsTable:
         return present
 
     def shard(self, group: str, position: int) -> dict[str, Any]:
-        """Return the `shards` row of one part's group. Raises: FieldNotFound when the part has no such group."""
+        """Return the `shards` row of one part's group. Raises: FieldNotFound if the part has no such group."""
         at = int(self._shard_of[group][position]) if group in self._shard_of else MISSING
         if at == MISSING:
             raise FieldNotFound(
@@ -255,12 +255,12 @@ class PartsTable:
         return self._shards.row(at)
 
     def shard_content(self, path: str) -> tuple[str, int] | None:
-        """Return (SHA-256 in hex, bytes) of the shard at a path; None when the version has no such shard. O(shards)."""
+        """Return (SHA-256 in hex, bytes) of the shard at a path; None if the version has no such shard. O(shards)."""
         row = self.shard_at(path)
         return None if row is None else (row["sha256"], row["nbytes"])
 
     def shard_at(self, path: str) -> dict[str, Any] | None:
-        """Return the `shards` row of the shard at a path; None when the version has no such shard. O(shards)."""
+        """Return the `shards` row of the shard at a path; None if the version has no such shard. O(shards)."""
         if len(self._shards) <= FEW_SHARDS:
             row = self._row_of.get(path)
             return None if row is None else self._shards.row(row)
@@ -292,10 +292,7 @@ class PartsTable:
 
 
 def _groups_and_rows(shards: ShardRows) -> tuple[list[str], Int64s, Int64s]:
-    """Return (groups in the order of their first shard, group number of each shard, number of rows of each shard).
-
-    Both are int64 [shards]. One row group's names are in memory at a time.
-    """
+    """Return (groups by first shard, group number of each shard, rows of each shard). Reads a row group at a time."""
     number: dict[str, int] = {}
     group, rows, at = np.empty(len(shards), np.int64), np.empty(len(shards), np.int64), 0
     for table in shards.tables("group", "n_rows"):
@@ -309,7 +306,7 @@ def _groups_and_rows(shards: ShardRows) -> tuple[list[str], Int64s, Int64s]:
 def _parts(shards: ShardRows, group: Int64s, n_groups: int) -> tuple[Int64s | None, Int64s | None]:
     """Return (position of each shard's part, first shard of each part), int64 [shards] and int64 [parts].
 
-    None, None where every shard is a part's only one.
+    None, None if every shard is a part's only one.
 
     Shards of a part stand side by side, unless a group was added later. If each such run of shards has one group
     in common no part comes twice, and no names need to be kept.

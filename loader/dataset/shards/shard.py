@@ -196,7 +196,7 @@ def _octal(numbers: Int64s, digits: int) -> Int64s:
 
 
 def _split(raw: bytes) -> tuple[bytes, bytes] | None:
-    """Return (prefix, name) as ustar holds them, or None when it cannot."""
+    """Return (prefix, name) as ustar holds them, or None if it cannot."""
     if len(raw) <= _NAME_BYTES:
         return b"", raw
     cut = raw.find(b"/", len(raw) - _NAME_BYTES - 1)
@@ -315,7 +315,7 @@ def put_seal(store: Store, path: str, data: bytes) -> None:
 
 
 def read_seal(store: Store, path: str, fields: list[str], n_rows: int) -> Crcs | None:
-    """Return the checksums of an index with these fields, sorted, and rows; None where it is not sealed.
+    """Return the checksums of an index with these fields, sorted, and rows; None if it is not sealed.
 
     One request, and 8 bytes per field and row. Raises: Corrupt, after reading it twice.
     """

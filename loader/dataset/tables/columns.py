@@ -119,7 +119,7 @@ def _text(key: str, what: str, value: str) -> str:
 def metadata_table(rows: Sequence[Mapping[str, Any]], part: str, keys: Sequence[str]) -> pa.Table:
     """Return part, row and one column per metadata name that any row has (absent = null), names sorted.
 
-    Raises: FieldMismatch when one column holds values of different kinds; the first odd sample is named.
+    Raises: FieldMismatch if one column holds values of different kinds; the first odd sample is named.
     """
     names = sorted({name for row in rows for name in row})
     columns: dict[str, pa.Array] = {
@@ -136,7 +136,7 @@ def column_of(name: str, values: list[Any], keys: Sequence[str]) -> pa.Array:
 
     keys: of the rows, for the message.
 
-    Raises: FieldMismatch when the values are of different kinds, and for an int beside floats that float64 does not
+    Raises: FieldMismatch if the values are of different kinds, and for an int beside floats that float64 does not
     hold.
     """
     kinds: dict[str, int] = {}
@@ -193,7 +193,7 @@ def keys_table(keys: Sequence[str], sources: Sequence[Mapping[str, str]], part: 
 def concat(tables: Iterable[pa.Table], what: str) -> pa.Table:
     """Return tables of several parts as one: missing columns become null, int meets float as float.
 
-    Raises: FieldMismatch when a column's types do not go together.
+    Raises: FieldMismatch if a column's types do not go together.
     """
     try:
         return pa.concat_tables(list(tables), promote_options="permissive")

@@ -75,7 +75,7 @@ class ForeignObject:
     etag: str
     """Change token of its store; "" in a folder, where the time of the last write stands for it."""
     modified_us: int
-    """Time of the last write, in microseconds since 1970; 0 where the store does not tell."""
+    """Time of the last write, in microseconds since 1970; 0 if the store does not report it."""
     sha256: str = ""
     """Sha256 hex of its bytes; "" for not known."""
     chunks: Mapping[str, Any] | None = None
@@ -215,7 +215,7 @@ class PlaceRecord(NamedTuple):
 def place_record(store: Store, place: str) -> PlaceRecord | None:
     """Return the newest record of a place; None for in the root.
 
-    Raises: ObjectNotFound where there is no record; Corrupt; FormatTooNew.
+    Raises: ObjectNotFound if there is no record; Corrupt; FormatTooNew.
     """
     n, known = _newest(store, place)
     if known is None:

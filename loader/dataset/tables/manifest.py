@@ -114,7 +114,7 @@ def child(
 ) -> dict[str, Any]:
     """Return the manifest of `change` laid on `parent`.
 
-    Raises: FieldMismatch when a group's fields, a column or a fact of a field differ; FieldNotFound for facts of a
+    Raises: FieldMismatch if a group's fields, a column or a fact of a field differ; FieldNotFound for facts of a
     field that is not there.
     """
     base: Mapping[str, Any] = parent or _EMPTY
@@ -246,7 +246,7 @@ def merged_columns(base: Mapping[str, Any], added: Sequence[SamplesFile]) -> dic
 
 
 def read_manifest(store: Store, path: str, sha256: str) -> dict[str, Any]:
-    """Return the manifest that a commit names. Raises: Corrupt when its bytes are not those committed; FormatTooNew."""
+    """Return the manifest that a commit names. Raises: Corrupt if its bytes are not those committed; FormatTooNew."""
     body: dict[str, Any] = json.loads(retry_corrupt(partial(_manifest_bytes, store, path, sha256)))
     if body["format"] > NEWEST_FORMAT:
         raise FormatTooNew(
@@ -257,7 +257,7 @@ def read_manifest(store: Store, path: str, sha256: str) -> dict[str, Any]:
 
 
 def manifest_of(store: Store, record: VersionRecord) -> dict[str, Any]:
-    """Return the manifest that a log record names. Raises: as `read_manifest`; Corrupt where the two disagree."""
+    """Return the manifest that a log record names. Raises: as `read_manifest`; Corrupt if the two disagree."""
     manifest = read_manifest(store, record.manifest, record.sha256)
     for what in differences(record, manifest):
         raise Corrupt(f"{store.url}/{entry_key(record.n)}: {what}")

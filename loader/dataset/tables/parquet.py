@@ -194,7 +194,7 @@ def put_bytes(store: Store, path: str, data: bytes, n_rows: int) -> TableFile:
 def get_table_bytes(store: Objects, file: TableFile) -> bytes:
     """Return the file's bytes.
 
-    Raises: Corrupt when its size or SHA-256 is not the one recorded, after reading it twice.
+    Raises: Corrupt if its size or SHA-256 is not the one recorded, after reading it twice.
     """
     return retry_corrupt(partial(_table_bytes, store, file))
 
@@ -333,7 +333,7 @@ def hashed_bytes(
 
 
 def part_hashes(metadata: pq.FileMetaData) -> PartHashes:
-    """Return the hashes in a footer. Raises: KeyError where it has none; ValueError for no number."""
+    """Return the hashes in a footer. Raises: KeyError if it has none; ValueError for no number."""
     facts = metadata.metadata or {}
     hashes = PartHashes(
         row_groups=tuple(facts[_GROUPS.encode()].decode().split()),

@@ -92,12 +92,12 @@ def refusal(store: Store, key: str, url: str, what: str) -> str:
 
 
 def _named() -> Iterator[str]:
-    """Yield the places that the environment names. Raises: InvalidStore."""
+    """Yield the places that the environment names."""
     yield from map(_spelled, os.environ.get(VARIABLE, "").split())
 
 
 def _spelled(url: str) -> str:
-    """Return the one spelling of a place: a path without links, or a URL. Raises: InvalidStore."""
+    """Return the one spelling of a place: a path without links, or a URL."""
     scheme, _, rest = url.partition("://")
     if not rest or scheme.lower() in ("file", "local"):
         return os.path.realpath(open_store(url).url)

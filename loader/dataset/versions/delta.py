@@ -28,7 +28,7 @@ def delta_of(view: "View", old: "View", compare: bool = True) -> Delta:
 
     compare: compare views with a predicate sample by sample; False for a plan that was made with them.
 
-    Raises: InvalidPlan where the version does not go on from the earlier one, or the views differ in fields,
+    Raises: InvalidPlan if the version does not go on from the earlier one, or the views differ in fields,
     predicate, or in their selection of the samples that both have.
     """
     was, now = old.version, view.version

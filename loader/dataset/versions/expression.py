@@ -112,7 +112,7 @@ def counts(kind: str, token: str) -> bool:
 
 
 def _refused(text: object) -> str | None:
-    """Return the reason why polars must not see this text, None where it may."""
+    """Return the reason why polars must not see this text, None if it may."""
     if not isinstance(text, str):
         return f"{text!r} is no text"
     before, heads, n_words, tokens = ("", ""), [""], 0, tokens_of(text)

@@ -188,10 +188,7 @@ def check_cost(tokens: Sequence[tuple[str, str]]) -> None:
 
 
 def _characters_of(frame: _Frame) -> tuple[int, bool]:
-    """Return the characters of a value for each of a row, and whether its function makes text.
-
-    Raises: TooCostly for an argument whose size is not known before.
-    """
+    """Return the characters of a value for each of a row, and whether its function makes text."""
     name, characters = frame.name, [one.characters for one in frame.arguments]
     if name == "CONCAT" or frame.bracket == "[":
         return sum(characters), True

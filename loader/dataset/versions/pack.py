@@ -58,7 +58,7 @@ class PieceChecks:
         self._documents, self._first = np.unique(rows[:, 0], return_index=True)
 
     def part(self, document: int, number: int, field: FieldAddress) -> FieldPart | None:
-        """Return piece `number` of a document, from 0; None where nothing is known of it, or only of other bytes."""
+        """Return piece `number` of a document, from 0; None if nothing is known of it, or only of other bytes."""
         at = int(np.searchsorted(self._documents, document))
         if at == len(self._documents) or int(self._documents[at]) != document:
             return None
@@ -203,7 +203,7 @@ def checks_of(packed: PackedView) -> PieceChecks | None:
 
 
 def _pack(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable]:
-    """Return the dtypes of the fields, and the table, stored for other ranks and runs. Raises: as `packed`."""
+    """Return the dtypes of the fields, and the table, stored for other ranks and runs."""
     first = _Stored(view, asked)
     documents = view.version_ordinals(np.arange(len(view), dtype=np.int64))
     tokens = (_counted(view, asked) if asked.lengths else first.counts())[documents]
@@ -241,7 +241,7 @@ class _Stored:
 
 
 def _counted(view: "View", asked: PackBy) -> Int64s:
-    """Return int64 per live sample of the version: the column of lengths, -1 where it is null. Raises: InvalidPlan."""
+    """Return int64 per live sample of the version: the column of lengths, -1 where it is null."""
     assert asked.lengths is not None
     values = live_values(view.version, [asked.lengths], f"pack(lengths={asked.lengths!r})").to_series()
     if not values.dtype.is_integer():
@@ -276,7 +276,7 @@ def _path(view: "View", asked: PackBy) -> str:
 
 
 def _load(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable] | None:
-    """Return the table as `_pack`; None where the root has no such table. Raises: Corrupt."""
+    """Return the table as `_pack`; None if the root has no such table."""
     store, path = view.version.store, _path(view, asked)
     try:
         data = store.get(path).data
@@ -309,7 +309,7 @@ def _facts(asked: PackBy, dtypes: Mapping[str, str]) -> dict[str, str]:
 
 
 def _dtypes(asked: PackBy, facts: Mapping[str, str]) -> dict[str, str] | None:
-    """Return the dtypes in `_facts`; None where there are none."""
+    """Return the dtypes in `_facts`; None if there are none."""
     try:
         dtype_names = [facts["dtype"], *parse_json(facts.get("beside", "[]"))]
         return dict(zip(asked.fields, dtype_names, strict=True))

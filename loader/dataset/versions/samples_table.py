@@ -129,7 +129,7 @@ def sample_rows(
 
     Reads only the samples' row groups of large tables. A file without one of the columns leaves it out.
 
-    Raises: Corrupt where tables are damaged, or not in the order of the parts.
+    Raises: Corrupt if tables are damaged, or not in the order of the parts.
     """
     parts = version.parts
     first_row = np.concatenate([np.zeros(1, np.int64), np.cumsum(parts.n_rows)])
@@ -202,10 +202,7 @@ def _columns(version: "Version") -> dict[str, Any]:
 def _read_group(
     pl: Any, version: "Version", group: str, columns: Sequence[str] | None, place: Any = None
 ) -> Any:
-    """Return all runs of one column group, in the manifest's order: part, row, and these of its columns or all.
-
-    place: expression of the rows that are wanted; None for all.
-    """
+    """Return one column group of all runs, in the manifest's order. place: filter of rows; None for all."""
     entries = [entry for entry in version.manifest["samples"] if entry["group"] == group]
     files = entries if group == "keys" else files_of(entries, columns, annotations=False)
     runs = []
@@ -233,12 +230,7 @@ def _joined(frame: "polars.DataFrame", extra: "polars.DataFrame") -> "polars.Dat
 
 
 def _in_order(version: "Version", keys: "polars.DataFrame") -> "polars.DataFrame":
-    """Return the rows of the keys tables by part and row, as ordinals count them.
-
-    Earlier releases merged some tables out of this order.
-
-    Raises: Corrupt where they are not each row of each part once.
-    """
+    """Return the rows of the keys tables by part and row. Earlier releases merged some out of order."""
     parts, runs = version.parts, keys["part"].rle().struct
     start = np.cumsum(parts.n_rows) - parts.n_rows
     position = parts.positions(runs.field("value").to_list())
@@ -301,7 +293,7 @@ def check_names(version: "Version", predicate: str) -> None:
 
 
 def _parsed(pl: Any, version: "Version", text: object, what: str) -> "polars.Expr":
-    """Return the polars expression of an SQL expression of the version's columns. Raises: FieldNotFound."""
+    """Return the polars expression of an SQL expression of the version's columns."""
     expression, known = parse_expression(pl, text, what), _known(version)
     if unknown := sorted(set(expression.meta.root_names()) - known):
         raise FieldNotFound(

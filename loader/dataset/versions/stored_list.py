@@ -50,7 +50,7 @@ def listed(view: Version | View, ordinals: Sequence[int] | I64 | str) -> ListedV
 
 
 def listed_again(view: View, sha256: str) -> ListedView:
-    """Return the view of a list that the root has. Raises: InvalidPlan where it has none; Corrupt."""
+    """Return the view of a list that the root has. Raises: InvalidPlan if it has none; Corrupt."""
     store = view.version.store
     ordinals = read_list(store, sha256)
     if ordinals is None:
@@ -73,7 +73,7 @@ def list_bytes(view: ListedView) -> bytes:
 
 
 def read_list(store: Store, sha256: str) -> I64 | None:
-    """Return a stored list, int64 [N]; None where the store has none. Raises: Corrupt."""
+    """Return a stored list, int64 [N]; None if the store has none. Raises: Corrupt."""
     path = list_path(sha256)
     try:
         data = store.get(path).data
@@ -98,7 +98,7 @@ def parse_list(data: bytes, path: str, name: str) -> I64:
 
 
 def _of_view(view: View, ordinals: I64) -> I64:
-    """Return the list. Raises: InvalidPlan naming the first sample that the view lacks."""
+    """Return the list."""
     n = len(view.version)
     lacks = ordinals >= n
     if view.is_filtered or view.first:

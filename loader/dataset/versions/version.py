@@ -106,7 +106,7 @@ class Version:
 
     @property
     def parts(self) -> PartsTable:
-        """The parts, read at first use. Raises: Corrupt when a table is not the one the manifest names."""
+        """The parts, read at first use. Raises: Corrupt if a table is not the one the manifest names."""
         with self._lock:
             if self._parts is None:
                 self._parts = self._read_parts()
@@ -155,7 +155,7 @@ class Version:
 
     @property
     def placed(self) -> "PlacedStore | None":
-        """Reader of shards of which some were registered where they lie; None where none were.
+        """Reader of shards of which some were registered where they lie; None if none were.
 
         Raises: as `shard_reader.shard_reader`.
         """
@@ -169,7 +169,7 @@ class Version:
             return self._placed
 
     def _page_hashes(self, path: str) -> PageHashes:
-        """Return a shard's page hashes. Raises: Corrupt; ObjectNotFound; InvalidRuntime for an earlier release's."""
+        """Return a shard's page hashes."""
         shard = self.parts.shard_at(path)
         if shard is None:
             raise Corrupt(f"{path} is no shard of {self.name}: nothing is known of its bytes")

@@ -208,7 +208,7 @@ class View:
     def decoded_chunk(self) -> tuple[int, int] | None:
         """Samples of this view that a chunk of a registered table has on the average, and bytes that one decodes to.
 
-        None where no selected field lies in one.
+        None if no selected field lies in one.
         """
         tables = [one for one in self.version.manifest.get("foreign", ()) if "chunk_rows" in one]
         fields = {field for one in tables for field in one["chunk_fields"]}.intersection(self.fields)
@@ -248,7 +248,7 @@ class View:
 
     @property
     def is_filtered(self) -> bool:
-        """True where it leaves out samples of its version by a predicate, or because they lack a field."""
+        """True if it leaves out samples of its version by a predicate, or because they lack a field."""
         return self.predicate is not None or bool(self._partial)
 
     @property
@@ -337,10 +337,7 @@ class View:
         return table
 
     def _save(self, packed: bytes) -> None:
-        """Store the select table for the other ranks; a root that we may not write only costs them the scan.
-
-        Raises: AlreadyExists when another process stored other bytes.
-        """
+        """Store the select table for the other ranks; a root that we may not write only costs them the scan."""
         step = CHUNK_BITS // 8
         chunks = [packed[at : at + step] for at in range(0, len(packed), step)]
         table = pa.table(

@@ -25,7 +25,7 @@ def still_there(parent: Version | None, parts: Iterable[str]) -> Version:
 
     A change of other parts would enter its tables without any effect.
 
-    Raises: Conflict where a part is missing, or there is no version any more.
+    Raises: Conflict if a part is missing, or there is no version any more.
     """
     if parent is None:
         raise Conflict("every version of the dataset was retired meanwhile; begin again")
@@ -128,7 +128,7 @@ def put_exclusions(
 
 
 def _find(version: Version, keys: frozenset[str]) -> dict[str, dict[int, str]]:
-    """Return part id -> row -> key of these keys. Raises: SampleNotFound for a key that is not live in the version."""
+    """Return part id -> row -> key of these keys."""
     rows = live_rows(version, keys)
     keys_excluded = {key for members in rows.values() for key in members.values()}
     if missing := sorted(keys - keys_excluded):

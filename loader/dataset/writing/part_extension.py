@@ -28,7 +28,7 @@ def read_part(
 ) -> Iterator[tuple[str, dict[str, bytes]]]:
     """Yield (key, field -> bytes) of every sample, or of consecutive `rows`, in the part's order; checksums verified.
 
-    Raises: FieldNotFound when the part has no such field; Corrupt; ObjectNotFound.
+    Raises: FieldNotFound if the part has no such field; Corrupt; ObjectNotFound.
     """
     shards = {field: _shard_with(part, field) for field in fields}
     keyed = next(iter(shards.values()), part.shards[0])
@@ -66,7 +66,7 @@ def add_part_group(
 
     txn: the transaction that the shard is written with, where the part's own is committed already.
 
-    Raises: Conflict when the part has the group or one of the fields; FieldMismatch when there are more or fewer
+    Raises: Conflict if the part has the group or one of the fields; FieldMismatch if there are more or fewer
     samples than the part has; InvalidSample.
     """
     if any(shard.group == group for shard in part.shards):
@@ -101,7 +101,7 @@ def add_part_group(
 def add_part_columns(store: Store, part: Part, columns: Iterable[Mapping[str, Any]]) -> Part:
     """Return the part with more metadata columns: `columns` gives name -> value of each of its samples, in its order.
 
-    Raises: Conflict when the part has such a column; FieldMismatch for another number of samples; InvalidField.
+    Raises: Conflict if the part has such a column; FieldMismatch for another number of samples; InvalidField.
     """
     if part.samples is None:
         raise FieldMismatch(

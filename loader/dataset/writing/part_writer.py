@@ -206,7 +206,7 @@ class PartWriter:
             shard.close()
 
     def _opened(self, key: str, fields: Collection[str]) -> dict[str, tuple[str, ...]]:
-        """Return the layout of fields, with the shards open. Raises: FieldMismatch where it is another."""
+        """Return the layout of fields, with the shards open."""
         layout = self._layout_of(fields)
         if self._layout is None:
             self._layout = layout

@@ -84,10 +84,7 @@ def _redact_index(
     keys: list[str],
     places: dict[str, Int64s],
 ) -> dict[str, Any]:
-    """Return the row of a registered shard whose index does not name the samples, nor where their bytes are.
-
-    The bytes are others': their owner deletes them.
-    """
+    """Redact only the index of a registered shard: its owner deletes the bytes."""
     for table in places.values():
         table[list(rows)] = 0
     index = index_bytes(keys, places)
@@ -108,7 +105,7 @@ def redact_shards(
 
     Registered bytes that were adopted become shards of the root's own, with all parts that share their objects.
 
-    placed: reader of registered bytes; None where none of them can have been adopted.
+    placed: reader of registered bytes; None if none of them can have been adopted.
     own: paths of adopted shards that become shards of the root's own though nothing of them is to be redacted.
     """
     table = get_table(store, file)
@@ -137,7 +134,7 @@ def redact_shards(
 def _own_shard(
     store: Store, placed: PlacedStore, prefix: str, shard: Shard, rows: Mapping[int, str]
 ) -> dict[str, Any]:
-    """Return the row of a shard that has the samples of an adopted one, these redacted. Raises: Corrupt; StoreError."""
+    """Return the row of a shard that has the samples of an adopted one, these redacted."""
     keys, places = shard_index(store, shard)
     stem = f"{prefix}/{shard['group']}-{shard['part']}"
     again, meanwhile = "redact again", "while a shard was redacted; nothing was published"
@@ -161,7 +158,7 @@ def _own_shard(
 
 
 def _adopted(placed: PlacedStore, shard: Shard, offset: int, nbytes: int, crc: int) -> bytes:
-    """Return a field of an adopted shard; nothing of one that was left out before it was sealed. Raises: Corrupt."""
+    """Return a field of an adopted shard; nothing of one that was left out before it was sealed."""
     if crc == UNKNOWN_CRC or not nbytes:
         return b""
     data = placed.get_ranges(shard["path"], [Span(offset, nbytes)])[0].data
@@ -254,10 +251,7 @@ def shard_index(store: Store, shard: Shard) -> tuple[list[str], dict[str, Int64s
 def _copy(
     store: Store, shard: Shard, path: str, patches: Sequence[tuple[int, bytes | int]]
 ) -> tuple[str, bytes]:
-    """Write the shard with patches to `path`, and return its SHA-256, and the hashes of its pages.
-
-    patches: (offset, bytes) to write, or (offset, number of zeros).
-    """
+    """Copy the shard to `path`, patched; return its SHA-256 and page hashes. patches: (offset, bytes or zeros)."""
     again, meanwhile = "redact again", "while a shard was redacted; nothing was published"
     with (
         on_scratch(None, meanwhile, room_for="the largest shard", again=again),

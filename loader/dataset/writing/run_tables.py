@@ -330,7 +330,7 @@ def part_tables(store: Store, parts: Sequence[Part]) -> list[pa.Table]:
 
 
 def extents(parts: Sequence[Part]) -> dict[str, GroupExtent]:
-    """Return the additions of these parts to each group. Raises: FieldMismatch when parts of a group differ."""
+    """Return the additions of these parts to each group. Raises: FieldMismatch if parts of a group differ."""
     out: dict[str, GroupExtent] = {}
     seen: set[tuple[str, str]] = set()
     for part in parts:

@@ -162,14 +162,14 @@ def parse_marker(store: Store, data: bytes) -> Mapping[str, Any]:
     name = f"{store.url}/{MARKER}"
     try:
         marker = parse_json_object(data)
-        version_number = int(marker["format"])
+        format_number = int(marker["format"])
     except DAMAGED as error:
         raise NotARoot(
             f"{name} is not a root's marker ({error}); it was damaged or is another program's file"
         ) from error
-    if version_number > FORMAT:
+    if format_number > FORMAT:
         raise FormatTooNew(
-            f"{name} has format {version_number}; this penstock reads up to {FORMAT}. "
+            f"{name} has format {format_number}; this penstock reads up to {FORMAT}. "
             "Upgrade penstock-data (docs/install.md)"
         )
     return dict(marker)

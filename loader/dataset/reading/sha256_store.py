@@ -225,9 +225,8 @@ class _Shard:
     def __init__(self, hashes: PageHashes) -> None:
         self.hashes = hashes
         self._lock = lock()
-        self._verified: OrderedDict[Identity, Bools] = (
-            OrderedDict()
-        )  # bool [pages], the last one seen in the end
+        # bool [pages] of each, the last one used at the end
+        self._verified: OrderedDict[Identity, Bools] = OrderedDict()
         self._none = np.ones(hashes.n_pages, bool)
         self._whole: set[Identity] = set()
 

@@ -217,12 +217,12 @@ class IndexFile:
         """Return the number of the row group that holds a row."""
         return int(np.searchsorted(self._first_row, row, side="right")) - 1
 
-    def read_row_group(self, group: int) -> IndexRows:
+    def read_group(self, group: int) -> IndexRows:
         """Return one row group. Raises: Corrupt if a page's checksum is wrong, after reading it twice.
 
         Where checksums are not known, the first one asks for the index's seal: one request.
         """
-        rows = retry_corrupt(partial(self._read_row_group, group))
+        rows = retry_corrupt(partial(self._read_unchecked, group))
         unknown = rows.places[:, :, 2] == UNKNOWN_CRC if self._place.seal else np.zeros(0, bool)
         if not unknown.any():
             return rows
@@ -268,7 +268,7 @@ class IndexFile:
         self._check_sha256("its hashes of pages have", data, hashes.front, "its footer")
         return PageHashes.of(data, int(self._facts[b"penstock.page_bytes"]), shard_nbytes, self.name)
 
-    def _read_row_group(self, group: int) -> IndexRows:
+    def _read_unchecked(self, group: int) -> IndexRows:
         if self._held:
             first, held = self._place.start, self._held
         else:
@@ -422,7 +422,7 @@ class IndexCache:
         return self._file(place).page_hashes(shard_nbytes)
 
     def _read_group(self, place: IndexPlace, key: tuple[str, int]) -> IndexRows:
-        rows = self._file(place).read_row_group(key[1])
+        rows = self._file(place).read_group(key[1])
         # Python str objects of the keys dominate: about 80 bytes each, and 24 bytes per field.
         held = len(rows.keys) * (80 + 24 * len(rows.offset))
         with self._lock:

@@ -38,7 +38,7 @@ def read_part(
     for first in range(
         row_numbers.start // ROW_GROUP_ROWS * ROW_GROUP_ROWS, row_numbers.stop, ROW_GROUP_ROWS
     ):
-        index = {path: file.read_row_group(file.row_group_of(first)) for path, file in indexes.items()}
+        index = {path: file.read_group(file.row_group_of(first)) for path, file in indexes.items()}
         low, high = max(row_numbers.start - first, 0), min(row_numbers.stop - first, ROW_GROUP_ROWS)
         for start in range(low, high, BLOCK_ROWS):
             block = range(start, min(start + BLOCK_ROWS, high))
@@ -55,7 +55,7 @@ def part_address(store: RangeReader, part: Part, row: int, fields: Sequence[str]
     shards = {field: _shard_with(part, field) for field in fields}
     keyed = next(iter(shards.values()), part.shards[0])
     files = {shard.path: IndexFile(cast(Store, store), _place(shard)) for shard in (keyed, *shards.values())}
-    index = {path: file.read_row_group(file.row_group_of(row)) for path, file in files.items()}
+    index = {path: file.read_group(file.row_group_of(row)) for path, file in files.items()}
     return _address(part, index, keyed, shards, row - index[keyed.path].first_row)
 
 

@@ -240,7 +240,7 @@ def shard_index(store: Store, shard: Shard) -> tuple[list[str], dict[str, Int64s
     places: list[Int64s] = []
     fields: list[str] = []
     while len(keys) < index.n_rows:
-        rows = index.read_row_group(index.row_group_of(len(keys)))
+        rows = index.read_group(index.row_group_of(len(keys)))
         keys += rows.keys
         places.append(rows.places)
         fields = list(rows.offset)

@@ -195,7 +195,7 @@ class _Contents:
         live = self._version.parts.live_members(position)
         index, row = IndexFile(self._version.store, IndexPlace.of(shard), whole=True), 0
         while row < index.n_rows:
-            rows = index.read_row_group(index.row_group_of(row))
+            rows = index.read_group(index.row_group_of(row))
             gone = ~live[row : row + len(rows.keys)]
             if (gone & ~rows.places.any(axis=(1, 2))).any():
                 return True

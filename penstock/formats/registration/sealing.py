@@ -181,7 +181,7 @@ class _Index:
         index, places = IndexFile(version.store, self.place, whole=True), list[Any]()
         at, names = 0, list[str]()
         while at < index.n_rows:
-            rows = index.read_row_group(index.row_group_of(at))
+            rows = index.read_group(index.row_group_of(at))
             names, at = list(rows.offset), at + len(rows.keys)
             places.append(rows.places)
         self._places, self._names = np.concatenate(places), names

@@ -220,7 +220,7 @@ def test_a_forged_hint_is_not_believed(store, entries, caplog):
     assert load_state(forged(good)).prev == load_state(good).prev
     store.put(hint_key(HINT_EVERY), forged(good))
     assert Log(store).state == log.state
-    assert "not what the entry behind it says" in caplog.text
+    assert "differs from its checksum in the next entry" in caplog.text
     assert store.get(hint_key(HINT_EVERY)).data == good  # written again by who read without it
     Log(store).begin("photos", txn="later")
     assert sound(store)

@@ -214,7 +214,7 @@ def test_shards_of_a_part_that_disagree(root):
     with pytest.raises(FieldMismatch, match="has 3 rows; its samples table has 2"):
         root.publish("d", [replace(one, n_rows=3)])
     samples = replace(one.samples, sha256="0" * 64)
-    with pytest.raises(Corrupt, match=r"samples\.parquet: .* the manifest says"):
+    with pytest.raises(Corrupt, match=r"samples\.parquet: .* in the manifest"):
         root.publish("d", [replace(one, samples=samples)])
     with pytest.raises(InvalidSample, match="has no samples table"):
         root.publish("d", [replace(one, samples=None)])

@@ -128,7 +128,7 @@ def test_a_package_that_knows_no_gates_reads_no_further(root, waiting, monkeypat
 
 
 def test_a_verdict_that_failed_lets_nothing_pass(root, waiting):
-    with pytest.raises(StageNotPublished, match=r"says 'failed': because"):
+    with pytest.raises(StageNotPublished, match=r"is 'failed': because"):
         root.publish("photos", waiting, verdict=verdict(root, waiting, says="failed"))
 
 

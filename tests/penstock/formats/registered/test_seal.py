@@ -50,7 +50,7 @@ def seals_of(root):
 def damage(version, path, field="txt", row=3):
     """Flip a bit of a field in place, with the file's size and time as they were."""
     shard = next(s for s in version.parts.shard_rows().to_pylist() if s["path"].endswith(path.name))
-    at = IndexFile(version.store, IndexPlace.of(shard)).read_row_group(0).offset[field][row]
+    at = IndexFile(version.store, IndexPlace.of(shard)).read_group(0).offset[field][row]
     told = path.stat()
     with path.open("r+b") as file:
         file.seek(int(at))

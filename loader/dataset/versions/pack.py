@@ -258,7 +258,7 @@ def _no_count(view: "View", asked: PackBy, documents: Int64s, counts: Int64s) ->
             f'leave them out with where("{asked.lengths} >= 0")'
         )
     return (
-        f"pack({asked.field!r}): {len(documents)} documents, such as {first!r}, are no "
+        f"pack({asked.field!r}): {len(documents)} documents, such as {first!r}, are not "
         "arrays like the first one; store all in one dtype, or name a column with pack(lengths=)"
     )
 

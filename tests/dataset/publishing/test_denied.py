@@ -313,7 +313,7 @@ def test_excluded_and_denied_at_once(root):
 def test_nothing_left_is_denied(root):
     write(root, "other", z="zoe")
     deny(root)
-    with pytest.raises(Denied, match="was taken down"):
+    with pytest.raises(Denied, match="takedowns cover every sample"):
         write(root, a="alice")
     assert "d" not in root.datasets()
 

@@ -227,7 +227,7 @@ def test_what_cannot_be_packed(root, fields, asked, says):
     [
         ([np.zeros((2, 3), np.uint16)], r"is uint16 \[2, 3\]; one dimension"),
         ([np.zeros(3, np.float32)], "holds float32; tokens are whole numbers"),
-        ([np.zeros(3, np.uint16), np.zeros(3, np.uint8)], "1 documents, such as .* bytes that are not those"),
+        ([np.zeros(3, np.uint16), np.zeros(3, np.uint8)], "1 documents, such as .* are not arrays like"),
     ],
 )
 def test_arrays_that_cannot_be_packed(root, arrays, says):

@@ -28,7 +28,7 @@ import av
 import numpy as np
 
 import loader
-from loader.dataset.reading.read_fields import read_fields, read_parts
+from loader.dataset.reading.verified_bucket_reads import read_fields, read_parts
 from loader.errors import Corrupt
 from loader.modalities.image.crop import Framing
 from loader.modalities.image.orientation import turned

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 import loader
-from loader.dataset.reading.read_fields import read_fields
+from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.shards.address import SampleAddress
 from loader.dataset.versions.samples_table import live_rows
 from loader.errors import Corrupt, DecodeFailed, StoreError

@@ -129,7 +129,7 @@ def registered(format: str, task: Task) -> Iterator[Any]:
 
 def over_parquet(share: int, task: Task) -> Iterator[Any]:
     """A registered table. share: the cache holds one such part of it, as of a table that is larger."""
-    from loader.dataset.columnar.chunk_cache import CHUNKS
+    from loader.dataset.columnar.parquet_chunks import CHUNKS
     from loader.order.random import lanes
     from penstock.formats.registration.register import register
 

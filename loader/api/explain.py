@@ -36,7 +36,7 @@ class ExplainedPiece:
     at: int
     """Token of the sequence at which the piece begins."""
     masked: bool
-    """True where the document is quarantined at the step; padding takes the place of its tokens."""
+    """True if the document is quarantined at the step; padding takes the place of its tokens."""
     address: SampleAddress
     """Place of the document's bytes."""
     provenance: dict[str, str]
@@ -101,13 +101,13 @@ class Explanation:
         for name, at in self.address.fields.items():
             lines.append(f"  {name:<11} {_place(self.root, at)}")
         lines.extend(f"  {name:<11} {value}" for name, value in self.provenance.items())
-        for one in self.pieces:
-            bad = ", masked: quarantined" if one.masked else ""
+        for piece in self.pieces:
+            bad = ", masked: quarantined" if piece.masked else ""
             lines.append(
-                f"  segment {one.segment_id:<3} tokens [{one.start}:{one.stop}] of {one.address.key!r} at "
-                f"[{one.at}:{one.at + one.stop - one.start}]{bad}"
+                f"  segment {piece.segment_id:<3} tokens [{piece.start}:{piece.stop}] of {piece.address.key!r} at "
+                f"[{piece.at}:{piece.at + piece.stop - piece.start}]{bad}"
             )
-            lines.extend(f"              {_place(self.root, at)}" for at in one.address.fields.values())
+            lines.extend(f"              {_place(self.root, at)}" for at in piece.address.fields.values())
         return "\n".join(lines)
 
 
@@ -124,27 +124,29 @@ def explain(
     sample, and at most as many of keys tables. Raises: InvalidRuntime for a slot out of range.
     """
     slots = plan.slots(step)
-    wanted = np.arange(len(slots))
+    rows = np.arange(len(slots))
     if rank is not None or world_size is not None:
         world = World.of(rank, world_size)
-        wanted = wanted[rank_slice(len(slots), world.rank, world.world_size)]
+        rows = rows[rank_slice(len(slots), world.rank, world.world_size)]
     if slot is not None:
-        if not 0 <= slot < len(wanted):
-            raise InvalidRuntime(f"slot = {slot}; this batch has slots 0 to {len(wanted) - 1}")
-        wanted = wanted[slot : slot + 1]
-    return explain_slots(plan, step, slots, wanted)
+        if not 0 <= slot < len(rows):
+            raise InvalidRuntime(f"slot = {slot}; this batch has slots 0 to {len(rows) - 1}")
+        rows = rows[slot : slot + 1]
+    return explain_slots(plan, step, slots, rows)
 
 
-def explain_slots(plan: Plan, step: int, slots: Slots, wanted: I64, first_slot: int = 0) -> list[Explanation]:
+def explain_slots(
+    plan: Plan, step: int, slots: Slots, asked_rows: I64, first_slot: int = 0
+) -> list[Explanation]:
     """Return some slots but padding. slots: of the step from `first_slot` on. wanted: int64, rows of `slots`.
 
     `Replay.slots` gives slots with the substitutes that are on record. Costs as `explain`.
     """
-    wanted = wanted[slots.valid[wanted]]
+    asked_rows = asked_rows[slots.valid[asked_rows]]
     out: dict[int, Explanation] = {}
     for index, (name, source) in enumerate(plan.sources.items()):
-        mine = wanted[slots.source[wanted] == index]
-        if not len(mine):
+        of_source = asked_rows[slots.source[asked_rows] == index]
+        if not len(of_source):
             continue
         view = stored_view(source.view)
         if view is None:
@@ -154,13 +156,13 @@ def explain_slots(plan: Plan, step: int, slots: Slots, wanted: I64, first_slot: 
         version = view.version
         pieces: dict[int, list[ExplainedPiece]] = {}
         if isinstance(source.view, PackedView):
-            addresses = [sequence_address(source.view, one) for one in slots.ordinal[mine].tolist()]
+            addresses = [sequence_address(source.view, one) for one in slots.ordinal[of_source].tolist()]
             rows: list[dict[str, str]] = [{} for _ in addresses]
-            pieces = _pieces(plan, step, slots, mine, view)
+            pieces = _pieces(plan, step, slots, of_source, view)
         else:
-            addresses = _addresses(view, slots.ordinal[mine])
+            addresses = _addresses(view, slots.ordinal[of_source])
             rows = provenance(version, addresses)
-        for row, address, found in zip(mine.tolist(), addresses, rows, strict=True):
+        for row, address, row_values in zip(of_source.tolist(), addresses, rows, strict=True):
             out[row] = Explanation(
                 step=step,
                 slot=first_slot + row,
@@ -170,10 +172,10 @@ def explain_slots(plan: Plan, step: int, slots: Slots, wanted: I64, first_slot: 
                 attempt=int(slots.attempt[row]),
                 root=version.store.url,
                 address=address,
-                provenance=found,
+                provenance=row_values,
                 pieces=tuple(pieces.get(row, ())),
             )
-    return [out[row] for row in wanted.tolist()]
+    return [out[row] for row in asked_rows.tolist()]
 
 
 def _addresses(view: View, ordinals: I64) -> list[SampleAddress]:
@@ -181,20 +183,20 @@ def _addresses(view: View, ordinals: I64) -> list[SampleAddress]:
         return view.version.address(ordinals, view.fields, pool.map)
 
 
-def _pieces(plan: Plan, step: int, slots: Slots, mine: I64, view: View) -> dict[int, list[ExplainedPiece]]:
+def _pieces(plan: Plan, step: int, slots: Slots, rows: I64, view: View) -> dict[int, list[ExplainedPiece]]:
     """Return slot -> the pieces of its sequence. mine: slots of one source, whose documents are `view`."""
-    found = pieces_of(plan, step, slots, mine)
-    addresses = _addresses(view, found.of.document)
+    pieces = pieces_of(plan, step, slots, rows)
+    addresses = _addresses(view, pieces.of.document)
     out: dict[int, list[ExplainedPiece]] = {}
     for i, (address, row) in enumerate(zip(addresses, provenance(view.version, addresses), strict=True)):
-        start = int(found.of.start[i])
-        out.setdefault(int(found.slot[i]), []).append(
+        start = int(pieces.of.start[i])
+        out.setdefault(int(pieces.slot[i]), []).append(
             ExplainedPiece(
-                segment_id=int(found.of.place[i]) + 1,
+                segment_id=int(pieces.of.place[i]) + 1,
                 start=start,
-                stop=start + int(found.of.length[i]),
-                at=int(found.of.at[i]),
-                masked=bool(found.held[i]),
+                stop=start + int(pieces.of.length[i]),
+                at=int(pieces.of.at[i]),
+                masked=bool(pieces.held[i]),
                 address=address,
                 provenance=row,
             )
@@ -213,7 +215,7 @@ def _registered_at(placed: PlacedStore, address: SampleAddress) -> dict[str, str
 def provenance(version: Version, addresses: list[SampleAddress]) -> list[dict[str, str]]:
     """Return the provenance columns of these samples; of large keys tables the row groups that hold them are read.
 
-    Raises: Corrupt where keys tables are damaged, or not in the order of the parts.
+    Raises: Corrupt if keys tables are damaged, or not in the order of the parts.
     """
     out: list[dict[str, str]] = [{} for _ in addresses]
     for i, row in sample_rows(version, addresses, "keys", SOURCE_COLUMNS):

@@ -2,8 +2,8 @@
 
     follows/<run>/<step, 19 digits>.json     what the run reads from this step on; created once, by the first rank there
 
-All ranks, and every restart, read what the first one wrote: at any world size the same batches. What a run picked up is
-in its state as well, so that the state alone opens the right plan.
+All ranks, and every restart, read what the first one wrote: the batches are the same at any world size. The state of a
+run also holds the versions it picked up, so a state opens the right plan by itself.
 """
 
 import json
@@ -121,13 +121,13 @@ class Following:
         return {**self.loader.state_dict(), "follow": {"run": self._run, "plan": self.plan.hash}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where the state was taken, under the versions that the run had picked up by then.
+        """Continue where the state was saved, under the versions that the run had picked up by then.
 
-        That of a plain `Loader` of this plan is taken too. Raises: PlanMismatch; InvalidPlan where its plan is no more.
+        Accepts the state of a plain `Loader` of this plan too. Raises: PlanMismatch; InvalidPlan if its plan is gone.
         """
-        told = state.get("follow") if isinstance(state, Mapping) else None
-        if told is not None and told["plan"] != self.plan.hash:
-            self._go_over(open_plan(self._root, told["plan"]))
+        followed = state.get("follow") if isinstance(state, Mapping) else None
+        if followed is not None and followed["plan"] != self.plan.hash:
+            self._go_over(open_plan(self._root, followed["plan"]))
         self.loader.load_state_dict(state)
         self._decided = None
 
@@ -153,25 +153,25 @@ class Following:
         old.close()
 
     def _plan_from(self, step: int) -> Plan:
-        """Return the plan from this step on, as the first rank here decided. Raises: PlanMismatch; StoreError."""
+        """Return the plan from this step on, as the first rank here decided."""
         key = f"follows/{self._run}/{step:019d}.json"
-        found = self._read(key)
-        if found is None:
-            made = self._grown(step)
+        stored = self._read(key)
+        if stored is None:
+            grown = self._grown(step)
             body = {"format": _FORMAT, "run": self._run, "step": step, "before": self.plan.hash}
-            told = json.dumps({**body, "plan": made.hash}, sort_keys=True).encode()
+            body_json = json.dumps({**body, "plan": grown.hash}, sort_keys=True).encode()
             try:
-                self._root.store.put_if_absent(key, told)
+                self._root.store.put_if_absent(key, body_json)
             except AlreadyExists:
-                found = self._read(key)
+                stored = self._read(key)
             else:
-                return made
-        if found is None or self.plan.hash not in (found["before"], found["plan"]):
+                return grown
+        if stored is None or self.plan.hash not in (stored["before"], stored["plan"]):
             raise PlanMismatch(
                 f"run {self._run!r} went on at step {step} from another plan than {self.plan.hash} "
                 f"({self._root.url}/{key}): give a training that is another one a name of its own"
             )
-        return self.plan if found["plan"] == self.plan.hash else open_plan(self._root, found["plan"])
+        return self.plan if stored["plan"] == self.plan.hash else open_plan(self._root, stored["plan"])
 
     def _read(self, key: str) -> dict[str, str] | None:
         try:
@@ -185,10 +185,7 @@ class Following:
             ) from error
 
     def _grown(self, step: int) -> Plan:
-        """Return the plan under the newest versions, saved.
-
-        The plan itself where no version is newer, or can be read on with.
-        """
+        """Return the plan under the newest versions, saved; the same plan if none is newer or continues it."""
         plan = self.plan
         for source, view in _newest_views(plan).items():
             ref = (self._refs or {}).get(source, f"{view.version.dataset}@latest")
@@ -207,8 +204,12 @@ class Following:
 
 def _newest_views(plan: Plan) -> dict[str, View]:
     """Return source -> the view of the version that it reads last, of sources that are of a version."""
-    found: dict[str, tuple[int, View]] = {}
-    for one in plan.sources.values():
-        if isinstance(one.view, View) and not one.delta and one.growth >= found.get(one.source, (0,))[0]:
-            found[one.source] = one.growth, one.view
-    return {source: view for source, (_, view) in found.items()}
+    newest: dict[str, tuple[int, View]] = {}
+    for plan_source in plan.sources.values():
+        if (
+            isinstance(plan_source.view, View)
+            and not plan_source.delta
+            and plan_source.growth >= newest.get(plan_source.source, (0,))[0]
+        ):
+            newest[plan_source.source] = plan_source.growth, plan_source.view
+    return {source: view for source, (_, view) in newest.items()}

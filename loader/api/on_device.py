@@ -18,7 +18,7 @@ class BatchesOnDevice:
         self._batches, self._backend = batches, backend_of(device, "torch")
 
     def __len__(self) -> int:
-        """Return the number of batches. Raises: TypeError where they have none."""
+        """Return the number of batches. Raises: TypeError if they have none."""
         return len(self._batches)  # type: ignore[arg-type]
 
     def __bool__(self) -> bool:
@@ -65,7 +65,7 @@ def on(batches: Iterable[Batch], device: Any) -> Iterable[Batch]:
 
     A DataLoader's own position counts the batches that lie ready; save `plan.state(batch.step + 1)` instead.
 
-    Raises: InvalidRuntime where there is no such device.
+    Raises: InvalidRuntime if there is no such device.
     """
     own = getattr(batches, "on", None)
     if own is not None:

@@ -31,25 +31,25 @@ class _Stretch:
     first: int = 0
     """First of the steps."""
     last: int | None = None
-    """Last of the steps; None where more may have followed."""
+    """Last of the steps; None if more may have followed."""
     order: int = 0
     """The largest one counts where several hold a step."""
 
 
 def plan_of(root: Root, run: str | Mapping[str, Any], step: int | None = None) -> Plan:
-    """Return the plan of a run at a step, of a loader's state, or of a hash: to look back, not to train.
+    """Return the plan of a run at a step, of a loader's state, or of a hash: for inspection, not for training.
 
         loader.plan_of(root, "big-7", 1234)
         loader.plan_of(root, batches.state_dict())
 
-    A run's plan stands on its trail, else in what it followed, reported, or saved as checkpoints. Of a step that was
-    done under several plans it is the last. A state names only its past: the plan is one under the root's `plans/` with
+    A run's plan stands on its trail, else in what it followed, reported, or saved as checkpoints. For a step that ran
+    under several plans it is the last. A state names only its past: the plan is one under the root's `plans/` with
     that past. Versions that are retired and not yet deleted are opened too.
 
     run: Name of a run, hash of a plan, or state of a `Loader` or of `loader.follow`.
     step: Global step; needed where the run has had several plans.
 
-    Raises: RunNotFound; NotRecorded, which says how the next run is found; PlanMismatch for no state; InvalidName; as
+    Raises: RunNotFound; NotRecorded, with advice on recording the next run; PlanMismatch for no state; InvalidName; as
     `open_plan`.
     """
     if isinstance(run, Mapping):
@@ -59,16 +59,16 @@ def plan_of(root: Root, run: str | Mapping[str, Any], step: int | None = None) -
     if _PLAN.fullmatch(run):
         return open_plan(root, run, retired=True)
     plans: list[str] = []
-    for left in (_trailed, _followed, _reported, _checkpointed):
-        stretches = list(left(root, run, step))
+    for plans_of in (_trailed, _followed, _reported, _checkpointed):
+        stretches = list(plans_of(root, run, step))
         plans += dict.fromkeys(one.plan for one in stretches)
-        if (found := _chosen(stretches, step)) is not None:
-            return open_plan(root, found, retired=True)
+        if (plan := _chosen(stretches, step)) is not None:
+            return open_plan(root, plan, retired=True)
     if not plans:
-        told = ", ".join(trail_runs(primary_of(root.store))) or "none"
+        runs = ", ".join(trail_runs(primary_of(root.store))) or "none"
         raise RunNotFound(
             f"{root.url}: no run {run!r} has left a trail, a report, a checkpoint or a version that it followed. Runs "
-            f"with a trail: {told}"
+            f"with a trail: {runs}"
         )
     where = "pass step=" if step is None else f"step {step} is on no record"
     raise NotRecorded(
@@ -78,17 +78,21 @@ def plan_of(root: Root, run: str | Mapping[str, Any], step: int | None = None) -
 
 
 def _chosen(stretches: list[_Stretch], step: int | None) -> str | None:
-    """Return the plan of a step; None where these do not tell it."""
-    if len({one.plan for one in stretches}) == 1:
+    """Return the plan of a step; None if unknown."""
+    if len({stretch.plan for stretch in stretches}) == 1:
         return stretches[0].plan
     if step is None:
         return None
-    holding = [one for one in stretches if one.first <= step and (one.last is None or step <= one.last)]
-    return max(holding, key=lambda one: one.order).plan if holding else None
+    holding = [
+        stretch
+        for stretch in stretches
+        if stretch.first <= step and (stretch.last is None or step <= stretch.last)
+    ]
+    return max(holding, key=lambda stretch: stretch.order).plan if holding else None
 
 
 def _trailed(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
-    """Yield the plans of the run's starts; of several, those of the rows of the step too. Reads rows only then."""
+    """Yield the plans of the run's starts; with several, the plans of the step's rows too. Reads rows only then."""
     starts = read_starts(primary_of(root.store), run)
     if len({one.plan for one in starts}) < 2 or step is None:
         yield from (_Stretch(plan=one.plan, last=-1) for one in starts)
@@ -102,8 +106,8 @@ def _trailed(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
 
 def _followed(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
     """Yield the plan from each step on at which `loader.follow` looked for newer versions."""
-    found = _objects(primary_of(root.store), f"follows/{run}/", "before", "plan", "step")
-    for number, (before, plan, first) in enumerate(found):
+    entries = _objects(primary_of(root.store), f"follows/{run}/", "before", "plan", "step")
+    for number, (before, plan, first) in enumerate(entries):
         if not number:
             yield _Stretch(plan=before, order=-1)
         yield _Stretch(plan=plan, first=first, order=first)
@@ -111,19 +115,19 @@ def _followed(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
 
 def _reported(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
     """Yield the plan of each report."""
-    for one in reports_of(root, run):
-        yield _Stretch(plan=one.plan, first=one.first_step, last=one.last_step, order=one.at_us)
+    for report in reports_of(root, run):
+        yield _Stretch(plan=report.plan, first=report.first_step, last=report.last_step, order=report.at_us)
 
 
 def _checkpointed(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
-    """Yield the plan of each checkpoint that has one; the earliest behind a step tells most of it."""
+    """Yield the plan of each checkpoint that has one; the earliest after a step is the most specific."""
     for plan, done in _objects(primary_of(root.store), f"checkpoints/{run}/steps/", "plan", "step"):
         if plan is not None:
             yield _Stretch(plan=plan, last=done - 1, order=-done)
 
 
 def _of_state(root: Root, state: Mapping[str, Any]) -> Plan:
-    """Return the plan that a state names, or one with its past. Raises: as `plan_of`."""
+    """Return the plan that a state names, or one with its past."""
     follow = state.get("follow")
     if isinstance(follow, Mapping):
         return open_plan(root, str(follow.get("plan")), retired=True)
@@ -180,7 +184,7 @@ def saved_plans(store: Store) -> Iterator[tuple[ObjectInfo, Mapping[str, Any]]]:
 
 
 def _objects(store: Store, prefix: str, *names: str) -> Iterator[list[Any]]:
-    """Yield these values of the JSON objects right under a prefix, by key. Raises: Corrupt."""
+    """Yield these values of the JSON objects right under a prefix, by key."""
     keys = [info.key for info in store.list(prefix) if "/" not in info.key.removeprefix(prefix)]
     with Together(store, keys) as coming:
         for key in keys:

@@ -48,7 +48,7 @@ def plan(
         seed: Seed of the order, 0 to 2^64 - 1.
         global_batch: Samples of one optimizer step over all ranks. A ramp is [(0, 256), (1000, 512), ...], each number
             from its step on.
-        bucket_by: `loader.bucket(...)`, or its expression alone, such as "bucket". Every batch is then of one bucket.
+        bucket_by: `loader.bucket(...)`, or only its expression, such as "bucket". Every batch is then of one bucket.
             Its batches, or their budget, may be ramps too.
         pack: `loader.pack("tokens.npy", length=2048)`. Samples are then documents, and a slot is a sequence of them.
             Their table is made once, from the indexes, and kept under the root.
@@ -68,7 +68,7 @@ def plan(
             "part of the order"
         )
     return make_plan(
-        {name: _viewed(name, given) for name, given in sources.items()},
+        {name: _viewed(name, choice) for name, choice in sources.items()},
         seed=seed,
         global_batch=global_batch,
         bucket_by=bucket_by,
@@ -82,10 +82,10 @@ def plan(
 
 def source(view: Viewable, weight: Weight = 1, chunk: int | None = None, lanes: int | None = None) -> Source:
     """Return a view with its weight in a mixture, and its chunk (samples) and lanes if the defaults are not wanted."""
-    given = _viewed("source", view)
-    if isinstance(given, Source):
+    viewed = _viewed("source", view)
+    if isinstance(viewed, Source):
         raise InvalidPlan("source(source(...)): pass a view or a version")
-    return _source(given, weight, chunk, lanes)
+    return _source(viewed, weight, chunk, lanes)
 
 
 def by_score(
@@ -97,7 +97,7 @@ def by_score(
     edges: Sequence[Number] | None = None,
     share: Weight = 1,
 ) -> dict[str, Source]:
-    """Return sources for a plan in which a sample comes as often as its score says: see `order.by_score.by_score`.
+    """Return sources for a plan that repeats a sample by its score: see `order.by_score.by_score`.
 
     plan({**by_score("photos", view, "aesthetic", [1, 2, 4], edges=[0, 5, 7, 10]), "web": web}, ...)
     """
@@ -109,7 +109,7 @@ def by_score(
 def open_plan(root: Root, plan_hash: str, *, retired: bool = False) -> Plan:
     """Return a plan saved with `plan.save(root)`.
 
-    retired: True opens versions that were retired too, to look back on a run: a collector may delete their data.
+    retired: True opens versions that were retired too, to inspect a past run: a collector may delete their data.
 
     Raises: InvalidPlan for an unknown hash; PlanMismatch; FormatTooNew; Corrupt; VersionRetired when one of its
     versions was; with retired=True only where its data is deleted. Denied for samples of a retired version that were
@@ -130,17 +130,17 @@ def open_plan(root: Root, plan_hash: str, *, retired: bool = False) -> Plan:
     open_version = cache(
         partial(opened_anyway, root) if retired else root.open
     )  # once, however many buckets or views of it there are
-    found = plan_from_json(body, lambda spec: _reopened(open_version, spec))
-    if found.hash != plan_hash:
+    opened = plan_from_json(body, lambda spec: _reopened(open_version, spec))
+    if opened.hash != plan_hash:
         raise PlanMismatch(
-            f"{root.url}/plans/{plan_hash}.json holds the plan {found.hash}: it was edited or renamed; restore it, "
+            f"{root.url}/plans/{plan_hash}.json holds the plan {opened.hash}: it was edited or renamed; restore it, "
             "or save the plan again"
         )
-    return found
+    return opened
 
 
 def opened_anyway(root: Root, ref: str) -> Version:
-    """Return a version, also a retired one. Raises: VersionRetired where its data is gone; Denied."""
+    """Return a version, also a retired one. Raises: VersionRetired if its data is gone; Denied."""
     record = root.record(ref, retired=True)
     if record.retired is None:
         return root.open(ref)
@@ -157,8 +157,8 @@ def opened_anyway(root: Root, ref: str) -> Version:
         ) from error
     if denied:
         raise Denied(
-            f"{record.name} ({record.id}) was retired, and samples of it were taken down since: they are shown in no "
-            "version. The trail of a run keeps digests and notes (loader.read_trail)"
+            f"{record.name} ({record.id}) was retired, and a later takedown covers samples of it: no version shows "
+            "them. The trail of a run keeps digests and notes (loader.read_trail)"
         )
     return version
 
@@ -176,8 +176,8 @@ def _reopened(open_version: Callable[[str], Version], spec: Mapping[str, Any]) -
         if not isinstance(documents, View):
             raise InvalidPlan(f"a plan packs a {type(documents).__name__}; only versions have documents")
         # What stands where there is no token is the plan's business, not the view's.
-        beside = dict.fromkeys((name for name in documents.fields if name != spec["field"]), 0)
-        asked = pack(spec["field"], spec["length"], lengths=spec["lengths"], beside=beside)
+        columns = dict.fromkeys((name for name in documents.fields if name != spec["field"]), 0)
+        asked = pack(spec["field"], spec["length"], lengths=spec["lengths"], beside=columns)
         return documents.packed(asked)
     if spec.get("kind") == "listed":
         from ..dataset.versions.stored_list import listed_again
@@ -214,5 +214,5 @@ def write_part(
         return _write_part(root.store, txn, samples, group, groups=groups, name=name)
 
 
-def _viewed(name: str, given: Any) -> Any:
-    return given.select() if isinstance(given, Version) else given
+def _viewed(name: str, choice: Any) -> Any:
+    return choice.select() if isinstance(choice, Version) else choice

@@ -64,8 +64,8 @@ class Report:
     @property
     def identity(self) -> str:
         """32 hex digits of a SHA-256 over everything but the time."""
-        told = {**asdict(self), "at_us": 0}
-        text = json.dumps(told, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        body = {**asdict(self), "at_us": 0}
+        text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     @property
@@ -79,13 +79,13 @@ class Report:
 
         Raises: TypeError, KeyError for other fields or values.
         """
-        found = cls(**{**body, "versions": tuple(body["versions"])})
-        if wrong := [name for name, is_sound in _SOUND.items() if not is_sound(getattr(found, name))]:
+        parsed = cls(**{**body, "versions": tuple(body["versions"])})
+        if wrong := [name for name, is_sound in _SOUND.items() if not is_sound(getattr(parsed, name))]:
             name = wrong[0]
-            raise TypeError(f"{name} = {getattr(found, name)!r:.100} is not as a training tells it")
-        if found.first_step > found.last_step:
-            raise TypeError(f"steps {found.first_step} to {found.last_step}")
-        return found
+            raise TypeError(f"{name} = {getattr(parsed, name)!r:.100} is no value of a report")
+        if parsed.first_step > parsed.last_step:
+            raise TypeError(f"steps {parsed.first_step} to {parsed.last_step}")
+        return parsed
 
     def to_json(self) -> bytes:
         body = {"format": FORMAT, **asdict(self)}
@@ -129,7 +129,7 @@ _SOUND: Mapping[str, Callable[[object], bool]] = {
     "metrics": _are_metrics,
     "at_us": lambda at_us: type(at_us) is int and 0 <= at_us < _YEAR_9999_US,
 }
-"""Field -> whether it is what a training tells: who shows reports believes their types."""
+"""Field -> check of its type and value: code that shows reports relies on their types."""
 
 
 def report(
@@ -159,20 +159,20 @@ def report(
         steps: First and last step that were trained.
         checkpoint: Place of the checkpoint; passwords and signatures in a URL are left out. "" for none.
         metrics: Name -> number, at most 200, or anything that `float` takes.
-        mlflow: Module `mlflow` inside a run, or anything with its `set_tags` and `log_metrics`, which is told the same.
+        mlflow: Module `mlflow` inside a run, or anything with its `set_tags` and `log_metrics`. Receives the same.
         strict: True raises errors instead.
 
     Raises: with strict=True, InvalidRuntime and InvalidName for an argument; StoreError; the errors of `mlflow`.
     """
     done: list[Report] = []
     try:
-        made = _reports(root, plan, run, steps, checkpoint, metrics or {})
+        reports = _reports(root, plan, run, steps, checkpoint, metrics or {})
         plan.save(root)
-        for one in made:
-            _append(root.store, one)
-            done.append(one)
+        for each in reports:
+            _append(root.store, each)
+            done.append(each)
         if mlflow is not None:
-            _tell_mlflow(mlflow, made)
+            _tell_mlflow(mlflow, reports)
     except Exception:  # a report is not worth a training, whatever went wrong
         if strict:
             raise
@@ -183,7 +183,7 @@ def report(
 def new_reports(root: Root, dataset: str, after: int = 0) -> Iterator[tuple[int, Report | Exception]]:
     """Yield (number, report) of a dataset's reports behind number `after`, ascending. Two requests each.
 
-    The error takes the place of a report that cannot be read, so that nobody is stopped by it for ever. Raises:
+    The error takes the place of an unreadable report, so that the others stay readable. Raises:
     InvalidName; StoreError.
     """
     number = after + 1
@@ -207,7 +207,7 @@ def _reports(
     checkpoint: str,
     metrics: Mapping[str, float],
 ) -> tuple[Report, ...]:
-    """Return the reports of a run, one per dataset. Raises: InvalidName; InvalidRuntime."""
+    """Return the reports of a run, one per dataset."""
     if not isinstance(plan, Plan):
         raise InvalidRuntime(
             f"plan = {type(plan).__name__}: the loader's plan is needed, such as batches.plan"
@@ -223,12 +223,14 @@ def _reports(
         raise InvalidRuntime(f"steps = {steps!r}: whole numbers from 0 on, the first at most the last")
     numbers = _plain_metrics(metrics)
     state, of_dataset = root.state, dict[str, set[tuple[str, int, str]]]()
-    for one in plan.sources.values():
-        view = stored_view(one.view)
-        begins = next((g.step for g in plan.grown if (g.source, g.number) == (one.source, one.growth)), 0)
+    for source in plan.sources.values():
+        view = stored_view(source.view)
+        begins = next(
+            (g.step for g in plan.grown if (g.source, g.number) == (source.source, source.growth)), 0
+        )
         if view is not None and begins <= last and view.version.id in state.ids:
             version = view.version
-            of_dataset.setdefault(version.dataset, set()).add((one.source, version.number, version.id))
+            of_dataset.setdefault(version.dataset, set()).add((source.source, version.number, version.id))
     if not of_dataset:
         raise InvalidRuntime(
             f"the plan reads no version of {root.url}: report to the root that the training reads from"
@@ -241,12 +243,12 @@ def _reports(
             plan=plan.hash,
             first_step=int(first),
             last_step=int(last),
-            versions=tuple({"source": s, "id": id, "name": f"{dataset}@{n}"} for s, n, id in sorted(found)),
+            versions=tuple({"source": s, "id": id, "name": f"{dataset}@{n}"} for s, n, id in sorted(counts)),
             checkpoint=where,
             metrics=numbers,
             at_us=time.time_ns() // 1000,
         )
-        for dataset, found in sorted(of_dataset.items())
+        for dataset, counts in sorted(of_dataset.items())
     )
 
 
@@ -265,7 +267,7 @@ def check_run(run: str) -> str:
 
 
 def _plain_metrics(metrics: Mapping[str, float]) -> dict[str, float | str]:
-    """Return the metrics as plain numbers and texts. Raises: InvalidRuntime."""
+    """Return the metrics as plain numbers and texts."""
     if not isinstance(metrics, Mapping) or len(metrics) > MAX_METRICS:
         raise InvalidRuntime(f"metrics: a mapping of at most {MAX_METRICS} names to numbers is needed")
     plain: dict[str, float | str] = {}
@@ -278,20 +280,20 @@ def _plain_metrics(metrics: Mapping[str, float]) -> dict[str, float | str]:
     return plain
 
 
-def _append(store: Store, one: Report) -> None:
-    """Write the report, then its number; again is no harm. Raises: StoreError."""
+def _append(store: Store, appended: Report) -> None:
+    """Write the report, then its number; again is no harm."""
     with suppress(
         AlreadyExists
     ):  # the same, told earlier; its number may be missing, so it is given one more
-        store.put_if_absent(one.key, one.to_json())
-    pointer = json.dumps({"report": one.key}).encode()
-    number = _newest(store, one.dataset)
-    if number and store.get(_number_key(one.dataset, number)).data == pointer:
+        store.put_if_absent(appended.key, appended.to_json())
+    pointer = json.dumps({"report": appended.key}).encode()
+    number = _newest(store, appended.dataset)
+    if number and store.get(_number_key(appended.dataset, number)).data == pointer:
         return
     while True:
         number += 1
         try:
-            store.put_if_absent(_number_key(one.dataset, number), pointer)
+            store.put_if_absent(_number_key(appended.dataset, number), pointer)
         except AlreadyExists:
             continue
         return
@@ -327,43 +329,43 @@ def _newest(store: Store, dataset: str) -> int:
 
 
 def _read(store: Store, dataset: str, key: str) -> Report:
-    """Return the report of a key. Raises: ObjectNotFound; Corrupt; FormatTooNew."""
+    """Return the report of a key."""
     if not isinstance(key, str) or not key.startswith(_folder(dataset)):
         raise Corrupt(f"{store.url}: {key!r} is no report of {dataset}")
     data = store.get(key).data
     try:
         body = parse_json_object(data)
         is_newer = body.pop("format") > FORMAT
-        found = None if is_newer else Report.from_json(body)
+        stored_report = None if is_newer else Report.from_json(body)
     except DAMAGED as error:
         raise Corrupt(
-            f"{store.url}/{key} is not as a training tells it ({error!r}): it was changed; restore or delete it"
+            f"{store.url}/{key} is no report of a training ({error!r}): it was changed; restore or delete it"
         ) from error
-    if found is None:
+    if stored_report is None:
         raise FormatTooNew(
             f"{store.url}/{key} has a newer format than {FORMAT}, which this penstock reads: upgrade it"
         )
-    if found.key != key:
+    if stored_report.key != key:
         raise Corrupt(
-            f"{store.url}/{key} was changed: its content belongs under {found.key}; restore or delete it"
+            f"{store.url}/{key} was changed: its content belongs under {stored_report.key}; restore or delete it"
         )
-    return found
+    return stored_report
 
 
-def _tell_mlflow(run: Any, made: tuple[Report, ...]) -> None:
+def _tell_mlflow(run: Any, reports: tuple[Report, ...]) -> None:
     """Tell the same as tags and metrics of a run of MLflow, or of anything that has its two functions."""
     tags = {
-        "penstock.plan": made[0].plan,
-        "penstock.run": made[0].run,
-        "penstock.checkpoint": made[0].checkpoint,
+        "penstock.plan": reports[0].plan,
+        "penstock.run": reports[0].run,
+        "penstock.checkpoint": reports[0].checkpoint,
     }
-    tags["penstock.steps"] = f"{made[0].first_step}..{made[0].last_step}"
-    for one in made:
-        named = {version["source"]: f"{version['name']} {version['id']}" for version in one.versions}
+    tags["penstock.steps"] = f"{reports[0].first_step}..{reports[0].last_step}"
+    for sent in reports:
+        named = {version["source"]: f"{version['name']} {version['id']}" for version in sent.versions}
         tags |= {f"penstock.version.{source}": text for source, text in named.items()}
     run.set_tags(tags)
-    if made[0].metrics:
-        run.log_metrics({name: float(n) for name, n in made[0].metrics.items()}, step=made[0].last_step)
+    if reports[0].metrics:
+        run.log_metrics({name: float(n) for name, n in reports[0].metrics.items()}, step=reports[0].last_step)
 
 
 def _folder(dataset: str) -> str:

@@ -16,7 +16,7 @@ def torch_dataset(
 ) -> "IterableDataset[Batch]":
     """Return an IterableDataset of whole batches: `DataLoader(dataset, batch_size=None, num_workers=N)`.
 
-    Worker w of N makes steps w, w + N, ...; DataLoader hands them over in turn. The batches are those of `Loader`, in
+    Worker w of N makes steps w, w + N, ...; DataLoader hands them over in turn. The batches equal `Loader`'s, in
     order, for every N. Options are as for `Loader`; inside a worker process `workers` is 0 unless given.
     `device` is for iterating without a DataLoader, or with one through `loader.on(dataloader, device)`.
     Every pass over the dataset begins at the same step; it is endless, or ends at `steps=`. The position: torchdata's

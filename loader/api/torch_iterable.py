@@ -23,7 +23,7 @@ def next_step(plan: Plan, state: object) -> int:
 
     The package puts the dataset's state under "dataset_state", and with worker processes one per worker under
     "_snapshot". A worker's is the next step that it would make itself, so the earliest of them comes next; batches
-    handed out since the snapshot was taken are counted beside it. The number of workers does not matter here.
+    handed out since the snapshot are counted beside it. The number of workers does not matter here.
 
     Raises: PlanMismatch (naming what differs, or that it is no such state); FormatTooNew; InvalidRuntime.
     """

@@ -7,19 +7,17 @@ feature again. No version has the new fields and the old columns, or a sample th
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .labels.annotate import Annotating, write_annotation
 from .publishing.annotation_rebase import SameCells, with_statistics
 from .publishing.commit import Check, FreeGroup, Pending, check_facts, check_producer, commit
+from .root import Root
 from .shards.part import SHARDS_SCHEMA, Part, ShardFile
 from .tables.manifest import Change, SamplesFile
 from .versions.version import Version
 from .writing.exclude import find_superseded, put_exclusions
 from .writing.run_tables import write_group_run
-
-if TYPE_CHECKING:
-    from .root import Root
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +37,7 @@ class Extension:
 def published_part(version: Version, part: str) -> Part:
     """Return a part as the version has it, to be read or extended: no samples table.
 
-    `field_nbytes` tells the fields and no sizes. Costs the row group of each of its shards.
+    `field_nbytes` holds the fields without sizes. Costs the row group of each of its shards.
 
     Raises: Corrupt for a part that the version does not have.
     """
@@ -55,20 +53,20 @@ def published_part(version: Version, part: str) -> Part:
 
 
 def publish_extension(
-    root: "Root", version: Version, txn: str, extension: Extension, producer: Mapping[str, Any] | None
+    root: Root, version: Version, txn: str, extension: Extension, producer: Mapping[str, Any] | None
 ) -> Version:
     """Commit `txn` with an extension of the parts of a version; one that was committed gives its version.
 
     Costs as much as `root.annotate` and `root.exclude` of as many samples, and one table of shards.
 
-    Raises: Conflict when somebody gave one of the parts the group, annotated one of the cells or excluded one of the
+    Raises: Conflict if another writer added the group to a part, annotated one of the cells or excluded one of the
     samples since `version`; FieldMismatch for a column of another type; VersionNotFound for a sample to leave out
     that is not there; Fenced; EmptyVersion.
     """
     known = root.log.state.committed(txn)
     if known is not None:
         return root.open(known.id)
-    told, facts = check_producer(producer), check_facts(extension.facts)
+    producer_facts, facts = check_producer(producer), check_facts(extension.facts)
     with root.heartbeat(txn):
         prefix = _prefix(txn)
         change = Change()
@@ -84,18 +82,20 @@ def publish_extension(
             change = replace(change, samples=tuple(files))
             checks.append(SameCells(version, files))
         if extension.exclude:
-            gone = find_superseded(version, extension.exclude)
-            table = put_exclusions(root.store, prefix, gone.rows, gone.n_rows)
-            change = replace(change, exclusions=table, n_excluded=gone.n_samples)
-            checks.append(gone.still_live())
+            excluded = find_superseded(version, extension.exclude)
+            table = put_exclusions(root.store, prefix, excluded.rows, excluded.n_rows)
+            change = replace(change, exclusions=table, n_excluded=excluded.n_samples)
+            checks.append(excluded.still_live())
         pending = Pending(
             dataset=version.dataset,
             txn=txn,
             prefix=prefix,
             change=change,
-            producer=told,
+            producer=producer_facts,
             facts=facts,
-            complete=lambda parent, made: with_statistics(parent, prefix, made) if made.samples else made,
+            complete=lambda parent, merged: (
+                with_statistics(parent, prefix, merged) if merged.samples else merged
+            ),
         )
         return commit(root.store, root.log, pending, *checks)
 

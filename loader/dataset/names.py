@@ -108,7 +108,7 @@ def escape_name(text: str) -> str:
 
 
 def member_name(key: str, field: str) -> str:
-    """Return `<key>.<field>`. Raises: InvalidKey when it is over `MAX_MEMBER_BYTES`, or hidden from webdataset."""
+    """Return `<key>.<field>`. Raises: InvalidKey if it is over `MAX_MEMBER_BYTES`, or hidden from webdataset."""
     name = f"{key}.{field}"
     nbytes = len(name.encode())
     if nbytes > MAX_MEMBER_BYTES:
@@ -144,14 +144,16 @@ def check_group(group: str) -> str:
     return group
 
 
-def check_column(name: object, taken: frozenset[str]) -> str:
-    """Return a metadata column name. Raises: InvalidField when it is malformed or one of `taken`."""
+def check_column(name: object, reserved: frozenset[str]) -> str:
+    """Return a metadata column name. Raises: InvalidField if it is malformed or one of `taken`."""
     if not isinstance(name, str) or not COLUMN.match(name):
         raise InvalidField(
             f"metadata column {name!r} is not accepted; use letters, digits and '_', not starting with a digit"
         )
-    if name in taken:
-        raise InvalidField(f"metadata column {name!r} is reserved; choose another name than {sorted(taken)}")
+    if name in reserved:
+        raise InvalidField(
+            f"metadata column {name!r} is reserved; choose another name than {sorted(reserved)}"
+        )
     return name
 
 
@@ -173,8 +175,8 @@ def hashes_of(keys: Iterable[str] | pa.Array | pa.ChunkedArray) -> np.ndarray[An
         if len(chunk):
             texts = chunk.cast(pa.string())
             _, ends, data = texts.buffers()
-            some = np.frombuffer(ends, np.int32)[texts.offset : texts.offset + len(chunk) + 1]
-            hash_texts(some, data or b"", out[at : at + len(chunk)])
+            offsets = np.frombuffer(ends, np.int32)[texts.offset : texts.offset + len(chunk) + 1]
+            hash_texts(offsets, data or b"", out[at : at + len(chunk)])
             at += len(chunk)
     return out
 
@@ -201,7 +203,7 @@ def check_transaction_name(name: str) -> str:
 def check_words(what: str, words: str) -> str:
     """Return a reason or a name for people, itself. what: its meaning, for messages.
 
-    Raises: InvalidName where it is no UTF-8 text.
+    Raises: InvalidName if it is no UTF-8 text.
     """
     if not is_text(words):
         raise InvalidName(f"the {what} is {words!r}; the log takes UTF-8 text")

@@ -10,8 +10,7 @@ from ..keywords import did_you_mean
 from ..storage import Store, open_store
 from ..storage.mirror.store import MirroredStore, primary_of
 from ..storage.shared.threads import beside
-from .leases.heartbeat import Heartbeat
-from .leases.lease import Lease
+from .leases import Heartbeat, Lease
 from .log.log import Log
 from .log.marker import Marker, root_id
 from .log.refs import mirrors_named, resolve
@@ -114,13 +113,13 @@ class Root:
         NotARoot; FormatTooNew; Corrupt.
         """
         record = self.record(ref, retired=retired)
-        # What is read beside the lease is checked against its sha256, and nobody has it before the lease is good.
+        # What is read beside the lease is checked against its sha256, and returned only once the lease is good.
         with beside(_read, self, record) as reading:
             if self._lease.add(record.id):  # the first of several threads leaves one
                 # The lease is only safe once it is older than the retirement it must be seen by: read the log again.
                 resolve(self.state, record.id, retired=retired)
             version = reading.result()
-        version.reader = self  # the lease is given back with the last of root and versions
+        version.reader = self  # the lease ends with the last of root and versions
         return version
 
     def datasets(self) -> list[str]:
@@ -130,14 +129,14 @@ class Root:
     def versions(self, dataset: str) -> list[VersionRecord]:
         """Return every version of a dataset, oldest first. Raises: VersionNotFound."""
         state = self.state
-        if not (found := list(state.versions(dataset))):
+        if not (records := list(state.versions(dataset))):
             with mirrors_named(self.store, self._marker, state):
                 near = did_you_mean(dataset, self.datasets())
                 raise VersionNotFound(
                     f"{self.url} has no dataset {dataset!r}{near or ';'} it has {', '.join(self.datasets()) or 'none'}",
                     dataset="",
                 )
-        return found
+        return records
 
     def record(self, ref: str, *, retired: bool = False) -> VersionRecord:
         """Return the record of a version in the log, without opening it. Raises: VersionNotFound; VersionRetired."""
@@ -148,7 +147,7 @@ class Root:
     def create(self) -> None:
         """Make the place a root now, if it is empty; the first write does it too. Again is no change.
 
-        Raises: NotARoot when it holds other things; FormatTooNew; InvalidStore when a create-only write there is not.
+        Raises: NotARoot if it holds other things; FormatTooNew; InvalidStore when a create-only write there is not.
         """
         self._marker.create()
 
@@ -188,7 +187,7 @@ class Root:
 
         parent: the ref that the work is based on (pinned); None is the newest.
         txn: a name for a step that may be retried. Beginning it again gives the same transaction.
-        gated: nobody publishes its parts without a gate's verdict on them.
+        gated: True requires a gate's verdict on its parts before they are published.
 
         Raises: InvalidName; VersionRetired; Fenced; Conflict for a txn of another dataset, or begun without the gate.
         """
@@ -201,7 +200,7 @@ class Root:
         return self._log.begin(dataset, record.id if record else None, txn=txn, gated=gated).txn
 
     def abort(self, txn: str, reason: str) -> None:
-        """Give a transaction up; nobody can commit it afterwards."""
+        """Abort a transaction: it can no longer be committed."""
         self.log.abort(txn, reason)
 
     def heartbeat(self, txn: str) -> Heartbeat:
@@ -224,8 +223,8 @@ class Root:
     ) -> Version:
         """Publish one version from parts that any number of workers wrote with one transaction.
 
-        The parts are laid on the dataset's newest version, also when somebody published meanwhile. Publishing a
-        committed transaction again gives its version.
+        The parts are added to the dataset's newest version, even if another writer published meanwhile. Publishing a
+        committed transaction again returns its version.
 
         parent: a ref that must exist and not be retired.
         exclude: key -> reason, samples of these parts that the version leaves out (a filter's drops).
@@ -239,10 +238,10 @@ class Root:
 
         Raises: DuplicateKey; FieldMismatch; InvalidSample for parts whose files another transaction wrote;
         TransactionNotFound; Fenced; StageNotPublished for gated parts without a verdict, and for one of another
-        change; Corrupt for one that is no record; Conflict, also when somebody excluded a superseded sample
-        meanwhile; VersionNotFound for one that is not there; EmptyVersion.
+        change; Corrupt for one that is no record; Conflict, also if another writer excluded a superseded
+        sample meanwhile; VersionNotFound for one that is not there; EmptyVersion.
         """
-        from .changes import publish_parts
+        from .writer import publish_parts
 
         how = exclude or {}, producer, supersede or {}, onto, verdict, facts, foreign
         return self._verifying(publish_parts(self, dataset, parts, parent, *how))
@@ -260,11 +259,11 @@ class Root:
         """Add fields to existing samples, in shards of their own: old shards are not touched.
 
         compute: field -> function of the sample (a mapping of its decoded fields, read when asked for).
-        inputs: fields that the functions read, None for all. Parts that lack one, or have the group, are left alone.
+        inputs: fields that the functions read, None for all. Parts that lack one, or have the group, stay unchanged.
 
-        Raises: Conflict when there is nothing to add or somebody added it meanwhile; FieldNotFound.
+        Raises: Conflict if there is nothing to add or another writer added it meanwhile; FieldNotFound.
         """
-        from .changes import publish_group
+        from .writer import publish_group
 
         return self._verifying(publish_group(self, ref, group, compute, inputs, producer, facts))
 
@@ -298,11 +297,11 @@ class Root:
         last_wins: take the last row of a key given twice, which is otherwise refused.
         watch: told how far the work is (`loader.dataset.progress`).
 
-        Raises: Conflict when somebody annotated one of these values since `ref`; FieldMismatch for another type than
-        the column has; InvalidSample, InvalidField, InvalidKey, DuplicateKey for rows, with file and line.
+        Raises: Conflict if another writer annotated one of these values since `ref`; FieldMismatch for a type other
+        than the column's; InvalidSample, InvalidField, InvalidKey, DuplicateKey for rows, with file and line.
         """
-        from .changes import publish_annotation
         from .labels.annotate import Annotating
+        from .writer import publish_annotation
 
         how = Annotating(
             name=name,
@@ -325,9 +324,9 @@ class Root:
         """Return the next version without these samples. Their bytes stay until a takedown; ordinals close up.
 
         Raises: SampleNotFound for a key that the version does not have; InvalidSample for keys or a reason that are no
-        text; Conflict when somebody excluded one meanwhile.
+        text; Conflict if another writer excluded one meanwhile.
         """
-        from .changes import publish_exclusions
+        from .writer import publish_exclusions
 
         return self._verifying(publish_exclusions(self, ref, keys, reason, producer))
 
@@ -340,11 +339,11 @@ class Root:
         self._log.retire(record.dataset, record.number, reason)
 
     def tag(self, ref: str, name: str) -> None:
-        """Give a version a name that never moves. Raises: Conflict when it names another version; InvalidName."""
+        """Give a version a name that never moves. Raises: Conflict if it names another version; InvalidName."""
         self._ref(ref, name, "tag")
 
     def alias(self, ref: str, name: str) -> None:
-        """Give a version a name that may move later. Raises: Conflict when somebody moved it meanwhile; InvalidName."""
+        """Give a version a name that may move later. Raises: Conflict if it moved meanwhile; InvalidName."""
         self._ref(ref, name, "alias")
 
     def hold(self, ref: str, *, by: str, why: str) -> None:
@@ -356,7 +355,7 @@ class Root:
         self._log.hold(record.dataset, record.number, by, why)
 
     def release(self, ref: str, *, by: str) -> bool:
-        """Release somebody's hold on a version; False where there was none."""
+        """Release a hold on a version; False if `by` has none."""
         record = resolve(self.state, ref, retired=True)
         return self._log.release(record.dataset, record.number, by)
 

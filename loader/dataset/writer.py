@@ -1,4 +1,4 @@
-"""`with root.write("photos") as writer`: samples in, one published version out."""
+"""The writes of a root: `with root.write(...) as writer`, and the changes a version can make to its parent."""
 
 import secrets
 from collections.abc import Iterator, Mapping
@@ -6,7 +6,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import EmptyVersion, InvalidSample, RootError
-from .changes import abort_after
 from .publishing.commit import check_facts, check_producer
 from .shards.part import Part
 from .shards.shard import DEFAULT_SHARD_BYTES
@@ -16,6 +15,247 @@ from .writing.spill import Spill
 
 if TYPE_CHECKING:
     from .root import Root
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from ..errors import Conflict, PenstockError
+from ..storage.placed import FOREIGN
+from .labels.annotate import Annotated, Annotating, write_annotation
+from .log.refs import resolve
+from .log.rules import not_aborted
+from .publishing.annotation_rebase import SameCells, with_statistics
+from .publishing.commit import Check, FreeGroup, NewKeys, Onto, Pending, commit
+from .publishing.gate import check_verdict
+from .tables.manifest import Change
+from .tables.parquet import TableFile, put_named, table_bytes
+from .versions.samples_table import import_polars
+from .versions.version import open_record
+from .writing.exclude import (
+    NOTHING_SUPERSEDED,
+    StillLive,
+    Superseded,
+    check_reason,
+    find_superseded,
+    write_exclusions,
+)
+from .writing.group_writer import write_group
+from .writing.run_tables import check_parts, write_group_run, write_run
+
+if TYPE_CHECKING:
+    from .root import Root
+
+logger = logging.getLogger(__name__)
+
+Producer = Mapping[str, Any] | None
+Facts = Mapping[str, Mapping[str, Any]] | None
+
+
+def publish_parts(
+    root: "Root",
+    dataset: str,
+    parts: Sequence[Part],
+    parent: str | None,
+    exclude: Mapping[str, str],
+    producer: Producer,
+    supersede: Mapping[str, str],
+    onto: str | None,
+    verdict: str,
+    facts: Facts = None,
+    foreign: Mapping[str, Any] | None = None,
+) -> Version:
+    """Publish parts as `Root.publish`."""
+    txn = check_parts(parts)
+    objects = _check_foreign(txn, parts, foreign)
+    who, field_facts = check_producer(producer), check_facts(facts)
+    state = root.log.state
+    if parent is not None and resolve(state, parent).dataset != dataset:
+        raise Conflict(f"parent {parent} is not a version of {dataset!r}")
+    known = not_aborted(state, txn)
+    if known.dataset != dataset:
+        raise Conflict(f"these parts were begun for dataset {known.dataset!r}, not {dataset!r}")
+    if known.number is not None:
+        return root.open(f"{dataset}@{known.number}")
+    for key, why in exclude.items():
+        check_reason("exclude", repr(key), why)
+    checks: list[Check] = [] if onto is None else [Onto(onto)]
+    if verdict or known.gated:
+        checks += check_verdict(root.store, known, verdict, parts, exclude, supersede, foreign)
+    newest = state.newest(dataset)
+    base = open_record(root.store, newest) if newest else None
+    columns = base.manifest["columns"] if base else {}
+    earlier = {name: column["type"] for name, column in columns.items() if column["type"] != "null"}
+    prefix = _prefix(txn)
+    with root.heartbeat(txn):
+        superseded = find_superseded(base, supersede) if supersede else NOTHING_SUPERSEDED
+        change, keys = write_run(root.store, prefix, parts, earlier, exclude, superseded)
+        change = replace(change, foreign=objects)
+        pending = Pending(
+            dataset=dataset,
+            txn=txn,
+            prefix=prefix,
+            change=change,
+            producer=who,
+            facts=field_facts,
+            verdict=verdict,
+        )
+        checks += [superseded.still_live()] if supersede else []
+        return commit(root.store, root.log, pending, *checks, NewKeys(root.store, keys))
+
+
+def _check_foreign(txn: str, parts: Sequence[Part], foreign: Mapping[str, Any] | None) -> TableFile | None:
+    """Return the table of the objects that parts have their bytes in."""
+    in_place = any(shard.path.startswith(FOREIGN) for part in parts for shard in part.shards)
+    table = TableFile.from_json(dict(foreign)) if foreign else None
+    if in_place != (table is not None) or (table is not None and not table.path.startswith(f"data/{txn}/")):
+        raise InvalidSample(
+            f"parts with bytes in other places: {in_place}, table of their objects: {table and table.path!r}; pass "
+            "foreign=, the table that was written with them, and none otherwise"
+        )
+    return table
+
+
+def publish_registered(
+    root: "Root",
+    dataset: str,
+    txn: str,
+    prefix: str,
+    parts: Sequence[Part],
+    samples: Sequence[pa.Table] | None,
+    foreign: pa.Table | None,
+    *,
+    facts: Mapping[str, str],
+    parent: Version | None,
+    left_out: Superseded,
+    producer: Mapping[str, Any],
+    created_us: int,
+    of_fields: Facts = None,
+    chunk_rows: int = 0,
+) -> Version:
+    """Publish parts that were registered or imported, under names that follow from what they are.
+
+    samples: A table of the samples of each part, as `write_run` takes them. None reads the tables of the parts.
+    foreign: The table of their objects, and its facts. None for parts with bytes of their own.
+    left_out: Samples of the parent to leave out.
+    of_fields: Facts of fields, as `publish_parts` takes them.
+    chunk_rows: Samples of a decoded chunk of registered tables, on the average; 0 for others.
+
+    Raises: Conflict if the parent is not the newest version any more; as `publish_parts`.
+    """
+    state = root.log.state
+    known = not_aborted(state, txn)
+    if known.number is not None:
+        return root.open(f"{dataset}@{known.number}")
+    check_parts(parts)
+    columns = parent.manifest["columns"] if parent else {}
+    earlier = {name: column["type"] for name, column in columns.items() if column["type"] != "null"}
+    change, keys = write_run(root.store, prefix, parts, earlier, {}, left_out, samples)
+    if foreign is not None:
+        data = table_bytes(foreign, "foreign", facts=facts)
+        change = replace(change, foreign=put_named(root.store, prefix, "foreign", data, foreign.num_rows))
+    if chunk_rows:
+        fields = sorted({name for group in change.groups.values() for name in group.field_nbytes})
+        change = replace(change, chunks={"chunk_rows": chunk_rows, "chunk_fields": fields})
+    pending = Pending(
+        dataset=dataset,
+        txn=txn,
+        prefix=prefix,
+        change=change,
+        producer=check_producer(producer),
+        created_us=created_us,
+        facts=check_facts(of_fields),
+    )
+    checks: list[Check] = [Onto(parent.id if parent else ""), NewKeys(root.store, keys, left_out)]
+    checks += [left_out.still_live()] if left_out.n_samples else []
+    return commit(root.store, root.log, pending, *checks)
+
+
+def publish_group(
+    root: "Root",
+    ref: str,
+    group: str,
+    compute: Mapping[str, Callable[[Mapping[str, Any]], Any]],
+    inputs: Sequence[str] | None,
+    producer: Producer,
+    facts: Facts = None,
+) -> Version:
+    """Publish a group as `Root.add_group`."""
+    version = root.open(ref)
+    who, field_facts = check_producer(producer), check_facts(facts)
+    with _transaction(root, version) as txn:
+        parts = write_group(version, txn, group, compute, inputs)
+        prefix = _prefix(txn)
+        change = write_group_run(root.store, prefix, parts)
+        pending = Pending(
+            dataset=version.dataset, txn=txn, prefix=prefix, change=change, producer=who, facts=field_facts
+        )
+        return commit(root.store, root.log, pending, FreeGroup(group, [part.id for part in parts], version))
+
+
+def publish_annotation(root: "Root", ref: str, rows: Any, how: Annotating, producer: Producer) -> Annotated:
+    """Publish an annotation as `Root.annotate`."""
+    import_polars()  # before the rows are read
+    version = root.open(ref)
+    facts = check_producer(producer)
+    with _transaction(root, version) as txn:
+        prefix = _prefix(txn)
+        files, joined = write_annotation(version, prefix, rows, how)
+        pending = Pending(
+            dataset=version.dataset,
+            txn=txn,
+            prefix=prefix,
+            change=Change(samples=tuple(files)),
+            producer=facts,
+            complete=lambda parent, change: with_statistics(parent, prefix, change),
+        )
+        return Annotated(
+            version=commit(root.store, root.log, pending, SameCells(version, files)), join=joined
+        )
+
+
+def publish_exclusions(
+    root: "Root", ref: str, keys: Sequence[str], reason: str, producer: Producer
+) -> Version:
+    """Publish exclusions as `Root.exclude`."""
+    check_reason("exclude", "these keys", reason)
+    version = root.open(ref)
+    facts = check_producer(producer)
+    with _transaction(root, version) as txn:
+        prefix = _prefix(txn)
+        change, rows = write_exclusions(version, prefix, keys, reason)
+        pending = Pending(dataset=version.dataset, txn=txn, prefix=prefix, change=change, producer=facts)
+        return commit(root.store, root.log, pending, StillLive(rows))
+
+
+def abort_after(root: "Root", txn: str, error: BaseException) -> None:
+    """Abort a transaction because of an error, which stays the one to show."""
+    try:
+        root.abort(txn, f"{type(error).__name__}: the change was given up")
+    except PenstockError as failure:
+        # An open transaction whose heartbeat stopped is found by the collector.
+        logger.warning("transaction %s could not be aborted: %s", txn, failure)
+
+
+@contextmanager
+def _transaction(root: "Root", version: Version) -> Iterator[str]:
+    """Yield a transaction on a version, alive inside the block, aborted when it raises."""
+    txn = root.begin(version.dataset, parent=version.id)
+    try:
+        with root.heartbeat(txn):
+            yield txn
+    except BaseException as error:
+        abort_after(root, txn, error)
+        raise
+
+
+def _prefix(txn: str) -> str:
+    """Return a folder for one attempt."""
+    return f"data/{txn}/{secrets.token_hex(8)}"
+
 
 MAX_SHARD_BYTES = 8 * 2**30
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from loader import Version
-from loader.dataset.reading.read_fields import read_fields
+from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.shards.address import SampleAddress
 from loader.errors import Corrupt, DecodeFailed
 from loader.modalities.video.packet_table import SUFFIX

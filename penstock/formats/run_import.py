@@ -15,13 +15,13 @@ from typing import Any
 import pyarrow as pa
 
 from loader import Root, Version
-from loader.dataset.changes import publish_registered
 from loader.dataset.columnar.json_members import JsonMembers
 from loader.dataset.columnar.partitions import Partitions, text_columns
 from loader.dataset.names import check_dataset_name
 from loader.dataset.shards.part import Part
 from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
 from loader.dataset.tables.foreign_objects import place_id
+from loader.dataset.writer import publish_registered
 from loader.dataset.writing.part_writer import SampleBlock
 from loader.dataset.writing.run_tables import part_tables
 from loader.dataset.writing.spill import Sample

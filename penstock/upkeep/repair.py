@@ -15,12 +15,11 @@ from typing import Literal
 
 from loader.dataset.log.append import read_tail
 from loader.dataset.log.entries import Entry, canonical, checksum_of, entry_key, entry_number, parse
-from loader.dataset.log.fold import fold, fold_all
 from loader.dataset.log.log import Log
 from loader.dataset.log.marker import root_id
 from loader.dataset.log.repair_records import FORMAT, REPAIRS, Link, link_key, linked
 from loader.dataset.log.snapshots import HINT_EVERY
-from loader.dataset.log.state import State
+from loader.dataset.log.state import State, fold, fold_all
 from loader.dataset.names import check_words
 from loader.errors import Conflict, Corrupt, FormatTooNew, ObjectNotFound, Transient
 from loader.storage import Store

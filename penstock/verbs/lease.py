@@ -25,7 +25,7 @@ def ls(arguments: Namespace) -> Answer:
     """
     import time
 
-    from loader.dataset.leases.lease import FOLDER, list_leases
+    from loader.dataset.leases import FOLDER, list_leases
 
     from ..units import length
     from ..upkeep.gc.clients import check_name, own_name, read_signs, silent_s

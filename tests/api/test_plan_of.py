@@ -173,5 +173,5 @@ def test_what_was_taken_down_is_shown_in_no_retired_version(root: loader.Root) -
     root.exclude("photos@1", ["003"], reason="blurred")
     root.retire("photos@1", reason="too old")
     root.log.deny([Target(kind="sample", value="004", dataset="photos")], reason="asked", by="desk")
-    with pytest.raises(Denied, match="taken down"):
+    with pytest.raises(Denied, match="takedown"):
         loader.plan_of(root, plan.hash)

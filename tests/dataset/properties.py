@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 import loader
-from loader.dataset.reading.read_fields import read_fields
+from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.shards import bitmap, parts_table
 from loader.dataset.shards.index import IndexFile, IndexPlace
 from loader.dataset.shards.parts_table import ShardRows
@@ -51,7 +51,7 @@ def shard_of(samples, memory_bytes=2**20):
     data = store.get(shard.path).data
     assert hashlib.sha256(data).hexdigest() == shard.sha256
     assert len(data) == shard.nbytes
-    rows = [index.read_row_group(g) for g in range(index.row_group_of(index.n_rows - 1) + 1)]
+    rows = [index.read_group(g) for g in range(index.row_group_of(index.n_rows - 1) + 1)]
     return data, rows
 
 

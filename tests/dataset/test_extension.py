@@ -63,14 +63,14 @@ def test_one_version_does_all_three(made: loader.Root) -> None:
 @pytest.mark.parametrize(
     ("meanwhile", "words"),
     [
-        (lambda root: root.exclude("d", ["k5"], reason="mine"), "excluded by somebody else"),
+        (lambda root: root.exclude("d", ["k5"], reason="mine"), "excluded by another writer"),
         (
             lambda root: root.annotate("d", "mine", {"k1": {"w": 7}}, author="me"),
-            "annotated by somebody else",
+            "annotated by another writer",
         ),
         (
             lambda root: root.add_group("d", "twice", {"twice.npy": lambda _: np.array([1])}),
-            "published by somebody else",
+            "published by another writer",
         ),
         (lambda root: root.retire("d", reason="wrong"), "retired meanwhile"),
     ],

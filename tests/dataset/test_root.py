@@ -63,7 +63,7 @@ def test_a_damaged_marker(root, data):
 def test_a_newer_root(root):
     root.store.put("penstock.json", b'{"format":2,"id":"x"}')
     for action in (root.datasets, lambda: write(root, "k"), root.create):
-        with pytest.raises(FormatTooNew, match=r"penstock\.json says format 2; .* reads up to 1\. Upgrade"):
+        with pytest.raises(FormatTooNew, match=r"penstock\.json has format 2; .* reads up to 1\. Upgrade"):
             action()
 
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 import loader
-from loader.dataset.reading.read_fields import read_fields
+from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.storage import open_store
 from penstock.class_names import class_names_of
 from penstock.formats.content_digest import content_digest

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import loader
-from loader.dataset.reading.read_fields import read_fields
+from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.storage import open_store
 from penstock.formats.registration.register import register
 from penstock.formats.run_export import export

@@ -40,14 +40,14 @@ class Column(NamedTuple):
     name: str
     """Field or metadata column; of bytes without a given extension, the name in front of the extension."""
     convert: Convert
-    """Makes the value."""
+    """Converts a value."""
     sniffed: bool = False
-    """True where the bytes say the extension."""
+    """True if the bytes determine the extension."""
     word: str = ""
     """Extension of a field that is no bytes and no text."""
 
 
-class Made(NamedTuple):
+class RowValue(NamedTuple):
     """A value of a row."""
 
     column: Column
@@ -65,14 +65,14 @@ class Row(NamedTuple):
     """Key, any text."""
     where: str
     """Its place, for messages."""
-    made: Sequence[Made]
+    values: Sequence[RowValue]
     """Values that are not null."""
 
     @property
     def sample(self) -> ReadSample:
         """Its sample. Raises: InvalidSample for two values of one name."""
         into: dict[str, dict[str, Any]] = {"field": {}, "metadata": {}, "source": {}}
-        for (_, kind, *_), name, value in self.made:
+        for (_, kind, *_), name, value in self.values:
             if name in into[kind]:
                 raise InvalidSample(
                     f"{self.where}: two columns would both be {name!r}; leave one out (--without)"
@@ -107,16 +107,16 @@ class TableRows:
                 and not pa.types.is_null(field.type)
             ):
                 self.columns += _choose(field, features, options, object_key)
-        taken: dict[tuple[str, str], str] = {}
-        for one in self.columns:
-            if (other := taken.setdefault((one.kind, one.name), one.column)) != one.column:
+        sources: dict[tuple[str, str], str] = {}
+        for column in self.columns:
+            if (other := sources.setdefault((column.kind, column.name), column.column)) != column.column:
                 raise InvalidSample(
-                    f"{object_key}: the columns {other!r} and {one.column!r} would both be {one.name!r}; leave one of "
-                    "them out (--without)"
+                    f"{object_key}: the columns {other!r} and {column.column!r} would both be {column.name!r}; leave "
+                    "one of them out (--without)"
                 )
 
     @property
-    def wanted(self) -> list[str]:
+    def columns_read(self) -> list[str]:
         """Columns that are read."""
         keys = [] if self._key is None else [self._key]
         return [*keys, *dict.fromkeys(one.column for one in self.columns)]
@@ -128,7 +128,7 @@ class TableRows:
 
     @property
     def has_keys(self) -> bool:
-        """True where a column holds the keys."""
+        """True if a column holds the keys."""
         return self._key is not None
 
     def samples(self, batch: pa.RecordBatch, first: int) -> Iterator[ReadSample]:
@@ -138,25 +138,25 @@ class TableRows:
     def rows(self, batch: pa.RecordBatch, first: int) -> Iterator[Row]:
         """Yield what each row becomes. first: number of the first row. Raises: InvalidSample with the row; Corrupt."""
         fields = {*self.field_columns}
-        values = {name: reader_of(batch.column(name), as_text=name in fields) for name in self.wanted}
+        values = {name: reader_of(batch.column(name), as_text=name in fields) for name in self.columns_read}
         for at in range(batch.num_rows):
             row = first + at
             where = f"{self._object}, row {row}"
-            made = list[Made]()
-            for one in self.columns:
-                value = _read(values[one.column], at, one.column, where)
-                found = None if value is None else one.convert(value, where)
-                if found is not None:
-                    name = field_name(one.name, word_of(found)) if one.sniffed else one.name
-                    made.append(Made(one, name, found))
+            rows_out = list[RowValue]()
+            for column in self.columns:
+                value = _read(values[column.column], at, column.column, where)
+                converted = None if value is None else column.convert(value, where)
+                if converted is not None:
+                    name = field_name(column.name, word_of(converted)) if column.sniffed else column.name
+                    rows_out.append(RowValue(column, name, converted))
             key = row_key(self._object, row)
             if self._key is not None:
                 key = key_of_value(values[self._key](at), self._key, where)
-            yield Row(key, where, made)
+            yield Row(key, where, rows_out)
 
 
 def _read(values: Callable[[int], Any], at: int, column: str, where: str) -> Any:
-    """Return a value. Raises: NotSupported for one that the column cannot become; Corrupt."""
+    """Return a value."""
     try:
         return values(at)
     except (pa.ArrowException, UnicodeDecodeError):  # no context for each value: that takes a microsecond
@@ -170,7 +170,7 @@ def _read(values: Callable[[int], Any], at: int, column: str, where: str) -> Any
 
 
 def joined(column: Column, values: pa.ChunkedArray, where: str) -> memoryview:
-    """Return the bytes of a field of all rows, one behind the other: those that `TableRows.rows` gives, at once.
+    """Return the bytes of a field of all rows, concatenated: the same bytes as `TableRows.rows`, at once.
 
     where: place, for messages. Raises: as converting does; ArrowException.
     """
@@ -192,8 +192,8 @@ def _joined(column: Column, array: pa.Array, where: str) -> memoryview:
             flat = values.to_numpy(zero_copy_only=False).astype(f"<{column.word}")
             return memoryview(flat.tobytes())
     value_of = reader_of(array, as_text=True)
-    made = (value_of(at) for at in range(len(array)))
-    each = (None if value is None else column.convert(value, where) for value in made)
+    texts = (value_of(at) for at in range(len(array)))
+    each = (None if value is None else column.convert(value, where) for value in texts)
     return memoryview(b"".join(one for one in each if one is not None))
 
 
@@ -212,7 +212,7 @@ def _buffer(array: pa.Array) -> memoryview:
 
 
 def _choose(field: pa.Field, features: Features, options: Options, of: str) -> list[Column]:
-    """Return a column's place. Raises: InvalidSample."""
+    """Return a column's place."""
     name, kind = field.name, plain_type(field.type)
     if pa.types.is_dictionary(kind):
         kind = plain_type(kind.value_type)
@@ -226,9 +226,9 @@ def _choose(field: pa.Field, features: Features, options: Options, of: str) -> l
         return _classes(name, features, options)
     word = options.fields.get(name, "")
     if is_media(kind):
-        mine = Column(name, "field", field_name(name, word), _field_of(name, kind, word), sniffed=not word)
+        column = Column(name, "field", field_name(name, word), _field_of(name, kind, word), sniffed=not word)
         return [
-            mine,
+            column,
             Column(name, "metadata", metadata_name(f"{name}_path"), lambda value, where: value["path"]),
         ]
     if is_bytes(kind):
@@ -299,10 +299,10 @@ def _classes(name: str, features: Features, options: Options) -> list[Column]:
     def number(value: int, where: str) -> bytes | None:
         return None if checked(value, where) is None else str(value).encode()
 
-    mine = [Column(name, "metadata", metadata_name(name), text)]
+    columns = [Column(name, "metadata", metadata_name(name), text)]
     if features.labels is not None and "cls" not in options.without:
-        mine.append(Column(name, "field", "cls", number))
-    return mine
+        columns.append(Column(name, "field", "cls", number))
+    return columns
 
 
 def _metadata_of(name: str, kind: pa.DataType) -> Convert:

@@ -1,4 +1,4 @@
-"""Choices of whoever reads a table, and the sample that a row becomes."""
+"""Options of reading a table, and the sample that a row becomes."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -10,7 +10,7 @@ WIDTHS = "widths"
 
 
 class Options(NamedTuple):
-    """The choices of whoever imports, or registers."""
+    """Options of an import or a registration."""
 
     key: str | None = None
     """Column that holds the keys; None for the object's name and the row's number."""

@@ -29,11 +29,11 @@ class ColumnAgreement:
 
         columns: of the table, with the main one of a column first.
         """
-        mine = dict[str, str]()
-        for one in columns:
-            mine.setdefault(one.column, f"{_FIELD if one.kind == 'field' else _METADATA}{one.name}")
+        types = dict[str, str]()
+        for other in columns:
+            types.setdefault(other.column, f"{_FIELD if other.kind == 'field' else _METADATA}{other.name}")
         with self._lock:
-            for column, what in mine.items():
+            for column, what in types.items():
                 first, of = self._first.setdefault(column, (what, object_key))
                 if what != first:
                     raise InvalidSample(differs(column, (first, of), (what, object_key)))
@@ -46,17 +46,17 @@ class ColumnAgreement:
 
 
 def why_other(
-    mine: Mapping[str, str],
+    types: Mapping[str, str],
     object_key: str,
     before: Mapping[str, tuple[str, str]],
     fields: Collection[str],
     dataset: str,
 ) -> str:
-    """Return why an object's columns do not go with others; "" where they do.
+    """Return why an object's columns do not go with others; "" if they do.
 
     mine: as `becomes`, of the object. before: column -> what it becomes, and of which object. fields: the dataset's.
     """
-    for column, what in mine.items():
+    for column, what in types.items():
         if column in before and before[column][0] != what:
             return differs(column, before[column], (what, object_key))
         if known := other_width(column, what, fields):

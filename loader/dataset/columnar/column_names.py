@@ -34,7 +34,7 @@ _SIGNATURES = (
 
 
 def word_of(data: bytes) -> str:
-    """Return the extension of bytes by how they begin; "" where it is not known."""
+    """Return the extension of bytes by how they begin; "" if it is not known."""
     return next((word for at, begin, word in _SIGNATURES if data[at : at + len(begin)] == begin), "")
 
 

@@ -37,17 +37,17 @@ class Features:
 
 
 def features_of(schema: pa.Schema) -> Features:
-    """Return the facts of a schema; what is not as expected in them tells nothing."""
-    told = schema.metadata or {}
-    info = _json(told.get(HUGGINGFACE)).get("info")
+    """Return the facts of a schema; ignores unexpected ones."""
+    metadata = schema.metadata or {}
+    info = _json(metadata.get(HUGGINGFACE)).get("info")
     features = info.get("features") if isinstance(info, dict) else None
     classes = {}
-    for name, one in (features if isinstance(features, dict) else {}).items():
-        if isinstance(one, dict) and one.get("_type") == "ClassLabel" and name in schema.names:
-            names = one.get("names")
+    for name, feature in (features if isinstance(features, dict) else {}).items():
+        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and name in schema.names:
+            names = feature.get("names")
             if isinstance(names, list) and all(isinstance(each, str) for each in names):
                 classes[name] = names
-    ours = _json(told.get(OURS))
+    ours = _json(metadata.get(OURS))
     return Features(
         classes=classes,
         key=ours["key"] if isinstance(ours.get("key"), str) else None,
@@ -57,23 +57,23 @@ def features_of(schema: pa.Schema) -> Features:
     )
 
 
-def check_labels(object_key: str, found: list[str] | None, first: list[str] | None) -> None:
-    """Raise InvalidSample for an object whose classes are not those of the first one."""
-    if found != first:
+def check_labels(object_key: str, labels: list[str] | None, first: list[str] | None) -> None:
+    """Raise InvalidSample for an object whose classes differ from the first one's."""
+    if labels != first:
         raise InvalidSample(
-            f"{object_key} has the classes {found}, and the first object {first}: take them apart"
+            f"{object_key} has the classes {labels}, and the first object {first}: take them apart"
         )
 
 
 def split_of(object_key: str) -> str:
-    """Return the split that a file of the hub's layout is of; "" where its name tells none."""
-    found = _SHARD.search(object_key)
-    return found[1] if found else ""
+    """Return the split in the name of a file of the hub's layout; "" without one."""
+    match = _SHARD.search(object_key)
+    return match[1] if match else ""
 
 
 def _names(ours: dict[str, Any], what: str) -> dict[str, str]:
-    told = ours.get(what)
-    return {name: str(to) for name, to in told.items()} if isinstance(told, dict) else {}
+    feature = ours.get(what)
+    return {name: str(to) for name, to in feature.items()} if isinstance(feature, dict) else {}
 
 
 def _json(data: bytes | None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", "
 def encoded(value: Any, word: str, column: str, where: str, dtype: np.dtype[Any] | None = None) -> bytes:
     """Return a value as the field of that extension holds it. Raises: InvalidSample.
 
-    dtype: of the numbers of an array, None for that of the values.
+    dtype: of the numbers of an array; None keeps the values' dtype.
     """
     if isinstance(value, bytes):
         return value
@@ -54,9 +54,9 @@ def text_bytes(value: str, column: str, where: str) -> bytes:
 
 
 def array_bytes(value: Any, word: str, column: str, where: str, dtype: np.dtype[Any] | None = None) -> bytes:
-    """Return numbers as flat little-endian values, or as a .npy file. Raises: InvalidSample where they do not fit.
+    """Return numbers as flat little-endian values, or as a .npy file. Raises: InvalidSample if they do not fit.
 
-    dtype: of the .npy file, which holds all the numbers; None for that of the values.
+    dtype: of the .npy file, which holds all the numbers; None keeps the values' dtype.
     """
     try:
         plain = np.asarray(value)
@@ -71,10 +71,10 @@ def array_bytes(value: Any, word: str, column: str, where: str, dtype: np.dtype[
         np.save(file, plain if dtype is None else plain.astype(dtype), allow_pickle=False)
         return file.getvalue()
     with np.errstate(over="ignore", invalid="ignore"):
-        made = plain.astype(f"<{word}")
+        array = plain.astype(f"<{word}")
     if word[0] != "f" and (plain.dtype.kind == "f" or not _fits(plain, word)):
         raise InvalidSample(f"{where}: numbers of column {column!r} do not fit {word}; name a wider one")
-    return made.tobytes()
+    return array.tobytes()
 
 
 def _fits(plain: np.ndarray[Any, Any], word: str) -> bool:

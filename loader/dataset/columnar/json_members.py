@@ -1,7 +1,7 @@
-"""Columns of samples that have a JSON document as a field, as those of img2dataset: its scalar values.
+"""Columns of samples with a JSON document as a field, as in img2dataset: its scalar values.
 
-A value is a truth value, a number or a text. Lists and objects stay in the field alone, as does all of a document that
-is no JSON object. Types follow from all samples (`agreed_columns`); here those of one archive agree.
+A value is a truth value, a number or a text. Lists and objects stay only in the field, like a whole document that is
+no JSON object. All samples decide the types (`agreed_columns`); here the types of one archive agree.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -52,11 +52,11 @@ class JsonMembers:
             self._places, self._kinds = into._places, into._kinds
 
     def columns(self) -> "JsonColumns | None":
-        """Return the columns of an archive, to be filled; None where all are left out."""
+        """Return the columns of an archive, to be filled; None if all are left out."""
         return None if FIELD in self._without else JsonColumns(self)
 
     def column_of(self, name: str) -> str:
-        """Return the column of a value; "" where it is left out, or its name is too long."""
+        """Return the column of a value; "" if it is left out, or its name is too long."""
         column = metadata_name(name, FIELD)
         if column in self._reserved:
             column = f"{FIELD}_{column}"
@@ -90,8 +90,8 @@ class JsonMembers:
     def lines(self) -> list[str]:
         """Return what became no column, a line for each reason."""
         return [
-            f"json: {n} {what}, such as {one}"
-            for what, (n, one) in sorted(self._notes.items(), key=lambda one: one[0])
+            f"json: {n} {what}, such as {note}"
+            for what, (n, note) in sorted(self._notes.items(), key=lambda note: note[0])
         ]
 
     def check_kind(self, column: str, kind: type) -> None:
@@ -118,14 +118,14 @@ class JsonMembers:
 
     def as_agreed(self, table: pa.Table, types: Mapping[str, str]) -> pa.Table:
         """Return a table with these types and no other columns; keys and provenance stay."""
-        made, lost = as_agreed(table, types)
+        agreed, lost = as_agreed(table, types)
         for name, (n, value) in lost.items():
             self.count(
                 f"values of {name} are no {types[name]}, which the dataset has, and are null",
                 repr(value[:80]),
                 n,
             )
-        return made
+        return agreed
 
 
 class JsonColumns:
@@ -147,7 +147,7 @@ class JsonColumns:
             self._settle()
 
     def row(self, data: bytes | None, of: str, at: int) -> dict[str, Any]:
-        """Return the values of a document, of which nothing is held. As `add`."""
+        """Return the values of a document without keeping it. As `add`."""
         if data is None:
             self._members.note(f"documents have more than {MOST_BYTES:,} bytes", f"{of}, byte {at}")
             return {}
@@ -168,8 +168,8 @@ class JsonColumns:
                 self._members.note("columns of archives are text, since kinds of values mix", where)
         names, every = sorted(types), list[pa.Table]()
         for table, n in self._chunks:
-            made, _ = as_agreed(table, types)
-            there = {name: made[name] if name in made.column_names else pa.nulls(n) for name in names}
+            agreed, _ = as_agreed(table, types)
+            there = {name: agreed[name] if name in agreed.column_names else pa.nulls(n) for name in names}
             every.append(pa.table(there))
         return pa.concat_tables(every, promote_options="default").combine_chunks()
 

@@ -6,7 +6,8 @@ them. Chunks are in the order of row groups, and in each of the columns that bec
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -14,13 +15,64 @@ import pyarrow.parquet as pq
 
 from ...errors import Corrupt, InvalidSample
 from ...storage import Span
+from ...storage.shared.threads import Turns, begins_anew, lock
 from ..shards.shard import crc32c
 from ..tables.parquet import TAIL_BYTES, Window, chunk_start
 from .arrow_columns import Column, TableRows, joined
 from .arrow_errors import arrow_errors
 from .choices import Options
-from .chunk_cache import CHUNKS, ChunkCache
 from .features import features_of
+
+CAPACITY_BYTES = 4 * 2**30
+"""Decoded bytes that a process keeps; twice what the order reads side by side (`lanes.LIVE_CHUNK_BYTES`)."""
+
+
+class ChunkCache:
+    """The values used last, bounded in bytes. Thread-safe; the last one stays, however large."""
+
+    def __init__(self, capacity_bytes: int = CAPACITY_BYTES) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.turns = Turns()
+        self._lock = lock()
+        self.begin_anew()
+        begins_anew(self)
+
+    def begin_anew(self) -> None:
+        """Hold nothing, as in a forked child, which would hold it twice."""
+        self._held: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self.held_bytes = 0
+
+    def get(self, key: Hashable) -> Any:
+        """Return a value; None if it is not here."""
+        with self._lock:
+            hit = self._held.get(key)
+            if hit is None:
+                return None
+            self._held.move_to_end(key)
+            return hit[0]
+
+    def put(self, key: Hashable, value: Any, nbytes: int) -> None:
+        """Keep a value of so many bytes."""
+        with self._lock:
+            self._drop(key)
+            self._held[key] = value, nbytes
+            self.held_bytes += nbytes
+            while self.held_bytes > self.capacity_bytes and len(self._held) > 1:
+                self.held_bytes -= self._held.popitem(last=False)[1][1]
+
+    def discard(self, key: Hashable) -> None:
+        """Throw a value away."""
+        with self._lock:
+            self._drop(key)
+
+    def _drop(self, key: Hashable) -> None:
+        dropped = self._held.pop(key, None)
+        self.held_bytes -= dropped[1] if dropped else 0
+
+
+CHUNKS = ChunkCache()
+"""The process's cache."""
+
 
 TOGETHER_BYTES = 64 * 2**20
 """Decoded bytes of chunks that are read together, or one larger chunk."""
@@ -123,17 +175,17 @@ class DecodedParquet:
         pieces: list[list[bytes]] = [[] for _ in spans]
         for number in cuts if anew else ():
             self._cache.discard((self._identity, number))
-        for some in self._together(sorted(cuts)):
-            held = {number: self._cache.get((self._identity, number)) for number in some}
+        for together in self._together(sorted(cuts)):
+            held = {number: self._cache.get((self._identity, number)) for number in together}
             if missing := [number for number, data in held.items() if data is None]:
                 held |= self._load(missing, raw)
-            for number in some:
+            for number in together:
                 for cut in cuts[number]:
                     pieces[cut.span].append(bytes(held[number][cut.low : cut.high]))
-        return [found[0] if len(found) == 1 else b"".join(found) for found in pieces]
+        return [piece[0] if len(piece) == 1 else b"".join(piece) for piece in pieces]
 
     def _cuts(self, spans: Sequence[Span]) -> dict[int, list[_Cut]]:
-        """Return chunk -> the parts of spans in it. Raises: Corrupt."""
+        """Return chunk -> the parts of spans in it."""
         starts, cuts = self._chunks.starts, dict[int, list[_Cut]]()
         for which, (offset, nbytes) in enumerate(spans):
             at, stop = offset, offset + nbytes
@@ -150,16 +202,16 @@ class DecodedParquet:
         return cuts
 
     def _together(self, numbers: Sequence[int]) -> Iterator[Sequence[int]]:
-        starts, some, held = self._chunks.starts, list[int](), 0
+        starts, numbers_together, held = self._chunks.starts, list[int](), 0
         for number in numbers:
             nbytes = starts[number + 1] - starts[number]
-            if some and held + nbytes > TOGETHER_BYTES:
-                yield some
-                some, held = [], 0
-            some.append(number)
+            if numbers_together and held + nbytes > TOGETHER_BYTES:
+                yield numbers_together
+                numbers_together, held = [], 0
+            numbers_together.append(number)
             held += nbytes
-        if some:
-            yield some
+        if numbers_together:
+            yield numbers_together
 
     def _load(self, numbers: Sequence[int], raw: ReadRaw) -> dict[int, Any]:
         """Return chunks, decoded and kept. numbers: ascending, so that no two threads wait for each other."""
@@ -167,16 +219,16 @@ class DecodedParquet:
         with ExitStack() as turns:
             for number in numbers:
                 turns.enter_context(self._cache.turns.of((self._identity, number)))
-            found = {number: self._cache.get((self._identity, number)) for number in numbers}
-            missing = [number for number, data in found.items() if data is None]
+            cached = {number: self._cache.get((self._identity, number)) for number in numbers}
+            missing = [number for number, data in cached.items() if data is None]
             extents = [self._extent(metadata, number) for number in missing]
             for number, extent, data in zip(missing, extents, raw(extents) if extents else (), strict=True):
-                found[number] = self._decoded(metadata, number, extent, data)
-                self._cache.put((self._identity, number), found[number], len(found[number]))
-        return found
+                cached[number] = self._decoded(metadata, number, extent, data)
+                self._cache.put((self._identity, number), cached[number], len(cached[number]))
+        return cached
 
     def _metadata(self, raw: ReadRaw, *, anew: bool = False) -> pq.FileMetaData:
-        """Return the parsed footer, which is checked before it is parsed. anew: read it. Raises: Corrupt."""
+        """Return the parsed footer, which is checked before it is parsed. anew: read it."""
         key = (self._identity, "footer")
         metadata = None if anew else self._cache.get(key)
         if metadata is not None:
@@ -187,12 +239,12 @@ class DecodedParquet:
             if metadata is None:
                 start = self._stored - nbytes
                 (data,) = raw([Span(start, nbytes)])
-                if (found := crc32c(data)) != self._chunks.footer_crc32c:
+                if (checksum := crc32c(data)) != self._chunks.footer_crc32c:
                     raise Corrupt(
-                        f"{self._name}: its footer, bytes [{start}:{self._stored}], has the CRC-32C {found:08x}, "
+                        f"{self._name}: its footer, bytes [{start}:{self._stored}], has the CRC-32C {checksum:08x}, "
                         f"registered was {self._chunks.footer_crc32c:08x}: it was damaged; restore the object"
                     )
-                with _told(self._name, "its footer"):
+                with _corrupt_on_error(self._name, "its footer"):
                     pad = max(
                         0, min(TAIL_BYTES, self._stored) - nbytes
                     )  # a parser begins with so much of the end
@@ -205,7 +257,7 @@ class DecodedParquet:
         return group, self._chunks.columns[column]
 
     def _extent(self, metadata: pq.FileMetaData, number: int) -> Span:
-        """Return the bytes of a chunk as they are stored: of nested columns those of all leaves."""
+        """Return the stored bytes of a chunk; a nested column has the bytes of all leaves."""
         group, name = self._place(number)
         try:
             return extent_of(metadata, group, name)
@@ -215,10 +267,10 @@ class DecodedParquet:
             ) from error
 
     def _decoded(self, metadata: pq.FileMetaData, number: int, extent: Span, data: bytes) -> memoryview:
-        """Return the values of a chunk, one behind the other. Raises: Corrupt."""
+        """Return the values of a chunk, one behind the other."""
         group, name = self._place(number)
         what = f"row group {group}, column {name!r}, bytes [{extent.offset}:{extent.offset + extent.nbytes}]"
-        with _told(self._name, what):
+        with _corrupt_on_error(self._name, what):
             reader = pq.ParquetFile(
                 Window(self._stored, extent.offset, data),
                 metadata=metadata,
@@ -226,17 +278,17 @@ class DecodedParquet:
                 pre_buffer=False,
             )
             table = reader.read_row_group(group, columns=[name], use_threads=False)
-            made = joined(self._column(metadata, name), table.column(name), f"{self._name}, {what}")
+            chunk_bytes = joined(self._column(metadata, name), table.column(name), f"{self._name}, {what}")
         expected = self._chunks.starts[number + 1] - self._chunks.starts[number]
-        if len(made) != expected:
+        if len(chunk_bytes) != expected:
             raise Corrupt(
-                f"{self._name}, {what} decodes to {len(made)} bytes, registered were {expected}: it was damaged; "
-                "restore the object"
+                f"{self._name}, {what} decodes to {len(chunk_bytes)} bytes, registered were {expected}: it was "
+                "damaged; restore the object"
             )
-        return made
+        return chunk_bytes
 
     def _column(self, metadata: pq.FileMetaData, name: str) -> Column:
-        """Return how values of a column become bytes, as at the registration. Raises: InvalidSample."""
+        """Return how values of a column become bytes, as at the registration."""
         key = (self._identity, "columns")
         columns: dict[str, Column] | None = self._cache.get(key)
         if columns is None:
@@ -253,18 +305,18 @@ def extent_of(metadata: pq.FileMetaData, group: int, name: str) -> Span:
     """Return the bytes of a column's chunks in a row group, from the first leaf to the last. Raises: KeyError."""
     row_group = metadata.row_group(group)
     leaves = [row_group.column(at) for at in range(row_group.num_columns)]
-    mine = [one for one in leaves if f"{one.path_in_schema}.".startswith(f"{name}.")]
-    if not mine:
+    nested = [one for one in leaves if f"{one.path_in_schema}.".startswith(f"{name}.")]
+    if not nested:
         raise KeyError(f"no column {name!r}")
-    first = min(map(chunk_start, mine))
-    end = max(chunk_start(one) + one.total_compressed_size for one in mine)
+    first = min(map(chunk_start, nested))
+    end = max(chunk_start(one) + one.total_compressed_size for one in nested)
     if not 0 <= first <= end:
         raise ValueError(f"the column lies at bytes [{first}:{end}]")
     return Span(first, end - first)
 
 
 @contextmanager
-def _told(name: str, what: str) -> Iterator[None]:
+def _corrupt_on_error(name: str, what: str) -> Iterator[None]:
     """Raise what a damaged chunk makes of its reader as Corrupt, with object and chunk: it was read when registered."""
     try:
         with arrow_errors(

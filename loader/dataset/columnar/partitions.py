@@ -54,7 +54,7 @@ class Partitions:
         for column, value in columns.items():
             if column in metadata and str(metadata[column]) != str(value):
                 raise InvalidSample(
-                    f"{key}: its folder says {column} = {value!r}, and a row has a column of that name with "
+                    f"{key}: its folder has {column} = {value!r}, and a row has a column of that name with "
                     f"{metadata[column]!r}: rename the folder, or leave both out (--without {column})"
                 )
         return {**columns, **metadata} if columns else metadata

@@ -114,19 +114,19 @@ def inner_dtype(kind: pa.DataType) -> np.dtype[Any] | None:
 
 
 def _shared(array: pa.Array, as_text: bool) -> Callable[[int], Any]:
-    inner, indices, made = reader_of(array.dictionary, as_text=as_text), array.indices, dict[int, Any]()
+    inner, indices, shared = reader_of(array.dictionary, as_text=as_text), array.indices, dict[int, Any]()
 
     def value(at: int) -> Any:
         if not indices[at].is_valid:
             return None
         number = indices[at].as_py()
-        if number not in made:
+        if number not in shared:
             if (
                 not 0 <= number < len(array.dictionary)
             ):  # of a damaged page: a negative one would find a value
                 raise pa.ArrowIndexError(f"value {number} of a dictionary of {len(array.dictionary)}")
-            made[number] = inner(number)
-        return made[number]
+            shared[number] = inner(number)
+        return shared[number]
 
     return value
 
@@ -140,13 +140,15 @@ def _numbers(value: Any) -> Any:
 
 
 def _read_of(kind: pa.DataType, as_text: bool) -> Read | None:
-    """Return the reader of a type's scalars; None where `as_py` gives the value."""
+    """Return the reader of a type's scalars; None if `as_py` gives the value."""
     if pa.types.is_nested(kind):
         return _nested(kind) if as_text else None
     if pa.types.is_timestamp(kind):
         per_s = _PER_S[kind.unit]
         return (
-            (lambda one: _moment_text(one.value, per_s)) if as_text else lambda one: _moment(one.value, per_s)
+            (lambda scalar: _moment_text(scalar.value, per_s))
+            if as_text
+            else lambda scalar: _moment(scalar.value, per_s)
         )
     return _text_of(kind)
 
@@ -154,23 +156,27 @@ def _read_of(kind: pa.DataType, as_text: bool) -> Read | None:
 def _text_of(kind: pa.DataType) -> Read | None:
     """Return the reader of the types that are text wherever they stand."""
     if pa.types.is_time(kind):
-        return lambda one: _clock(one.value, _PER_S[kind.unit])
+        return lambda scalar: _clock(scalar.value, _PER_S[kind.unit])
     if pa.types.is_duration(kind):
-        return lambda one: _duration(one.value, _PER_S[kind.unit])
+        return lambda scalar: _duration(scalar.value, _PER_S[kind.unit])
     if pa.types.is_date(kind):
-        return lambda one: _date(one.value if pa.types.is_date32(kind) else one.value // (1000 * _DAY_S))
+        return lambda scalar: _date(
+            scalar.value if pa.types.is_date32(kind) else scalar.value // (1000 * _DAY_S)
+        )
     if pa.types.is_decimal(kind) or pa.types.is_interval(kind):
-        return lambda one: str(one.as_py())
+        return lambda scalar: str(scalar.as_py())
     return None
 
 
 def _nested(kind: pa.DataType) -> Read | None:
-    """Return the reader of lists, structs and maps as JSON holds them; None where `as_py` gives that."""
+    """Return the reader of lists, structs and maps as JSON holds them; None if `as_py` gives that."""
     if pa.types.is_map(kind):
         names, values = _inner(kind.key_type), _inner(kind.item_type)
         if names is None and values is None:
             return None
-        return lambda one: [[_value(pair[0], names), _value(pair[1], values)] for pair in one.values or ()]
+        return lambda scalar: [
+            [_value(pair[0], names), _value(pair[1], values)] for pair in scalar.values or ()
+        ]
     if pa.types.is_struct(kind):
         fields = [kind.field(at) for at in range(kind.num_fields)]
         if len({field.name for field in fields}) < len(fields):
@@ -178,24 +184,24 @@ def _nested(kind: pa.DataType) -> Read | None:
         reads = [_inner(field.type) for field in fields]
         if not any(reads):
             return None
-        return lambda one: {
-            field.name: _value(one[at], read)
+        return lambda scalar: {
+            field.name: _value(scalar[at], read)
             for at, (field, read) in enumerate(zip(fields, reads, strict=True))
         }
     if pa.types.is_union(kind):
         return None
     read = _inner(kind.value_type)
-    return None if read is None else lambda one: [_value(each, read) for each in one.values]
+    return None if read is None else lambda scalar: [_value(each, read) for each in scalar.values]
 
 
 def _inner(kind: pa.DataType) -> Read | None:
     """Return the reader of values inside of others."""
     if isinstance(kind, pa.BaseExtensionType):
         read = _inner(kind.storage_type)
-        return lambda one: _value(one.value, read)
+        return lambda scalar: _value(scalar.value, read)
     if pa.types.is_dictionary(kind):
         read = _inner(kind.value_type)
-        return None if read is None else lambda one: _value(one.value, read)
+        return None if read is None else lambda scalar: _value(scalar.value, read)
     if is_bytes(kind):
         return _refuse("bytes inside of a list or struct, which JSON does not hold")
     return _read_of(kind, as_text=True)
@@ -214,11 +220,11 @@ def _refuse(why: str) -> Read:
     return read
 
 
-def _second(seconds: int, given: str) -> datetime:
+def _second(seconds: int, text: str) -> datetime:
     try:
         return _EPOCH + timedelta(seconds=seconds)
     except OverflowError:
-        raise OutOfRange(f"a time {given} after 1970, outside of the years 1 to 9999") from None
+        raise OutOfRange(f"a time {text} after 1970, outside of the years 1 to 9999") from None
 
 
 def _moment(value: int, per_s: int) -> datetime:

@@ -30,7 +30,7 @@ class MessageHead(NamedTuple):
     end: int
     """First byte behind it."""
     is_compressed: bool
-    """True where its buffers are compressed."""
+    """True if its buffers are compressed."""
     decoded_nbytes: int
     """Bytes of its body after decompression, by the lengths before its buffers."""
 
@@ -51,10 +51,10 @@ def record_batches(
 
 
 def first_head(source: pa.NativeFile, begin: bytes) -> MessageHead | None:
-    """Return the head of the first record batch; None where there is none. Raises: ArrowException."""
+    """Return the head of the first record batch; None if there is none. Raises: ArrowException."""
     starts = _blocks(source)[1] if begin.startswith(MAGIC) else [0]
-    found = (head for at in starts for head in _heads(source, at))
-    head = next((one for one in found if one.kind == _BATCH), None)
+    heads = (head for at in starts for head in _heads(source, at))
+    head = next((one for one in heads if one.kind == _BATCH), None)
     source.seek(0)
     return head
 
@@ -111,7 +111,7 @@ def message_head(source: pa.NativeFile, at: int) -> MessageHead | None:
     """Return the head of the message at a byte; None at the end. Raises: ArrowInvalid."""
     source.seek(at)
     prefix = source.read(8)
-    start = at + 8 if prefix[:4] == _CONTINUES else at + 4  # files of before 2019 have the length alone
+    start = at + 8 if prefix[:4] == _CONTINUES else at + 4  # files from before 2019 have only the length
     if len(prefix) < start - at:
         return None
     (length,) = struct.unpack_from("<i", prefix, start - at - 4)
@@ -140,13 +140,13 @@ def message_head(source: pa.NativeFile, at: int) -> MessageHead | None:
     for offset, size in buffers:
         if size >= 8 and 0 <= offset <= nbytes:
             source.seek(body + offset)
-            (told,) = struct.unpack("<q", source.read(8).ljust(8, b"\0"))
-            decoded += told if told >= 0 else size
+            (prefix_nbytes,) = struct.unpack("<q", source.read(8).ljust(8, b"\0"))
+            decoded += prefix_nbytes if prefix_nbytes >= 0 else size
     return MessageHead(kind, nbytes, body + nbytes, True, decoded)
 
 
 def _blocks(source: pa.NativeFile) -> tuple[list[int], list[int]]:
-    """Return the first bytes of dictionaries and of record batches, by a file's footer. Raises: ArrowInvalid."""
+    """Return the first bytes of dictionaries and of record batches, by a file's footer."""
     size = source.size()
     source.seek(max(0, size - 10))
     tail = source.read(10)
@@ -155,16 +155,16 @@ def _blocks(source: pa.NativeFile) -> tuple[list[int], list[int]]:
         source.seek(max(0, size - 10 - length))
         data = source.read(max(0, length))
         footer = _root(data)
-        found = list[list[int]]()
+        blocks = list[list[int]]()
         for number in (2, 3):
-            found.append([])
+            blocks.append([])
             if _at(data, footer, number):
                 vector = _table(data, footer, number)
                 (n,) = struct.unpack_from("<I", data, vector)
-                found[-1] = [struct.unpack_from("<q", data, vector + 4 + 24 * i)[0] for i in range(n)]
+                blocks[-1] = [struct.unpack_from("<q", data, vector + 4 + 24 * i)[0] for i in range(n)]
     except (struct.error, IndexError) as error:
         raise pa.ArrowInvalid(f"its footer is damaged: {error}") from error
-    return found[0], found[1]
+    return blocks[0], blocks[1]
 
 
 def _root(data: bytes) -> int:
@@ -172,7 +172,7 @@ def _root(data: bytes) -> int:
 
 
 def _at(data: bytes, table: int, number: int) -> int:
-    """Return the place of a table's field; 0 where it is not there."""
+    """Return the place of a table's field; 0 if it is not there."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     (size,) = struct.unpack_from("<H", data, vtable)
     if 4 + 2 * number >= size:

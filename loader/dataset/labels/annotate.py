@@ -1,4 +1,4 @@
-"""Labels that come later: rows joined to samples, written as files of the samples table beside those that are there.
+"""Annotations: rows joined to samples, written as further files of the samples table.
 
 The rows are read once, through scratch on disk; in memory are their keys, 24 bytes per sample found, and one file of
 at most FILE_ROWS rows at a time.
@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,12 +25,10 @@ from ..tables.annotations import AT_US, BY, EDIT_COLUMNS, REMOVED
 from ..tables.columns import RESERVED_COLUMNS, concat, fit_types
 from ..tables.manifest import SamplesFile
 from ..tables.parquet import put_table
+from ..versions.version import Version
 from .batch import RowBatch
 from .join import NAMED, Matches, match_keys
 from .rows import RowSource, open_rows
-
-if TYPE_CHECKING:
-    from ..versions.version import Version
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -67,7 +65,7 @@ class Annotating:
         if not isinstance(self.name, str) or not NAME.match(self.name) or self.name in STORED:
             raise InvalidName(
                 f"annotation {self.name!r} is not accepted; use lower-case letters, digits, '_' and '-', e.g. "
-                f"'labels-v2' ({' and '.join(STORED)} are taken)"
+                f"'labels-v2' ({' and '.join(STORED)} are reserved)"
             )
         if not is_text(self.author) or not self.author.strip():
             raise InvalidSample(
@@ -84,7 +82,7 @@ class Joined:
     n_rows: int
     """Rows given."""
     n_samples: int
-    """Samples that a row says something of."""
+    """Samples with a row."""
     n_unmatched: int
     """Keys without a sample."""
     unmatched: tuple[tuple[str, str], ...]
@@ -97,25 +95,25 @@ class Joined:
 class Annotated:
     """The result of `root.annotate`."""
 
-    version: "Version"
+    version: Version
     """Version that has the labels."""
     join: Joined
     """Counts of the match between rows and samples."""
 
 
 def write_annotation(
-    version: "Version", prefix: str, rows: Any, how: Annotating, *, first: int = 0
+    version: Version, prefix: str, rows: Any, how: Annotating, *, first: int = 0
 ) -> tuple[list[SamplesFile], Joined]:
     """Join rows to the live samples of a version and upload them under `prefix`. first: the number of the first file.
 
     Raises: InvalidSample, InvalidField, FieldMismatch, FieldNotFound for rows that cannot be read, with file and line;
-    DuplicateKey; InvalidKey when no key has a sample, or with `strict` when one has none.
+    DuplicateKey; InvalidKey if no key has a sample, or with `strict` when one has none.
     """
     columns = version.manifest["columns"]
     types = {name: column["type"] for name, column in columns.items() if column["type"] != "null"}
     kinds = {**types, AT_US: "int64", BY: "string"}
-    taken = None if how.columns is None else {*how.columns, BY, AT_US}
-    with open_rows(rows, how.key, kinds, taken) as source, _Spool() as spool:
+    read_columns = None if how.columns is None else {*how.columns, BY, AT_US}
+    with open_rows(rows, how.key, kinds, read_columns) as source, _Spool() as spool:
         keys, numbers = _read(source, how, spool, types)
 
         def at(row: int) -> str:
@@ -130,7 +128,7 @@ def write_annotation(
             )
         files = list(_write(version, prefix, how, spool, matches, types, first))
     if not files:
-        raise InvalidSample(f"{source.name} says nothing of any sample: all of its values are null")
+        raise InvalidSample(f"{source.name} has no value for any sample: all of its values are null")
     return files, Joined(
         n_rows=len(keys),
         n_samples=sum(one.file.n_rows for one in files),
@@ -158,7 +156,7 @@ class _Spool:
             self._file.close()
 
     def add(self, table: pa.Table) -> None:
-        """Add a batch. Raises: FieldMismatch when a column's type does not go with that of earlier batches."""
+        """Add a batch. Raises: FieldMismatch if a column's type does not fit earlier batches."""
         self.schema = concat([self.schema.empty_table(), table.schema.empty_table()], "the rows").schema
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -187,16 +185,15 @@ def _scratch() -> AbstractContextManager[None]:
 def _read(
     source: RowSource, how: Annotating, spool: _Spool, types: Mapping[str, str]
 ) -> tuple[pa.ChunkedArray, Int64s]:
-    """Read every row into the spool; return the keys, and the numbers of their lines.
-
-    types: column -> type in the dataset.
-    """
+    """Read every row into the spool; return the keys, and the numbers of their lines."""
     keys: list[pa.ChunkedArray] = []
     numbers = [np.zeros(0, np.int64)]
     there: set[str] = set()
-    batches = how.watch(source.batches(), f"read {source.name}", lambda one: len(one.numbers), source.n_rows)
+    batches = how.watch(
+        source.batches(), f"read {source.name}", lambda row_batch: len(row_batch.numbers), source.n_rows
+    )
     for batch in batches:
-        there.update(batch.table.column_names, batch.left)
+        there.update(batch.table.column_names, batch.skipped)
         values = _values(batch, how, source.name)
         _check_types(values, types, source, batch.numbers)
         try:
@@ -210,24 +207,26 @@ def _read(
         raise FieldNotFound(
             f"there is no column {missing[0]!r} in {source.name}, but {', '.join(sorted(there - {how.key}))}"
         )
-    chunks = [chunk for one in keys for chunk in one.chunks]
+    chunks = [chunk for row_batch in keys for chunk in row_batch.chunks]
     return pa.chunked_array(chunks, pa.string()), np.concatenate(numbers)
 
 
 def _values(batch: RowBatch, how: Annotating, name: str) -> pa.Table:
     """Return the columns to store: values, author and time where the rows have them, and the columns they remove."""
     there = [column for column in batch.table.column_names if column != how.key]
-    wanted = (
+    columns_wanted = (
         [column for column in there if column not in (BY, AT_US)]
         if how.columns is None
         else list(how.columns)
     )
-    for column in wanted:
+    for column in columns_wanted:
         check_column(column, RESERVED_COLUMNS | EDIT_COLUMNS)
-    table = batch.table.select([column for column in there if column in wanted])
+    table = batch.table.select([column for column in there if column in columns_wanted])
     if how.nulls == "remove":
         removed = (
-            _nulls(table) if batch.nulls is None else [[n for n in row if n in wanted] for row in batch.nulls]
+            _nulls(table)
+            if batch.nulls is None
+            else [[n for n in row if n in columns_wanted] for row in batch.nulls]
         )
         table = table.append_column(REMOVED, pa.array(removed, pa.list_(pa.field("element", pa.string()))))
     for column, kind in ((BY, pa.string()), (AT_US, pa.int64())):
@@ -237,10 +236,7 @@ def _values(batch: RowBatch, how: Annotating, name: str) -> pa.Table:
 
 
 def _check_types(table: pa.Table, types: Mapping[str, str], source: RowSource, numbers: Int64s) -> None:
-    """Check that values have their column's type in the dataset.
-
-    Raises: FieldMismatch, with the first value of another type.
-    """
+    """Check that values have their column's type in the dataset."""
     for name in table.column_names:
         column = {name: types[name]} if name in types else {}
         try:
@@ -250,9 +246,9 @@ def _check_types(table: pa.Table, types: Mapping[str, str], source: RowSource, n
                 try:
                     fit_types(table.select([name]).slice(row, 1), column)
                 except FieldMismatch as mismatch:
-                    said = repr(table[name][row].as_py())
+                    shown = repr(table[name][row].as_py())
                     at = source.at(int(numbers[row]))
-                    raise FieldMismatch(f"{at} has {said[:60]} for {name!r}: {mismatch}") from error
+                    raise FieldMismatch(f"{at} has {shown[:60]} for {name!r}: {mismatch}") from error
             error.add_note(f"in {source.name}")
             raise
 
@@ -265,7 +261,7 @@ def _own(values: pa.ChunkedArray, column: str, kind: pa.DataType, name: str) -> 
     ):
         return values.cast(kind)
     raise InvalidField(
-        f"{name}: column {column!r} is {values.type}; it says {'who' if column == BY else 'when'} annotated the row, "
+        f"{name}: column {column!r} is {values.type}; it holds {'who' if column == BY else 'when'} annotated the row, "
         f"as {'a string' if column == BY else 'microseconds since 1970 (UTC) or a timestamp'}"
     )
 
@@ -280,7 +276,7 @@ def _nulls(table: pa.Table) -> list[list[str]]:
 
 
 def _write(
-    version: "Version",
+    version: Version,
     prefix: str,
     how: Annotating,
     spool: _Spool,
@@ -301,21 +297,23 @@ def _write(
         file = put_table(version.store, path, table, f"samples-{how.name}")
         return SamplesFile(file=file, group=how.name, columns=kinds, author=how.author, at_us=at_us)
 
-    tables = how.watch(spool.tables(), f"write {how.name}", lambda one: one.num_rows, lambda: spool.n_rows)
+    tables = how.watch(
+        spool.tables(), f"write {how.name}", lambda spooled: spooled.num_rows, lambda: spool.n_rows
+    )
     for table in tables:
-        low, high = np.searchsorted(matches.given, [start, start + table.num_rows])
+        low, high = np.searchsorted(matches.row_of, [start, start + table.num_rows])
         here = slice(int(low), int(high))
-        some = fit_types(table.take(pa.array(matches.given[here] - start)), types)
+        part_rows = fit_types(table.take(pa.array(matches.row_of[here] - start)), types)
         # Reserved names: no column that was given is called so. The part is its position, until it is sorted by that.
         places = {"part": matches.position[here], "row": matches.row[here]}
         pending.append(
-            _saying(pa.table({**places, **dict(zip(some.column_names, some.columns, strict=True))}))
+            _saying(pa.table({**places, **dict(zip(part_rows.column_names, part_rows.columns, strict=True))}))
         )
         start += table.num_rows
-        if sum(one.num_rows for one in pending) >= FILE_ROWS:
+        if sum(spooled.num_rows for spooled in pending) >= FILE_ROWS:
             yield put()
             pending, number = [], number + 1
-    if sum(one.num_rows for one in pending):
+    if sum(spooled.num_rows for spooled in pending):
         yield put()
 
 

@@ -22,13 +22,13 @@ class RowBatch:
     numbers: Int64s
     """int64 [rows]: number of the row's line."""
     nulls: Sequence[Sequence[str]] | None = None
-    """Per row the names that it gives a null for; None where the source does not tell a null from nothing at all."""
-    left: frozenset[str] = frozenset()
+    """Per row the names that it gives a null for; None if the source does not tell a null from nothing at all."""
+    skipped: frozenset[str] = frozenset()
     """Columns that are there and are not taken."""
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ColumnSelection:
     """Columns to take of a source."""
 
     key: str
@@ -37,9 +37,9 @@ class Taken:
     """Columns beside the key; None for all."""
 
     def of(self, names: Iterable[str]) -> list[str]:
-        """Return the names that are taken, in their order, without the key."""
+        """Return the selected names, in their order, without the key."""
         return [name for name in names if name != self.key and (self.columns is None or name in self.columns)]
 
-    def left(self, names: Iterable[str]) -> frozenset[str]:
+    def skipped(self, names: Iterable[str]) -> frozenset[str]:
         """Return the names that are not taken."""
         return frozenset() if self.columns is None else frozenset(names) - self.columns - {self.key}

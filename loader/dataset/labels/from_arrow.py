@@ -8,12 +8,12 @@ import pyarrow.parquet as pq
 
 from ...errors import FieldNotFound, InvalidField, InvalidSample
 from ..tables.parquet import UNREADABLE
-from .batch import RowBatch, Taken
+from .batch import ColumnSelection, RowBatch
 
 
-def parquet_tables(path: str, name: str, taken: Taken, batch_rows: int) -> Iterator[RowBatch]:
+def parquet_tables(path: str, name: str, selection: ColumnSelection, batch_rows: int) -> Iterator[RowBatch]:
     """Yield the rows of a file as `arrow_tables`. Raises: InvalidSample for one that is not whole."""
-    return arrow_tables(_parquet_batches(path, name, batch_rows), name, taken, batch_rows)
+    return arrow_tables(_parquet_batches(path, name, batch_rows), name, selection, batch_rows)
 
 
 def _parquet_batches(path: str, name: str, batch_rows: int) -> Iterator[pa.RecordBatch]:
@@ -35,7 +35,7 @@ def n_parquet_rows(path: str) -> int:
 
 
 def arrow_tables(
-    batches: Iterable[pa.RecordBatch], name: str, taken: Taken, batch_rows: int
+    batches: Iterable[pa.RecordBatch], name: str, selection: ColumnSelection, batch_rows: int
 ) -> Iterator[RowBatch]:
     """Yield at most `batch_rows` rows each in the kinds of a samples table, numbered from 1 on.
 
@@ -44,20 +44,20 @@ def arrow_tables(
     Raises: FieldNotFound without a column of keys; InvalidSample for a row without a key, or two columns of one name;
     InvalidField.
     """
-    start, key = 1, taken.key
+    start, key = 1, selection.key
     for batch in batches:
         there = batch.schema.names
         if key not in there:
             raise FieldNotFound(f"there is no column {key!r} in {name}, but {', '.join(there)}")
-        wanted = [key, *taken.of(there)]
-        if len(set(wanted)) != len(wanted) or there.count(key) > 1:
+        names_read = [key, *selection.of(there)]
+        if len(set(names_read)) != len(names_read) or there.count(key) > 1:
             raise InvalidSample(f"{name} names a column twice: {', '.join(there)}; rename one")
         for at in range(0, batch.num_rows, batch_rows):
             table = pa.Table.from_batches([batch.slice(at, batch_rows)])
-            columns = {column: plain_column(table[column], column, name) for column in wanted}
+            columns = {column: plain_column(table[column], column, name) for column in names_read}
             columns[key] = _keys(columns[key], key, name, start)
             numbers = np.arange(start, start + table.num_rows, dtype=np.int64)
-            yield RowBatch(table=pa.table(columns), numbers=numbers, left=taken.left(there))
+            yield RowBatch(table=pa.table(columns), numbers=numbers, skipped=selection.skipped(there))
             start += table.num_rows
 
 
@@ -76,7 +76,7 @@ def plain_column(values: pa.ChunkedArray, column: str, name: str) -> pa.ChunkedA
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the kind that a samples table has for an Arrow type. Raises: ArrowTypeError where it has none."""
+    """Return the kind that a samples table has for an Arrow type. Raises: ArrowTypeError if it has none."""
     types = pa.types
     if types.is_dictionary(kind):
         return plain_type(kind.value_type)

@@ -4,8 +4,8 @@ A column that the dataset has is read as that column's type. Another column's ty
 pass of its own: whole numbers, else floats, else true and false, else text. Text that a number would not give back as
 it stands (007, twenty digits) stays text. An empty cell is a null.
 
-Arrow reads the values, and `csv` the lines. `pyarrow.csv` would take the lines behind a quote that nobody closed for
-text, and does not say on which line a row is.
+Arrow reads the values, and `csv` the lines. `pyarrow.csv` would take the lines after an unclosed quote for
+text, and does not report the line of a row.
 """
 
 import csv
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from ...errors import FieldMismatch, FieldNotFound, InvalidSample
 from ..tables.columns import type_named
-from .batch import Int64s, RowBatch, Taken
+from .batch import ColumnSelection, Int64s, RowBatch
 
 Texts = tuple[Mapping[str, pa.Array], Int64s]
 """Columns of text, null where a cell is empty, and the lines that the rows end on."""
@@ -37,7 +37,7 @@ _TEXTS = {
 
 
 def csv_tables(
-    path: str, name: str, taken: Taken, types: Mapping[str, str], batch_rows: int
+    path: str, name: str, selection: ColumnSelection, types: Mapping[str, str], batch_rows: int
 ) -> Iterator[RowBatch]:
     """Yield at most `batch_rows` rows each, with the lines that they end on.
 
@@ -46,20 +46,20 @@ def csv_tables(
     Raises: FieldNotFound without a column of keys; InvalidSample for a line that is not CSV or has no key;
     FieldMismatch for text that is not of its column's type.
     """
-    header = _header(path, name, taken.key)
-    wanted = taken.of(header)
-    new = [column for column in wanted if column not in types]
-    kinds = {taken.key: "string", **{column: types[column] for column in wanted if column in types}}
+    header = _header(path, name, selection.key)
+    selected = selection.of(header)
+    new = [column for column in selected if column not in types]
+    kinds = {selection.key: "string", **{column: types[column] for column in selected if column in types}}
     if new:
         kinds |= _guessed(_texts(path, name, header, new, batch_rows), new)
     for texts, numbers in _texts(path, name, header, kinds, batch_rows):
-        if texts[taken.key].null_count:
-            row = texts[taken.key].is_null().index(True).as_py()
-            raise InvalidSample(f"line {numbers[row]} of {name} has no key, under {taken.key!r}")
+        if texts[selection.key].null_count:
+            row = texts[selection.key].is_null().index(True).as_py()
+            raise InvalidSample(f"line {numbers[row]} of {name} has no key, under {selection.key!r}")
         columns = {
             column: _column(values, kinds[column], column, name, numbers) for column, values in texts.items()
         }
-        yield RowBatch(table=pa.table(columns), numbers=numbers, left=taken.left(header))
+        yield RowBatch(table=pa.table(columns), numbers=numbers, skipped=selection.skipped(header))
 
 
 def _header(path: str, name: str, key: str) -> list[str]:
@@ -93,31 +93,31 @@ def _lines(path: str, name: str, header: Sequence[str]) -> Iterator[tuple[int, l
 
 
 def _texts(
-    path: str, name: str, header: Sequence[str], wanted: Collection[str], batch_rows: int
+    path: str, name: str, header: Sequence[str], selected: Collection[str], batch_rows: int
 ) -> Iterator[Texts]:
     """Yield the wanted columns of at most `batch_rows` rows each."""
     lines = _lines(path, name, header)
-    while some := list(islice(lines, batch_rows)):
-        numbers, rows = zip(*some, strict=True)
+    while chunk := list(islice(lines, batch_rows)):
+        numbers, rows = zip(*chunk, strict=True)
         columns = {
             column: pa.array([text or None for text in cells], pa.string())
             for column, cells in zip(header, zip(*rows, strict=True), strict=True)
-            if column in wanted
+            if column in selected
         }
         yield columns, np.array(numbers, np.int64)
 
 
 def _guessed(batches: Iterable[Texts], columns: Iterable[str]) -> dict[str, str]:
     """Return column -> the first Arrow type that all its texts are values of."""
-    left = {column: ["null", "int64", "double", "bool", "string"] for column in columns}
+    candidates = {column: ["null", "int64", "double", "bool", "string"] for column in columns}
     for texts, _ in batches:
         for column, values in texts.items():
-            left[column] = [kind for kind in left[column] if _cast(values, kind) is not None]
-    return {column: kinds[0] for column, kinds in left.items()}
+            candidates[column] = [kind for kind in candidates[column] if _cast(values, kind) is not None]
+    return {column: kinds[0] for column, kinds in candidates.items()}
 
 
 def _column(texts: pa.Array, kind: str, column: str, name: str, numbers: Int64s) -> pa.Array:
-    """Return a column's values. Raises: FieldMismatch, with the first line whose text is not of its type."""
+    """Return a column's values."""
     values = _cast(texts, kind)
     if values is not None:
         return values
@@ -133,7 +133,7 @@ def _column(texts: pa.Array, kind: str, column: str, name: str, numbers: Int64s)
 
 
 def _cast(texts: pa.Array, kind: str) -> pa.Array | None:
-    """Return the values of the texts; None where one of them is not of the type."""
+    """Return the values of the texts; None if one of them is not of the type."""
     if texts.null_count == len(texts):
         return pa.nulls(len(texts), type_named(kind))
     if kind not in _TEXTS or not pc.all(pc.match_substring_regex(texts, f"^({_TEXTS[kind]})$")).as_py():

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +12,7 @@ from ...errors import DuplicateKey, FieldNotFound, InvalidKey
 from ..progress import Watch, unwatched
 from ..tables.columns import SOURCE_COLUMNS
 from ..tables.parquet import TableFile, codes, get_tables, integers
-
-if TYPE_CHECKING:
-    from ..versions.version import Version
+from ..versions.version import Version
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
@@ -29,7 +27,7 @@ NAMED = 10
 class Matches:
     """Live samples and the given row of each."""
 
-    given: Int64s
+    row_of: Int64s
     """int64 [samples], ascending: number of the given row."""
     position: Int64s
     """int64 [samples]: position of the sample's part."""
@@ -42,7 +40,7 @@ class Matches:
 
 
 def match_keys(
-    version: "Version",
+    version: Version,
     keys: pa.ChunkedArray,
     on: str,
     at: Callable[[int], str],
@@ -56,31 +54,31 @@ def match_keys(
     beyond the keys, 24 bytes per sample found. at: given row -> its name in messages.
 
     Raises: DuplicateKey for a key given twice, unless the last is to win; FieldNotFound for a column that names no
-    samples; InvalidKey when no key does.
+    samples; InvalidKey if no key does.
     """
     values, code = codes(keys)
     last = np.zeros(len(values), np.int64)
     last[code] = np.arange(len(code))
     if len(values) < len(code) and not last_wins:
         raise _duplicate(values, code, at)
-    found = list(_found(version, on, values, watch))
-    given, position, row = (
+    pairs = list(_matches(version, on, values, watch))
+    sample_of, position, row = (
         np.concatenate([np.zeros(0, np.int64), *column])
-        for column in (zip(*found, strict=True) if found else ((),) * 3)
+        for column in (zip(*pairs, strict=True) if pairs else ((),) * 3)
     )
     matched = np.zeros(len(values), bool)
-    matched[given] = True
-    if not len(given):
+    matched[sample_of] = True
+    if not len(sample_of):
         raise InvalidKey(
             f"none of the {len(values)} keys is the {on!r} of a live sample of {version.name}; the first is "
             f"{values[0].as_py()!r}, at {at(0)}. Keys of samples are in version.samples(); on= takes another column"
             if len(values)
             else "there are no rows; give at least one"
         )
-    given = last[given]
-    order = np.argsort(given, kind="stable")
+    sample_of = last[sample_of]
+    order = np.argsort(sample_of, kind="stable")
     return Matches(
-        given=given[order],
+        row_of=sample_of[order],
         position=position[order],
         row=row[order],
         unmatched=np.sort(last[~matched]),
@@ -88,8 +86,8 @@ def match_keys(
     )
 
 
-def _found(
-    version: "Version", on: str, values: pa.Array, watch: Watch
+def _matches(
+    version: Version, on: str, values: pa.Array, watch: Watch
 ) -> Iterator[tuple[Int64s, Int64s, Int64s]]:
     """Yield (number of the key, position of the part, row) of live samples, some at a time."""
     if on not in ("key", *SOURCE_COLUMNS):
@@ -106,21 +104,21 @@ def _found(
     tables = watch(
         get_tables(version.store, files, ["part", "row", on]),
         f"compare with {version.name}",
-        lambda one: one.num_rows,
+        lambda key_table: key_table.num_rows,
         lambda: sum(file.n_rows for file in files),
     )
     for number, table in enumerate(tables, 1):
         pending.append(table)
-        if number == len(files) or sum(one.num_rows for one in pending) >= MATCH_ROWS:
+        if number == len(files) or sum(key_table.num_rows for key_table in pending) >= MATCH_ROWS:
             together, pending = pa.concat_tables(pending), []
             key = pc.index_in(together[on], value_set=values)
             together, key = together.filter(key.is_valid()), key.drop_null()
             position, row = version.parts.positions(together["part"]), integers(together["row"])
-            mine = live[start[position] + row]
-            yield integers(key)[mine], position[mine], row[mine]
+            ordinals = live[start[position] + row]
+            yield integers(key)[ordinals], position[ordinals], row[ordinals]
 
 
-def _live(version: "Version") -> tuple[Int64s, Bools]:
+def _live(version: Version) -> tuple[Int64s, Bools]:
     """Return (int64 [parts]: first row of each part, bool [rows of the version]: True for a live one)."""
     parts = version.parts
     start = np.concatenate([np.zeros(1, np.int64), np.cumsum(parts.n_rows)])

@@ -1,6 +1,6 @@
 """Rows of labels as Arrow batches: from a Parquet, JSON lines or CSV file, an Arrow table, or Python mappings.
 
-Every row has the number by which its source knows it - of its line, or of its row - so that errors name it.
+Every row has the number of its line or row in the source, so that errors name it.
 """
 
 import json
@@ -25,12 +25,12 @@ from ...storage.disk.scratch import held_folder
 from ...storage.files import download
 from ...storage.spec import redact
 from ..tables.columns import check_metadata, column_of
-from .batch import RowBatch, Taken
+from .batch import ColumnSelection, RowBatch
 from .from_arrow import arrow_tables, n_parquet_rows, parquet_tables
 from .from_csv import csv_tables
 
 BATCH_ROWS = 65_536
-GIVEN = "the rows given"
+ROWS = "the rows given"
 """Name of rows that no file has, for messages."""
 _QUERY = re.compile(r"(?<=\S)\?[^\s'\"]+")
 
@@ -46,7 +46,7 @@ class RowSource:
     batches: Callable[[], Iterator[RowBatch]]
     """Yields the rows; called once."""
     n_rows: Callable[[], int] = lambda: 0
-    """About how many rows there are, found out when it is called; 0 where nobody knows."""
+    """Approximate number of rows, computed when called; 0 if unknown."""
 
     def at(self, number: int) -> str:
         """Return the name of a row for people: 'line 17 of labels.jsonl'."""
@@ -57,7 +57,7 @@ class RowSource:
 def open_rows(
     rows: Any, key: str, types: Mapping[str, str], columns: Collection[str] | None = None
 ) -> Iterator[RowSource]:
-    """Yield the rows that somebody gave.
+    """Yield the given rows.
 
     key: their column of keys.
     types: column -> Arrow type in the dataset, by which the text of a CSV file is read.
@@ -66,21 +66,21 @@ def open_rows(
     Raises: InvalidSample for a value that is no source of rows; ObjectNotFound for a URL. Reading raises
     InvalidSample, InvalidField and FieldNotFound, with file and line.
     """
-    taken = Taken(key, None if columns is None else frozenset(columns))
+    selection = ColumnSelection(key, None if columns is None else frozenset(columns))
     if isinstance(rows, str | PathLike):
         place, query = _address(fspath(rows))
         name = place.rpartition("/")[2]
         with _on_this_machine(place, query) as path:
-            yield replace(_file(path, name, taken, types), n_rows=partial(_count, path, name))
+            yield replace(_file(path, name, selection, types), n_rows=partial(_count, path, name))
     elif hasattr(rows, "__arrow_c_stream__"):
         reader = pa.RecordBatchReader.from_stream(rows)
         yield RowSource(
-            name=GIVEN, word="row", batches=lambda: arrow_tables(reader, GIVEN, taken, BATCH_ROWS)
+            name=ROWS, word="row", batches=lambda: arrow_tables(reader, ROWS, selection, BATCH_ROWS)
         )
     elif isinstance(rows, Mapping):
-        yield _mappings(GIVEN, "row", _by_key(rows, key), taken)
+        yield _mappings(ROWS, "row", _by_key(rows, key), selection)
     elif isinstance(rows, Iterable) and not isinstance(rows, bytes):
-        yield _mappings(GIVEN, "row", enumerate(rows, 1), taken)
+        yield _mappings(ROWS, "row", enumerate(rows, 1), selection)
     else:
         raise InvalidSample(
             f"rows are of type {type(rows).__name__}; accepted: the path or URL of a .parquet, .jsonl or .csv file, an "
@@ -89,10 +89,7 @@ def open_rows(
 
 
 def _address(place: str) -> tuple[str, str]:
-    """Return a path or URL as messages may name it, and the query of a signed URL.
-
-    Raises: InvalidSample for the query of any other URL.
-    """
+    """Return a path or URL as messages may name it, and the query of a signed URL."""
     scheme = place.partition("://")[0].lower() if "://" in place else "file"
     if scheme in ("file", "local"):
         return place, ""
@@ -100,7 +97,7 @@ def _address(place: str) -> tuple[str, str]:
     address, _, query = (place.partition("#")[0] if of_web else place).partition("?")
     if query and not of_web:
         raise InvalidSample(
-            f"{redact(address)} has a query (?...), which signs http:// and https:// URLs alone; name the object "
+            f"{redact(address)} has a query (?...), which signs only http:// and https:// URLs; name the object "
             "without it, and give credentials in the environment"
         )
     return address, query
@@ -137,15 +134,17 @@ def _unsigned() -> Iterator[None]:
         raise
 
 
-def _file(path: str, name: str, taken: Taken, types: Mapping[str, str]) -> RowSource:
+def _file(path: str, name: str, selection: ColumnSelection, types: Mapping[str, str]) -> RowSource:
     kind = PurePosixPath(name).suffix.lower()
     if kind == ".parquet":
-        return RowSource(name=name, word="row", batches=lambda: parquet_tables(path, name, taken, BATCH_ROWS))
+        return RowSource(
+            name=name, word="row", batches=lambda: parquet_tables(path, name, selection, BATCH_ROWS)
+        )
     if kind == ".jsonl":
-        return _mappings(name, "line", _json_lines(path, name), taken)
+        return _mappings(name, "line", _json_lines(path, name), selection)
     if kind == ".csv":
         return RowSource(
-            name=name, word="line", batches=lambda: csv_tables(path, name, taken, types, BATCH_ROWS)
+            name=name, word="line", batches=lambda: csv_tables(path, name, selection, types, BATCH_ROWS)
         )
     raise InvalidSample(
         f"{name!r} is no kind of file that rows are read from; accepted: .parquet, .jsonl, .csv"
@@ -178,22 +177,22 @@ def _by_key(rows: Mapping[Any, Any], key: str) -> Iterator[tuple[int, Any]]:
             values = {**row, key: name}
         except TypeError as error:
             raise InvalidSample(
-                f"row {number} of {GIVEN} is {repr(row)[:60]} for key {name!r}; a mapping of columns to values is "
+                f"row {number} of {ROWS} is {repr(row)[:60]} for key {name!r}; a mapping of columns to values is "
                 f"needed for each key, such as {{{name!r}: {{'label': {repr(row)[:60]}}}}}"
             ) from error
         yield number, values
 
 
-def _mappings(name: str, word: str, rows: Iterable[tuple[int, Any]], taken: Taken) -> RowSource:
+def _mappings(name: str, word: str, rows: Iterable[tuple[int, Any]], selection: ColumnSelection) -> RowSource:
     def batches() -> Iterator[RowBatch]:
-        some: list[_Row] = []
+        block: list[_Row] = []
         for number, row in rows:
-            some.append(_mapping(row, number, taken, f"{word} {number} of {name}"))
-            if len(some) == BATCH_ROWS:
-                yield _mapped(some, taken.key, name, word)
-                some = []
-        if some:
-            yield _mapped(some, taken.key, name, word)
+            block.append(_mapping(row, number, selection, f"{word} {number} of {name}"))
+            if len(block) == BATCH_ROWS:
+                yield _mapped(block, selection.key, name, word)
+                block = []
+        if block:
+            yield _mapped(block, selection.key, name, word)
 
     return RowSource(name=name, word=word, batches=batches)
 
@@ -202,25 +201,25 @@ class _Row(NamedTuple):
     number: int
     key: str
     values: dict[str, Any]
-    left: frozenset[str]
+    skipped: frozenset[str]
 
 
-def _mapping(row: Any, number: int, taken: Taken, where: str) -> _Row:
+def _mapping(row: Any, number: int, selection: ColumnSelection, where: str) -> _Row:
     if not isinstance(row, Mapping):
         raise InvalidSample(
-            f"{where} is {str(row)[:60]!r}; an object with its key under {taken.key!r} is needed"
+            f"{where} is {str(row)[:60]!r}; an object with its key under {selection.key!r} is needed"
         )
-    key = row.get(taken.key)
+    key = row.get(selection.key)
     if not isinstance(key, str | int) or isinstance(key, bool) or not is_text(str(key)):
         raise InvalidSample(
-            f"{where} has {key!r} for its key, under {taken.key!r}; a string (of UTF-8) or whole number is needed"
+            f"{where} has {key!r} for its key, under {selection.key!r}; a string (of UTF-8) or whole number is needed"
         )
     try:
-        values = check_metadata(str(key), {name: row[name] for name in taken.of(row)})
+        values = check_metadata(str(key), {name: row[name] for name in selection.of(row)})
     except InvalidField as error:
         error.add_note(f"in {where}")
         raise
-    return _Row(number, str(key), values, taken.left(row))
+    return _Row(number, str(key), values, selection.skipped(row))
 
 
 def _mapped(rows: Sequence[_Row], key: str, name: str, word: str) -> RowBatch:
@@ -236,5 +235,5 @@ def _mapped(rows: Sequence[_Row], key: str, name: str, word: str) -> RowBatch:
         table=pa.table(columns),
         numbers=np.array([row.number for row in rows], np.int64),
         nulls=[[column for column, value in row.values.items() if value is None] for row in rows],
-        left=frozenset().union(*(row.left for row in rows)),
+        skipped=frozenset().union(*(row.skipped for row in rows)),
     )

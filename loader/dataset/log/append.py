@@ -4,8 +4,8 @@ A writer that has read every entry up to n creates entry n+1, create-only, one P
 entry that came first, decides again, tries the next. Any error: it reads again; its own nonce there means success.
 Nothing else in penstock needs concurrency control: no swap, no listing for truth, no clock.
 
-Before its first create it lists the entries behind entry n. An entry there that n+1 does not lead to says that n+1
-was lost. An entry written in its place would part the history from its continuation, for good.
+Before its first create it lists the entries after entry n. An entry there that n+1 does not lead to proves that n+1
+was lost. An entry written in its place would cut the history from its continuation for good.
 
 The log is read forward by probing n+1, n+2 ... until there is no such entry. No listing decides that; a listing may
 only forbid it: entries that it shows behind the end mean that one was lost, and not that the log ends.
@@ -38,11 +38,10 @@ from ...errors import (
 from ...storage.shared.requests import retry_corrupt
 from ...storage.store import Objects, Store, list_from
 from .entries import FOLDER, Entry, entry_key, entry_number, gaps, missing, parse, seal
-from .fold import fold, fold_all
 from .repair_records import linked
 from .rules import Done
 from .snapshots import HINT_EVERY, state_checksum
-from .state import State
+from .state import State, fold, fold_all
 
 # The first probe asks for one entry, so that a reader who is up to date pays one request; each full batch
 # doubles the next, so that a reader 10,000 entries behind waits for 630 round trips and not for 10,000.
@@ -59,9 +58,9 @@ def read_tail(store: Objects, after: int, coming: int = 1, *, prev: str | None =
     may say which one is meant (`repair_records.py`).
 
     coming: entries on their way, if more than one (`threads.Together`).
-    prev: sha256 of entry `after`; None where the caller does not hold the first entry against it.
+    prev: sha256 of entry `after`; None if the caller does not hold the first entry against it.
 
-    Raises: Corrupt when an entry is missing in the middle or is not one, or gave other bytes when it was read again;
+    Raises: Corrupt if an entry is missing in the middle or is not one, or gave other bytes when it was read again;
     FormatTooNew; StoreError.
     """
     last: Entry | None = None
@@ -95,13 +94,13 @@ def _entries(store: Objects, after: int, coming: int) -> Iterator[Entry]:
         while True:
             numbers = range(after + 1, after + 1 + batch)
             if batch == coming:
-                found = [_get(store, n) for n in numbers]
+                entries = [_get(store, n) for n in numbers]
             else:
                 contexts = [copy_context() for _ in numbers]
-                found = list(threads.map(lambda n, own: own.run(_get, store, n), numbers, contexts))
-            for n, got in zip(numbers, found, strict=True):
+                entries = list(threads.map(lambda n, own: own.run(_get, store, n), numbers, contexts))
+            for n, got in zip(numbers, entries, strict=True):
                 later_exists = any(
-                    later is not None and not isinstance(later, StoreError) for later in found[n - after :]
+                    later is not None and not isinstance(later, StoreError) for later in entries[n - after :]
                 )
                 if got is None and later_exists:
                     got = _get(store, n)  # created between our read of n and our read of the later one?
@@ -134,13 +133,13 @@ def check_end(store: Store, n: int) -> None:
         return
     later = [number for number in map(entry_number, keys) if number is not None]
     for first, last in gaps([n, *later]):
-        # Listings are no snapshots: whoever appended meanwhile may have his second entry shown and not his first.
+        # Listings are no snapshots: they may show a concurrent writer's second entry and not its first.
         if _get(store, first) is None:
             raise Corrupt(missing(first, last))
 
 
 def _get(store: Objects, n: int) -> Entry | PenstockError | None:
-    """Return the entry, None when there is none, or an error, which only counts when its turn comes."""
+    """Return the entry, None if there is none, or an error, which only counts when its turn comes."""
     try:
         return retry_corrupt(lambda: parse(n, store.get(entry_key(n)).data))
     except ObjectNotFound:
@@ -151,7 +150,7 @@ def _get(store: Objects, n: int) -> Entry | PenstockError | None:
 
 Verdict = Literal["won", "lost", "absent"]
 Decide = Callable[[State], Mapping[str, object] | Done[object]]
-TRIES = 6  # of one append whose writes fail without anybody else's entry in the way
+TRIES = 6  # of one append whose writes fail without another writer's entry in the way
 _BACKOFF_S, _BACKOFF_MAX_S = 0.004, 1.0
 # The operating system's randomness: a training script may seed `random` alike in every process, and then
 # all of them would back off by the same times.
@@ -165,29 +164,29 @@ class Outcome:
     state: State
     """State right after `entry`; without an entry, the state that was decided on."""
     entry: Entry | None
-    """The appended entry; None where nothing had to be appended."""
+    """The appended entry; None if nothing had to be appended."""
     value: object = None
     """Value of `Done`; None with an entry."""
     before: State | None = None
-    """State before `entry`, where the entry says its checksum (`snapshots.py`); else None."""
+    """State before `entry`, if the entry holds its checksum (`snapshots.py`); else None."""
 
 
-def settle(mine: Entry, tail: Sequence[Entry]) -> Verdict:
+def settle(ours: Entry, tail: Sequence[Entry]) -> Verdict:
     """Return the verdict on a write of `mine` that did not plainly succeed. tail: the entries from its place on.
 
-    A write may be stored although its answer was an error, or a conflict: only the nonce tells. While the place is
-    empty a delayed write may still land there, so the place is never left before it is taken.
+    A store may keep a write that it answered with an error or a conflict: only the nonce identifies it. While the key
+    is free a delayed write may still land there, so the writer stays until an entry has the key.
     """
     if not tail:
         return "absent"
-    return "won" if tail[0].nonce == mine.nonce else "lost"
+    return "won" if tail[0].nonce == ours.nonce else "lost"
 
 
 def append(store: Store, state: State, decide: Decide) -> Outcome:
     """Append the entry that `decide` asks for to a log that said `state` when it was last read.
 
     Raises: as `decide`; Corrupt for a body that readers would refuse or a log with a missing entry (nothing is
-    written), or as `read_tail`; StoreError when the store fails for good - its note says what is known.
+    written), or as `read_tail`; StoreError when the store fails for good, with a note of what is certain.
     """
     nonce = secrets.token_hex(16)  # one for all tries: whichever of them lands is ours, and only one can
     lost = absent = 0
@@ -196,15 +195,15 @@ def append(store: Store, state: State, decide: Decide) -> Outcome:
         if isinstance(decision, Done):
             return Outcome(state=state, entry=None, value=decision.value)
         due = state_checksum(state) if state.n - state.vouched >= HINT_EVERY else ""
-        mine = seal(state.n + 1, state.prev, nonce, time.time_ns() // 1000, decision, state=due)
-        after = fold(state, mine)
+        ours = seal(state.n + 1, state.prev, nonce, time.time_ns() // 1000, decision, state=due)
+        after = fold(state, ours)
         if lost == absent == 0:
             _check_end(store, state.n)
-        failure = _create(store, mine)
+        failure = _create(store, ours)
         if failure is None:
-            return Outcome(state=after, entry=mine, before=state)
-        tail, after = _read_again(store, state, mine, failure)
-        verdict = settle(mine, tail)
+            return Outcome(state=after, entry=ours, before=state)
+        tail, after = _read_again(store, state, ours, failure)
+        verdict = settle(ours, tail)
         if verdict == "won":
             return Outcome(state=fold(state, tail[0]), entry=tail[0], before=state)
         if isinstance(failure, Forbidden | InvalidStore | ForkedStore):
@@ -213,7 +212,7 @@ def append(store: Store, state: State, decide: Decide) -> Outcome:
         # Losing to others is progress of the whole, and unbounded; a place that stays empty is not.
         lost, absent = (lost + 1, 0) if verdict == "lost" else (lost, absent + 1)
         if absent >= TRIES:
-            raise _gave_up(mine, failure)
+            raise _gave_up(ours, failure)
         _pause(lost + absent)
 
 
@@ -232,7 +231,7 @@ def _create(store: Store, entry: Entry) -> StoreError | None:
     return None
 
 
-def _read_again(store: Store, state: State, mine: Entry, failure: StoreError) -> tuple[list[Entry], State]:
+def _read_again(store: Store, state: State, ours: Entry, failure: StoreError) -> tuple[list[Entry], State]:
     """Return the entries from the place of `mine` on, and the state after them."""
 
     def read() -> tuple[list[Entry], State]:
@@ -246,16 +245,16 @@ def _read_again(store: Store, state: State, mine: Entry, failure: StoreError) ->
             unknown = e
         _pause(attempt)
     unknown.add_note(
-        f"it is not known whether log entry {entry_key(mine.n)} ({mine.kind}) was written, after: {failure}; "
+        f"it is not known whether log entry {entry_key(ours.n)} ({ours.kind}) was written, after: {failure}; "
         "do the same again: a transaction is committed once"
     )
     raise unknown
 
 
-def _gave_up(mine: Entry, failure: StoreError) -> StoreError:
+def _gave_up(ours: Entry, failure: StoreError) -> StoreError:
     if isinstance(failure, AlreadyExists):  # a store that answers 'conflict' while nothing is there
-        return Transient(f"the store refused log entry {entry_key(mine.n)} {TRIES} times: {failure}")
-    failure.add_note(f"log entry {entry_key(mine.n)} ({mine.kind}) was not there after {TRIES} tries")
+        return Transient(f"the store refused log entry {entry_key(ours.n)} {TRIES} times: {failure}")
+    failure.add_note(f"log entry {entry_key(ours.n)} ({ours.kind}) was not there after {TRIES} tries")
     return failure
 
 

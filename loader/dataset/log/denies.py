@@ -48,7 +48,7 @@ class Target:
         check_words(f"{self.kind} to take down", self.value)
         check_words("dataset", self.dataset)
         if not self.value:
-            raise InvalidName(f"a takedown of an empty {self.kind}; name what is to be taken down")
+            raise InvalidName(f"a takedown of an empty {self.kind}; name the value to take down")
         if self.kind == "sample" and not self.dataset:
             raise InvalidName(
                 f"a takedown of sample {self.value!r} of no dataset: other datasets may have that key; name one"
@@ -71,7 +71,7 @@ def keyed_hash(salt: str, kind: str, dataset: str, value: str) -> str:
 
 
 class DenyList:
-    """The takedowns that a dataset's samples are held against. Costs two hashes per distinct value and salt."""
+    """The takedowns to check a dataset's samples against. Costs two hashes per distinct value and salt."""
 
     def __init__(self, denies: Iterable[Deny], dataset: str) -> None:
         self._dataset = dataset
@@ -80,8 +80,8 @@ class DenyList:
         for deny in denies:
             for kind in TESTED:
                 known = self._entries.setdefault((deny.salt, kind), {})
-                for one in deny.hashes if kind in deny.scope.split() else ():
-                    known.setdefault(one, deny.n)
+                for hashed in deny.hashes if kind in deny.scope.split() else ():
+                    known.setdefault(hashed, deny.n)
 
     @property
     def columns(self) -> list[str]:
@@ -92,8 +92,8 @@ class DenyList:
         """Return the log entry that denies this value, 0 for none."""
         for (salt, of), known in self._entries.items():
             for dataset in ("", self._dataset) if of == kind and known else ():
-                if found := known.get(keyed_hash(salt, kind, dataset, value)):
-                    return found
+                if entry_n := known.get(keyed_hash(salt, kind, dataset, value)):
+                    return entry_n
         return 0
 
     def entries(self, keys: pa.Table) -> Int64s:
@@ -112,30 +112,30 @@ class DenyList:
         import pyarrow.compute as pc  # 40 ms, which a log without takedowns does without
 
         values = pc.unique(column).drop_null()
-        found = np.array([self.entry_of(kind, value) for value in values.to_pylist()], np.int64)
-        if found.any():
+        marks = np.array([self.entry_of(kind, value) for value in values.to_pylist()], np.int64)
+        if marks.any():
             at = pc.index_in(column, value_set=values).fill_null(len(values)).to_numpy()
-            entry = np.append(found, 0)[at]
+            entry = np.append(marks, 0)[at]
             np.copyto(out, entry, where=out == 0)
 
 
-def placeholder(salt: str, key: str, taken: set[str]) -> str:
-    """Return a placeholder for the key of a sample that was taken down; the same whenever it is asked for.
+def placeholder(salt: str, key: str, used: set[str]) -> str:
+    """Return a placeholder for the key of a sample under a takedown; deterministic.
 
     It has as many bytes, and its '/' at the same places, so that no byte of a shard moves. It is made of letters and
     digits, or of other characters where none of these is left. It is neither the key nor one of `taken`.
 
-    Raises: InvalidKey where every key of that length is taken.
+    Raises: InvalidKey if every key of that length is in use.
     """
     raw = key.encode()
     for characters in _CHARACTERS:
         for attempt in range(_TRIES):
             letters = _stream(salt, f"{attempt}\0{key}", len(raw), characters)
-            made = "".join("/" if byte == ord("/") else letters[at] for at, byte in enumerate(raw))
-            if made != key and made not in taken:
-                return made
+            candidate = "".join("/" if byte == ord("/") else letters[at] for at, byte in enumerate(raw))
+            if candidate != key and candidate not in used:
+                return candidate
     raise InvalidKey(
-        f"of the keys of {len(raw)} bytes in one part none is left to stand for one that is taken down; publish the "
+        f"of the keys of {len(raw)} bytes in one part none is free as a placeholder for a takedown; publish the "
         "samples anew under longer keys, and retire the versions that have these"
     )
 

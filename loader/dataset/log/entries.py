@@ -79,12 +79,12 @@ def entry_key(n: int) -> str:
 
 def entry_number(key: str) -> int | None:
     """Return the number of the entry with this store key; None for any other key."""
-    found = _KEY.fullmatch(key)
-    return int(found[1]) if found else None
+    match = _KEY.fullmatch(key)
+    return int(match[1]) if match else None
 
 
 def gaps(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Yield (first, last) of the entries left out between those of these numbers, which ascend."""
+    """Yield (first, last) of each run of entries missing between these numbers, which ascend."""
     return ((before + 1, after - 1) for before, after in pairwise(numbers) if after - before > 1)
 
 
@@ -105,11 +105,13 @@ def seal(n: int, prev: str, nonce: str, at_us: int, body: Mapping[str, object], 
     `body` has "kind" and the kind's own fields. state: the checksum of the state before it, where the entry is to
     hold it.
 
-    Raises: Corrupt when it is not a body a reader would accept; TypeError when it is not canonical JSON.
+    Raises: Corrupt if it is not a body a reader would accept; TypeError when it is not canonical JSON.
     """
-    taken = (_ENVELOPE - {"kind"}) & body.keys()
-    if taken:
-        raise Corrupt(f"a log entry's body may not set {sorted(taken)}: the log writes those fields itself")
+    reserved = (_ENVELOPE - {"kind"}) & body.keys()
+    if reserved:
+        raise Corrupt(
+            f"a log entry's body may not set {sorted(reserved)}: the log writes those fields itself"
+        )
     envelope = {"format": FORMAT, "n": n, "nonce": nonce, "prev": prev, "at_us": at_us}
     value = {**body, **envelope, **({"state": state} if state else {})}
     return parse(n, canonical({**value, "checksum": checksum_of(value)}))
@@ -143,13 +145,13 @@ def parse(n: int, data: bytes) -> Entry:
     if not _is_canonical(value, data):
         raise Corrupt(f"{where} is not canonical JSON (sorted keys, no spaces, no floats): it was edited")
     if type(value.get("n")) is not int or value["n"] != n:
-        raise Corrupt(f"{where} says it is entry {value.get('n')!r}: it was copied or renamed")
+        raise Corrupt(f"{where} has n = {value.get('n')!r}: it was copied or renamed")
     nonce, prev, at_us = value.get("nonce"), value.get("prev"), value.get("at_us")
     if not (isinstance(nonce, str) and nonce and isinstance(prev, str) and type(at_us) is int):
         raise Corrupt(f"{where} lacks nonce (text), prev (text) or at_us (integer)")
     checksum, state = value.get("checksum", ""), value.get("state", "")
     if checksum != "" and checksum != checksum_of(value):
-        raise Corrupt(f"{where} has another checksum than it says: it was damaged after it was written")
+        raise Corrupt(f"{where} differs from its checksum: it was damaged after it was written")
     if not isinstance(state, str):
         raise Corrupt(f"{where} has state {state!r}, expected text")
     return Entry(
@@ -174,18 +176,18 @@ def _is_canonical(value: object, data: bytes) -> bool:
 
 
 def edited(entries: Sequence[Entry]) -> list[int]:
-    """Return the numbers of the entries that were changed after they were written, from the chain alone.
+    """Return the numbers of the entries that were edited after they were written. Checks only the chain.
 
-    `entries` are consecutive. An edit of entry k that leaves its `prev` alone breaks one link, k to k+1; an edit of
+    `entries` are consecutive. An edit of entry k that keeps its `prev` breaks one link, k to k+1; an edit of
     its `prev` breaks the link before it as well. Each broken link is explained by the fewest edits. Nothing stands
     after the last entry to vouch for it, except for its own `prev`.
     """
     numbers: list[int] = []
-    for left, right in pairwise(entries):
-        if right.follows == left.sha256 or left.n in numbers:
+    for entry, right in pairwise(entries):
+        if right.follows == entry.sha256 or entry.n in numbers:
             continue
         i = right.n - entries[0].n
         after = entries[i + 1] if i + 1 < len(entries) else None
         # The next link broken too: `right` has both a wrong prev and a wrong hash, so one edit explains both.
-        numbers.append(right.n if after is not None and after.prev != right.sha256 else left.n)
+        numbers.append(right.n if after is not None and after.prev != right.sha256 else entry.n)
     return numbers

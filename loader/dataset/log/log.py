@@ -19,11 +19,10 @@ from . import rules
 from .append import Decide, Outcome, append, check_end, read_tail
 from .denies import Target
 from .entries import Entry, edited, entry_key
-from .fold import fold_all
 from .marker import check_primary
 from .rules import CommitBody, Done
 from .snapshots import HINT_EVERY, belongs, listed, newest_hint, write_hint
-from .state import Deny, Primary, Ref, RefKind, State, Txn, VersionRecord
+from .state import Deny, Primary, Ref, RefKind, State, Txn, VersionRecord, fold_all
 
 _CHUNK = 16 * HINT_EVERY  # entries folded at a time: bounds memory, and how often the mappings are copied
 
@@ -81,7 +80,7 @@ class Log:
                 raise CorruptLog(f"{self._store.url}: {error}; {_to_do(self._store.url)}") from error
             state = self._known
         if missing is not None:
-            write_hint(self._store, missing)  # it is broken, or whoever appended that entry died before it
+            write_hint(self._store, missing)  # it is broken, or the writer of that entry died before it
         return state
 
     def _open(self) -> tuple[State, State | None]:
@@ -97,12 +96,12 @@ class Log:
                 return _catch_up(earlier, self._behind(earlier))[0], None
         with beside(listed, self._store) as listing:
             self._check()
-            found = listing.result()
-        with Together(self._store, found.keys) as store:
-            start, kept = newest_hint(store, found.hints)
-            coming = found.coming if start.n == found.after else 1
+            listing_result = listing.result()
+        with Together(self._store, listing_result.keys) as store:
+            start, kept = newest_hint(store, listing_result.hints)
+            coming = listing_result.coming if start.n == listing_result.after else 1
             state, at_hint = _catch_up(start, read_tail(store, start.n, coming, prev=start.prev))
-        if state.n < found.last or is_local(self._store):  # on a disk entries were not listed
+        if state.n < listing_result.last or is_local(self._store):  # on a disk entries were not listed
             check_end(self._store, state.n)
         return state, at_hint if at_hint is not None and at_hint.n > kept else None
 
@@ -130,7 +129,7 @@ class Log:
         `decide(state)` is called with the newest state, and again whenever another writer's entry came first. It
         returns a body, or `Done(value)` for nothing to append, or raises.
 
-        Raises: Conflict where the root was moved elsewhere; as `refresh` and `append.append`.
+        Raises: Conflict if the root was moved elsewhere; as `refresh` and `append.append`.
         """
         self._writable()
 
@@ -188,13 +187,13 @@ class Log:
 
         record = self.append(decide).state.committed(txn)
         if record is None:
-            raise Corrupt(f"the log says nothing of the commit of transaction {txn} that it holds")
+            raise Corrupt(f"the log holds the commit of transaction {txn} and no version of it")
         return record
 
     def abort(self, txn: str, reason: str) -> Txn:
         """Abort `txn` (again: no change).
 
-        Raises: TransactionNotFound; Conflict when it was committed; as `append`.
+        Raises: TransactionNotFound; Conflict if it was committed; as `append`.
         """
         return self.append(lambda state: rules.decide_abort(state, txn, reason)).state.txns[txn]
 
@@ -221,7 +220,7 @@ class Log:
         return self.append(lambda state: rules.decide_mirror(state, url, upto)).state.n
 
     def move(self, url: str) -> Primary:
-        """Close this root: behind this entry the history goes on at `url` alone.
+        """Close this root: after this entry the history continues only at `url`.
 
         It does so once that place's marker has the token (`penstock.upkeep.migrate.promote`). Every later append
         here is refused.
@@ -240,7 +239,7 @@ class Log:
         self.append(lambda state: rules.decide_hold(state, dataset, number, by, why))
 
     def release(self, dataset: str, number: int, by: str) -> bool:
-        """Release somebody's hold; False where there was none. Raises: VersionNotFound; as `append`."""
+        """Release a hold; False if `by` has none. Raises: VersionNotFound; as `append`."""
         return self.append(lambda state: rules.decide_release(state, dataset, number, by)).entry is not None
 
     def ref(self, dataset: str, name: str, ref_kind: RefKind, number: int, was: int | None = None) -> Ref:
@@ -260,10 +259,7 @@ def _to_do(url: str) -> str:
 
 
 def _catch_up(state: State, entries: Iterator[Entry]) -> tuple[State, State | None]:
-    """Return (the state after all entries, an earlier state).
-
-    The earlier one is the state before the last entry that says the checksum of the state before it.
-    """
+    """Return (the state after all entries, the state before the last entry with a state checksum)."""
     at_hint = None
     while chunk := list(islice(entries, _CHUNK)):
         whole = max((i for i, entry in enumerate(chunk) if entry.state), default=-1)

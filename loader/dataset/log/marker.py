@@ -34,7 +34,7 @@ PROBES = "heartbeats/probe-"
 class Marker:
     """The marker of the root in `store`, looked at until it was found good.
 
-    With several stores any may say which root it is; the primary alone says who may write to it.
+    Any of several stores may name the root; only the primary decides who may write to it.
     """
 
     def __init__(self, store: Store) -> None:
@@ -55,7 +55,7 @@ class Marker:
 
     @property
     def mirror_of(self) -> str | None:
-        """The URL of the primary; None where the root is no mirror.
+        """The URL of the primary; None if the root is no mirror.
 
         Raises: as `check_root`; of several stores as `MirroredStore.writable`.
         """
@@ -71,7 +71,7 @@ class Marker:
     def writable(self) -> None:
         """Check that the root may be written to.
 
-        Raises: Conflict where the root is a mirror: its history is that of its primary.
+        Raises: Conflict if the root is a mirror: its history comes from its primary.
         """
         if self.mirror_of is not None:
             self._good = self._of_primary = None  # it may have become the primary since
@@ -84,11 +84,11 @@ class Marker:
 
 
 def is_primary(store: Store, state: State) -> bool:
-    """Return whether the history that says `state` goes on in this store. A request, for a root that was moved.
+    """Return whether the history of `state` continues in this store. Costs one request if the root was moved.
 
     Raises: as `check_root`.
     """
-    store = primary_of(store)  # which alone is written to; another one may be the primary by now
+    store = primary_of(store)  # only it receives writes; another one may be the primary by now
     if state.primary is None:
         return MIRROR_OF not in check_root(store)
     marker = check_root(store)
@@ -98,7 +98,7 @@ def is_primary(store: Store, state: State) -> bool:
 def check_primary(store: Store, state: State) -> None:
     """Check before each append that the history goes on here.
 
-    Raises: Conflict where the history that says `state` goes on elsewhere; as `check_root`.
+    Raises: Conflict if the history of `state` continues elsewhere; as `check_root`.
     """
     moved = state.primary
     if moved is not None and not is_primary(store, state):
@@ -109,7 +109,7 @@ def check_primary(store: Store, state: State) -> None:
 
 
 def root_id(store: Store) -> str | None:
-    """Return the id of the root in a store, the same in its mirrors; None where there is no root.
+    """Return the id of the root in a store, the same in its mirrors; None if there is no root.
 
     Raises: NotARoot; FormatTooNew; StoreError.
     """
@@ -122,7 +122,7 @@ def root_id(store: Store) -> str | None:
 def check_root(store: Store) -> Mapping[str, Any]:
     """Return the marker; one that seems damaged is read once more.
 
-    Raises: NotARoot when the store is not a root; FormatTooNew.
+    Raises: NotARoot if the store is not a root; FormatTooNew.
     """
     try:
         return parse_marker(store, _bytes_of_marker(store))
@@ -135,7 +135,7 @@ def check_root_twice(store: Store) -> Mapping[str, Any]:
 
     A bit that flipped on the way of a single read would stay in that one for good.
 
-    Raises: Transient when the second read differs; as `check_root`.
+    Raises: Transient if the second read differs; as `check_root`.
     """
     first, second = check_root(store), check_root(store)
     if first != second:
@@ -162,14 +162,14 @@ def parse_marker(store: Store, data: bytes) -> Mapping[str, Any]:
     name = f"{store.url}/{MARKER}"
     try:
         marker = parse_json_object(data)
-        found = int(marker["format"])
+        format_number = int(marker["format"])
     except DAMAGED as error:
         raise NotARoot(
-            f"{name} is not a root's marker ({error}); it was damaged or is somebody else's file"
+            f"{name} is not a root's marker ({error}); it was damaged or is another program's file"
         ) from error
-    if found > FORMAT:
+    if format_number > FORMAT:
         raise FormatTooNew(
-            f"{name} says format {found}; this penstock reads up to {FORMAT}. "
+            f"{name} has format {format_number}; this penstock reads up to {FORMAT}. "
             "Upgrade penstock-data (docs/install.md)"
         )
     return dict(marker)
@@ -178,14 +178,14 @@ def parse_marker(store: Store, data: bytes) -> Mapping[str, Any]:
 def create_root(store: Store) -> Mapping[str, Any]:
     """Return the marker of a root; make an empty place a root; a root already is no change.
 
-    Raises: NotARoot when the place holds other things; FormatTooNew; InvalidStore when its create-only writes are
+    Raises: NotARoot if the place holds other things; FormatTooNew; InvalidStore when its create-only writes are
     not.
     """
     try:
         return check_root(store)
     except NotARoot:
         if any(not there.key.startswith(PROBES) for there in store.list("")):
-            return check_root(store)  # somebody else may have made it a root this moment
+            return check_root(store)  # another process may just have created it
         prove_create_only(store)
         marker = {"format": FORMAT, "id": secrets.token_hex(16), "created_us": time.time_ns() // 1000}
         try:

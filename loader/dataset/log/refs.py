@@ -25,8 +25,8 @@ from .state import State, VersionRecord
 def mirrors_named(store: Store, marker: Marker, state: State) -> Iterator[None]:
     """Raise a VersionNotFound of the block with a note where a mirror was asked. No request.
 
-    The note says up to which log entry the mirror is copied, and how to bring it up to date. The error of a primary
-    stays as it is.
+    The note names the last log entry in the mirror, and how to bring it up to date. The error of a primary stays
+    unchanged.
     """
     try:
         yield
@@ -38,7 +38,7 @@ def mirrors_named(store: Store, marker: Marker, state: State) -> Iterator[None]:
 
 def _lag(store: Store, marker: Marker, state: State) -> str:
     if isinstance(store, MirroredStore):
-        # (the marker may be that of a mirror that is read because it is near: it lends what it has, and no more)
+        # (the marker may belong to a mirror that is read because it is near)
         if store.primary_is_up:
             return ""
         mirrors = ", ".join(one.url for one in store.stores[1:])
@@ -58,7 +58,7 @@ def _lag(store: Store, marker: Marker, state: State) -> str:
 _ID_PREFIX = re.compile(r"v-[0-9a-f]{8,64}")
 MOST_DIGITS = 18
 """Digits of a version's number: Python refuses to read 4,301."""
-_SHOWN = 20  # names listed in a message before it says how many more there are
+_SHOWN = 20  # names listed in a message before it counts the rest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,14 +127,14 @@ def what_there_is(state: State, dataset: str) -> str:
     versions = state.versions(dataset)
     if not versions:
         return f"datasets here: {_listed(sorted(state.datasets))}"
-    gone = [str(v.number) for v in versions if v.retired is not None]
+    retired = [str(v.number) for v in versions if v.retired is not None]
     names = {
         kind: sorted(r.name for r in state.refs.values() if (r.dataset, r.ref_kind) == (dataset, kind))
         for kind in ("tag", "alias")
     }
     return (
         f"{dataset} has {'version 1' if len(versions) == 1 else f'versions 1..{len(versions)}'}"
-        f"{f' (retired {_listed(gone)})' if gone else ''}, "
+        f"{f' (retired {_listed(retired)})' if retired else ''}, "
         f"tags {_listed(names['tag'])}, aliases {_listed(names['alias'])}"
     )
 
@@ -170,12 +170,12 @@ def _by_name(state: State, parsed: ParsedRef) -> VersionRecord:
 
 def _by_id(state: State, parsed: ParsedRef) -> VersionRecord:
     prefix = parsed.id_prefix or ""
-    found = sorted(i for i in state.ids if i.startswith(prefix))
-    if len(found) > 1:
+    ids = sorted(i for i in state.ids if i.startswith(prefix))
+    if len(ids) > 1:
         raise VersionNotFound(
-            f"{prefix} begins {len(found)} version ids: {_listed(found)}; type more of it", dataset=""
+            f"{prefix} begins {len(ids)} version ids: {_listed(ids)}; type more of it", dataset=""
         )
-    record = state.by_id(found[0]) if found else None
+    record = state.by_id(ids[0]) if ids else None
     if record is None:
         raise VersionNotFound(f"no version {prefix}: {what_there_is(state, '')}", dataset="")
     return record

@@ -2,7 +2,7 @@
 
 A release without checksums in its entries read the newest entry once and wrote the SHA-256 of these bytes into the
 next one. A bit that flipped on the way broke the chain for good, with both entries as they were acknowledged. Entries
-are never replaced: a repair record, created once, lets readers go on, and says who looked at it and why.
+are never replaced: a repair record, created once, lets readers go on, and records who examined it and why.
 """
 
 from collections.abc import Mapping
@@ -56,17 +56,17 @@ def link_key(n: int) -> str:
 
 
 def linked(store: Objects, entry: Entry, prev: str | None) -> Entry:
-    """Return the entry, with `prev_means` where a repair record says that it follows the entry with sha256 `prev`.
+    """Return the entry, with `prev_means` if a repair record links it to the entry with sha256 `prev`.
 
     One request for an entry that does not follow it by itself, none for others. Raises: StoreError.
     """
     if prev is None or entry.prev == prev:
         return entry
     try:
-        said = _parse(store.get(link_key(entry.n)).data)
+        record = _parse(store.get(link_key(entry.n)).data)
     except ObjectNotFound:
         return entry
-    fits = (said.get("n"), said.get("was"), said.get("prev")) == (entry.n, entry.prev, prev)
+    fits = (record.get("n"), record.get("was"), record.get("prev")) == (entry.n, entry.prev, prev)
     return replace(entry, prev_means=prev) if fits else entry
 
 

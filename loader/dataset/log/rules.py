@@ -1,4 +1,4 @@
-"""Rules of appending to a log that says `state`: the writer's side, as pure functions.
+"""Rules of appending to a log in `state`: the writer's side, as pure functions.
 
 Each gives the body of the entry to append, or `Done(value)` when the log has it already (so that every append can be
 repeated), or raises. `Log.append` asks again whenever another writer came first.
@@ -84,7 +84,7 @@ def decide_begin(
 
     Beginning it again gives what was begun, under whatever name an earlier release took.
 
-    Raises: InvalidName; VersionNotFound; VersionRetired; Fenced when it was aborted; Conflict when it
+    Raises: InvalidName; VersionNotFound; VersionRetired; Fenced when it was aborted; Conflict if it
     belongs to another dataset, or was begun without a gate and is to have one.
     """
     check_dataset_name(dataset)
@@ -116,7 +116,7 @@ def decide_commit(
     A transaction that was committed, by whichever attempt, gives its version.
 
     Raises: TransactionNotFound; Fenced when it was aborted; StageNotPublished when it is gated and the manifest comes
-    without a verdict; Conflict when the id is another version's.
+    without a verdict; Conflict if the id is another version's.
     """
     known = not_aborted(state, txn)
     committed = state.committed(txn)
@@ -153,7 +153,7 @@ def commit_or_build(
 
     The manifest is `body`, or the one that `build(state)` makes when `body` does not fit this state.
 
-    Raises: as `decide_commit`; as `build`; Conflict when it did not build on the state given.
+    Raises: as `decide_commit`; as `build`; Conflict if it did not build on the state given.
     """
     decision = decide_commit(state, txn, body)
     if isinstance(decision, Rebase | ApplyDenies):
@@ -165,9 +165,9 @@ def commit_or_build(
 
 
 def decide_abort(state: State, txn: str, reason: str) -> Body | Done[Txn]:
-    """Abort `txn`: nobody can commit it any more.
+    """Abort `txn`: it can no longer be committed.
 
-    Raises: TransactionNotFound; Conflict when it was committed (retire the version instead); InvalidName for a reason
+    Raises: TransactionNotFound; Conflict if it was committed (retire the version instead); InvalidName for a reason
     that is no text.
     """
     known = _txn(state, txn)
@@ -242,11 +242,11 @@ def decide_deny(state: State, targets: Sequence[Target], reason: str, by: str) -
         raise InvalidName("a takedown needs what it is of, a reason, and by whom it was asked for")
     check_words("reason", reason)
     check_words("name of who asked for it", by)
-    for one in targets:
-        if len(one.value) > 2 and (one.value in reason or one.value in by):
+    for target in targets:
+        if len(target.value) > 2 and (target.value in reason or target.value in by):
             raise InvalidName(
-                f"the reason or name given holds the {one.kind} itself, and the log is never rewritten; use a ticket's "
-                "number"
+                f"the reason or name given holds the {target.kind} itself, and the log is never rewritten; use a "
+                "ticket's number"
             )
     salt = state.denies[-1].salt if state.denies else ""
     salt = salt or secrets.token_hex(16)
@@ -254,7 +254,7 @@ def decide_deny(state: State, targets: Sequence[Target], reason: str, by: str) -
     for deny in state.denies:
         if deny.salt == salt and set(asked) <= set(deny.hashes):
             return Done(deny)
-    scope = " ".join(sorted({one.kind for one in targets}))
+    scope = " ".join(sorted({target.kind for target in targets}))
     return {"kind": "deny", "salt": salt, "hashes": asked, "scope": scope, "reason": reason, "by": by}
 
 
@@ -280,7 +280,7 @@ def decide_hold(state: State, dataset: str, number: int, by: str, why: str) -> B
 
 
 def decide_release(state: State, dataset: str, number: int, by: str) -> Body | Done[None]:
-    """Release the hold that somebody has on a version, retired or not; one who has none is done.
+    """Release a hold of `by` on a version, retired or not; `Done` without one.
 
     Raises: VersionNotFound.
     """
@@ -295,15 +295,15 @@ def decide_mirror(state: State, url: str, upto: int) -> Body | Done[None]:
 
     Done where that was noted, and nothing but mirrors was written since.
     """
-    said = [_upto(one) for one in state.mirrors if one["url"] == url]
-    since = max(said, default=-1)
-    if said and sum(since < one_n <= upto for one_n in map(_n, state.mirrors)) >= upto - since:
+    copied_upto = [_upto(one) for one in state.mirrors if one["url"] == url]
+    since = max(copied_upto, default=-1)
+    if copied_upto and sum(since < one_n <= upto for one_n in map(_n, state.mirrors)) >= upto - since:
         return Done(None)
     return {"kind": "mirror", "url": url, "upto": upto}
 
 
 def decide_primary(url: str, was: str, *, gone: bool = False) -> Body:
-    """Move the root: behind this entry its history goes on at `url` alone (`marker.check_primary`).
+    """Move the root: after this entry its history continues only at `url` (`marker.check_primary`).
 
     `url` may be the place in which it is written now. gone: the former root cannot be asked.
     """

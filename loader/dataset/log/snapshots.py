@@ -1,9 +1,9 @@
 """`log/state-<n>.json`: the folded state after entry n, every 256 entries, so that opening a root is cheap.
 
-A hint may be missing, stale, broken or forged: then more entries are read. A hint is used when entry n + 1, which is
-part of the chain and never replaced, says the checksum of that state and follows the same entry n. Its content
-depends on the log alone, so it does not matter who writes it, nor how often. In a log of earlier releases no entry
-says a checksum: it is read from its start, until the next append.
+A hint may be missing, stale, broken or forged: then more entries are read. A hint is used if entry n + 1, which is
+part of the chain and never replaced, holds the checksum of that state and follows the same entry n. Its content
+depends only on the log, so any process may write it, any number of times. In a log of earlier releases no entry
+holds a checksum: it is read from its start, until the next append.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ def dump_state(state: State) -> bytes:
 
 
 def state_checksum(state: State) -> str:
-    """Return the SHA-256 hex of the state's JSON in a hint, as the entry behind it says it.
+    """Return the SHA-256 hex of the state's JSON in a hint, which entry n + 1 holds.
 
     O(transactions) of time and memory.
     """
@@ -80,14 +80,14 @@ def _plain(rows: Iterable[object], kind: type) -> list[dict[str, object]]:
 
 
 def _without_false(txn: dict[str, object]) -> dict[str, object]:
-    """Return the transaction without `gated` where it is False: hints of a log without gates stay as they were."""
+    """Return the transaction without `gated` if it is False: hints of a log without gates stay as they were."""
     return {name: value for name, value in txn.items() if name != "gated" or value}
 
 
 def load_state(data: bytes) -> State:
     """Return the state that `dump_state` wrote.
 
-    Raises: ValueError when the bytes are not such a state; FormatTooNew.
+    Raises: ValueError if the bytes are not such a state; FormatTooNew.
     """
     return _state_and_checksum(data)[0]
 
@@ -132,7 +132,7 @@ class Listed:
     hints: tuple[int, ...]
     """Numbers of the hints, ascending."""
     last: int
-    """Number of the newest entry; 0 where none is listed."""
+    """Number of the newest entry; 0 if none is listed."""
 
     @property
     def after(self) -> int:
@@ -169,7 +169,7 @@ def listed(store: Store) -> Listed:
 def _numbers(keys: Iterable[str], prefix: str) -> list[int]:
     """Return the numbers of the keys that are `prefix`, 12 digits and `.json`, ascending."""
     name = re.compile(f"{prefix}([0-9]{{12}})\\.json")
-    return sorted(int(found[1]) for key in keys if (found := name.fullmatch(key)))
+    return sorted(int(match[1]) for key in keys if (match := name.fullmatch(key)))
 
 
 def newest_hint(store: Together, hints: Sequence[int]) -> tuple[State, int]:
@@ -183,7 +183,9 @@ def newest_hint(store: Together, hints: Sequence[int]) -> tuple[State, int]:
             state, checksum = _state_and_checksum(store.get(hint_key(n)).data)
             if state.n == n and _vouched(store, n, checksum):
                 return state, max(kept, n)
-            _log.warning("%s in %s is not what the entry behind it says: ignored", hint_key(n), store.url)
+            _log.warning(
+                "%s in %s differs from its checksum in the next entry: ignored", hint_key(n), store.url
+            )
         except FormatTooNew as e:
             kept = max(kept, n)
             _log.warning("%s in %s cannot be used (%s): ignored", hint_key(n), store.url, e)
@@ -193,10 +195,7 @@ def newest_hint(store: Together, hints: Sequence[int]) -> tuple[State, int]:
 
 
 def _vouched(store: Together, n: int, checksum: str) -> bool:
-    """Return whether entry n + 1 says this checksum of the state before it; False where there is no such entry.
-
-    Raises: Corrupt; StoreError.
-    """
+    """Return whether entry n + 1 holds this checksum of the state before it; False without such an entry."""
     try:
         return parse(n + 1, store.peek(entry_key(n + 1)).data).state == checksum
     except ObjectNotFound:
@@ -206,7 +205,7 @@ def _vouched(store: Together, n: int, checksum: str) -> bool:
 def belongs(store: Objects, state: State) -> bool:
     """Return whether the log in the store has the entry that the state ends with, byte for byte.
 
-    As each entry has the hash of the one before it, it has all of them. False where there is no such entry.
+    As each entry has the hash of the one before it, it has all of them. False if there is no such entry.
 
     Raises: StoreError.
     """

@@ -1,12 +1,12 @@
 """An annotation laid on the newest version.
 
-Nobody may have given its cells another value meanwhile. The statistics of a column that was there already are made
-anew, because a minimum cannot be taken back.
+No other change may have set its cells meanwhile. The statistics of an existing column are recomputed, because a
+minimum cannot be subtracted.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,16 +18,14 @@ from ..tables.columns import is_annotation, type_named
 from ..tables.manifest import Change, SamplesFile, merged_columns
 from ..tables.parquet import TableFile, get_tables, put_named_table
 from ..tables.stats import WHOLE, WHOLE_SCHEMA, column_stats
+from ..versions.version import Version
 from ..writing.exclude import still_there
-
-if TYPE_CHECKING:
-    from ..versions.version import Version
 
 
 class SameCells:
-    """Checks that nobody gave the cells of an annotation another value since the version it was made from."""
+    """Checks that the cells of an annotation are unchanged since the version it was made from."""
 
-    def __init__(self, version: "Version", files: Sequence[SamplesFile]) -> None:
+    def __init__(self, version: Version, files: Sequence[SamplesFile]) -> None:
         self._version, self._files = version, [file.to_json() for file in files]
 
     def __call__(self, parent: "Version | None") -> None:
@@ -50,7 +48,7 @@ class SameCells:
         )
         return sorted({part for table in tables for part in pc.unique(table["part"]).to_pylist()})
 
-    def _annotated_since(self, parent: "Version", name: str) -> bool:
+    def _annotated_since(self, parent: Version, name: str) -> bool:
         before, now = (
             [entry for entry in version.manifest["samples"] if name in entry["columns"]]
             for version in (self._version, parent)
@@ -58,7 +56,7 @@ class SameCells:
         new = [entry for entry in now if entry not in before]
         return any(is_annotation(entry) for entry in new) or any(entry not in now for entry in before)
 
-    def _compare(self, parent: "Version", name: str) -> None:
+    def _compare(self, parent: Version, name: str) -> None:
         import polars as pl
 
         ours = edits_of(parent.store, self._files, name).select(PLACE)
@@ -72,7 +70,7 @@ class SameCells:
         if other.height:
             first = other.row(0, named=True)
             raise Conflict(
-                f"{name!r} of {other.height} of these samples was annotated by somebody else in {parent.name} (part "
+                f"{name!r} of {other.height} of these samples was annotated by another writer in {parent.name} (part "
                 f"{first['part']} row {first['row']} is {first[name]!r} now, and was {first[f'{name} was']!r} in "
                 f"{self._version.name}); look at theirs and annotate {parent.name}"
             )
@@ -81,7 +79,7 @@ class SameCells:
 def with_statistics(parent: "Version | None", prefix: str, change: Change) -> Change:
     """Return an annotation with the statistics of its columns once it is laid on a version, uploaded under `prefix`.
 
-    A column that the version does not have is counted alone. One that it has is counted whole, as it is from now on.
+    For a new column only the annotation is counted. An existing one is counted whole, with the annotation.
     Costs the files of each such column, one column in memory at a time.
 
     Raises: FieldMismatch.
@@ -100,8 +98,8 @@ def annotation_stats(
     rows = []
     for name in _names(ours):
         there = any(name in entry["columns"] for entry in before)
-        found = cells(store, [*before, *ours], name)
-        table = pa.table({name: found[name].to_arrow().cast(type_named(columns[name]["type"]))})
+        cell_frame = cells(store, [*before, *ours], name)
+        table = pa.table({name: cell_frame[name].to_arrow().cast(type_named(columns[name]["type"]))})
         rows.append({**column_stats(table).to_pylist()[0], WHOLE: there})
     return pa.Table.from_pylist(rows, schema=WHOLE_SCHEMA)
 

@@ -1,8 +1,7 @@
 """Takedowns applied to a change before its commit: its denied samples are redacted, its parent's are left out.
 
-A commit that says `denies: 17` has every takedown up to log entry 17 applied. The bytes of samples of earlier
-versions stay until `penstock takedown run` rewrites their shards; those of the change itself never get into a
-version.
+A commit with `denies: 17` has every takedown up to log entry 17 applied. Denied samples of earlier versions keep
+their bytes until `penstock takedown run` rewrites their shards. Denied samples of the change never enter a version.
 """
 
 import secrets
@@ -35,7 +34,7 @@ class Applied:
     """A change with takedowns applied."""
 
     before: Change | None
-    """Change to lay on the parent first, which leaves out its samples that are denied; None where it has none."""
+    """Change to lay on the parent first, which leaves out its samples that are denied; None if it has none."""
     change: Change
     """The change, redacted."""
     n_dropped: int = 0
@@ -55,7 +54,7 @@ def apply_denies(
     Reads:
 
     - keys and provenance of the change's own new samples;
-    - those of all samples of the parent, where it had not applied the newest takedown;
+    - keys and provenance of all samples of the parent, if it had not applied the newest takedown;
     - the keys and the shard's index, for each shard or column of the change for samples of the parent.
 
     Raises: Corrupt; StoreError.
@@ -63,29 +62,29 @@ def apply_denies(
     prefix = f"data/{txn}/{secrets.token_hex(8)}"
     own = own_denied(store, state.denies, dataset, change)
     denied = parent_denied(parent, state.denies)
-    gone: dict[str, dict[int, str]] = {}
+    to_redact: dict[str, dict[int, str]] = {}
     if own:
-        gone |= new_keys(store, state.denies, own, change)
+        to_redact |= new_keys(store, state.denies, own, change)
     if parent is not None:
-        gone |= _not_live(store, parent, denied, change)
-    redacted = _redacted(store, prefix, change, gone)
+        to_redact |= _not_live(store, parent, denied, change)
+    redacted = _redacted(store, prefix, change, to_redact)
     redacted, n_dropped = _leave_out(store, prefix, redacted, own)
     before = None
-    if left := _without_own_exclusions(store, denied, change):
+    if excluded := _without_own_exclusions(store, denied, change):
         before = Change(
-            exclusions=_put(store, f"{prefix}-parent", left, _sizes(parent)),
-            n_excluded=sum(map(len, left.values())),
+            exclusions=_put(store, f"{prefix}-parent", excluded, _sizes(parent)),
+            n_excluded=sum(map(len, excluded.values())),
         )
     return Applied(before=before, change=redacted, n_dropped=n_dropped)
 
 
 def parent_denied(parent: Version | None, denies: Sequence[Deny]) -> Rows:
     """Return the live samples of a version that takedowns deny which it has not applied."""
-    left = [deny for deny in denies if parent is not None and deny.n > parent.manifest["denies"]]
+    newer = [deny for deny in denies if parent is not None and deny.n > parent.manifest["denies"]]
     out: Rows = {}
-    if parent is None or not left:
+    if parent is None or not newer:
         return out
-    for part, rows in denied_rows(parent, left).items():
+    for part, rows in denied_rows(parent, newer).items():
         live = parent.parts.live_members(parent.parts.position(part))
         if kept := {row: entry for row, entry in rows.items() if live[row]}:
             out[part] = kept
@@ -118,8 +117,8 @@ def denied_files(
         columns = ["part", "row", *(name for name in tests.columns if name in file["columns"])]
         table = get_table(store, TableFile.from_json(dict(file)), columns)
         entries = tests.entries(table)
-        mine = table.select(["part", "row"]).filter(pa.array(entries != 0)).to_pylist()
-        for at, entry in zip(mine, entries[entries != 0].tolist(), strict=True):
+        rows_denied = table.select(["part", "row"]).filter(pa.array(entries != 0)).to_pylist()
+        for at, entry in zip(rows_denied, entries[entries != 0].tolist(), strict=True):
             out.setdefault(at["part"], {})[at["row"]] = entry
     return out
 
@@ -138,35 +137,32 @@ def renamed(denies: Sequence[Deny], rows: Rows, tables: Any) -> dict[str, dict[i
     salts = {deny.n: deny.salt for deny in denies}
     out: dict[str, dict[int, str]] = {}
     for table in tables:
-        mine = table.filter(pc.is_in(table["part"], value_set=pa.array(list(rows), pa.string())))
-        taken = set(mine["key"].to_pylist())
-        for at in mine.to_pylist():
+        of_parts = table.filter(pc.is_in(table["part"], value_set=pa.array(list(rows), pa.string())))
+        keys = set(of_parts["key"].to_pylist())
+        for at in of_parts.to_pylist():
             if at["row"] in rows[at["part"]]:
-                key = placeholder(salts[rows[at["part"]][at["row"]]], at["key"], taken)
-                taken.add(key)
+                key = placeholder(salts[rows[at["part"]][at["row"]]], at["key"], keys)
+                keys.add(key)
                 out.setdefault(at["part"], {})[at["row"]] = key
     return out
 
 
 def _not_live(store: Store, parent: Version, denied: Rows, change: Change) -> dict[str, dict[int, str]]:
-    """Return the samples of the parent that are not live, in the parts that the change has shards or columns for.
-
-    They come with their present keys. Fields made of them meanwhile are not to be kept.
-    """
+    """Return the parent's samples that are not live, with their keys, in parts that the change extends."""
     touched = _touched(store, change) & set(parent.parts.ids.to_pylist())
     rows: dict[str, set[int]] = {}
     for part in sorted(touched):
         live = parent.parts.live_members(parent.parts.position(part))
-        found = set(np.flatnonzero(~live).tolist()) | set(denied.get(part, ()))
-        if found:
-            rows[part] = found
+        dead = set(np.flatnonzero(~live).tolist()) | set(denied.get(part, ()))
+        if dead:
+            rows[part] = dead
     if not rows:
         return {}
     files = [TableFile.from_json(entry) for entry in parent.manifest["samples"] if entry["group"] == "keys"]
     out: dict[str, dict[int, str]] = {}
     for table in get_tables(store, files, ["part", "row", "key"]):
-        mine = table.filter(pc.is_in(table["part"], value_set=pa.array(list(rows), pa.string())))
-        for at in mine.to_pylist():
+        of_parts = table.filter(pc.is_in(table["part"], value_set=pa.array(list(rows), pa.string())))
+        for at in of_parts.to_pylist():
             if at["row"] in rows[at["part"]]:
                 out.setdefault(at["part"], {})[at["row"]] = at["key"]
     return out
@@ -180,10 +176,10 @@ def _touched(store: Store, change: Change) -> set[str]:
     }
 
 
-def _redacted(store: Store, prefix: str, change: Change, gone: Redacted) -> Change:
-    if not gone:
+def _redacted(store: Store, prefix: str, change: Change, redacted: Redacted) -> Change:
+    if not redacted:
         return change
-    samples = redact_samples(store, prefix, change.samples, gone)
+    samples = redact_samples(store, prefix, change.samples, redacted)
     stats, key_hashes = change.stats, change.key_hashes
     if stats is not None and samples != change.samples:
         stats = redact_stats(store, prefix, [file.file for file in samples])
@@ -191,24 +187,24 @@ def _redacted(store: Store, prefix: str, change: Change, gone: Redacted) -> Chan
         files = [file.file for file in samples if file.group == "keys"]
         hashes = [hashes_of(table["key"]) for table in get_tables(store, files, ["key"])]
         key_hashes = put_hashes(store, prefix, np.concatenate(hashes))
-    shards = redact_shards(store, prefix, change.shards, gone) if change.shards else None
+    shards = redact_shards(store, prefix, change.shards, redacted) if change.shards else None
     return replace(change, samples=samples, stats=stats, shards=shards, key_hashes=key_hashes)
 
 
 def _leave_out(store: Store, prefix: str, change: Change, own: Rows) -> tuple[Change, int]:
     """Return the change without its own samples that are denied, and how many of them it had not left out already."""
-    left = _without_own_exclusions(store, own, change)
-    n_dropped = sum(map(len, left.values()))
+    excluded = _without_own_exclusions(store, own, change)
+    n_dropped = sum(map(len, excluded.values()))
     if not n_dropped:
         return change, 0
     table = get_table(store, _shards_of(change), ["part", "n_rows"]).to_pylist()
-    rows, sizes = _grouped(left), {row["part"]: row["n_rows"] for row in table}
+    rows, sizes = _grouped(excluded), {row["part"]: row["n_rows"] for row in table}
     for row in get_table(store, change.exclusions).to_pylist() if change.exclusions else ():
         members = np.flatnonzero(unpack(row["bitmap"], row["n_rows"])).tolist()
         rows.setdefault((row["part"], row["reason"]), []).extend(members)
         sizes[row["part"]] = row["n_rows"]
-    made = put_exclusions(store, prefix, rows, sizes)
-    return replace(change, exclusions=made, n_excluded=change.n_excluded + n_dropped), n_dropped
+    exclusions = put_exclusions(store, prefix, rows, sizes)
+    return replace(change, exclusions=exclusions, n_excluded=change.n_excluded + n_dropped), n_dropped
 
 
 def _shards_of(change: Change) -> TableFile:
@@ -217,7 +213,7 @@ def _shards_of(change: Change) -> TableFile:
 
 
 def _without_own_exclusions(store: Store, rows: Rows, change: Change) -> Rows:
-    """Return these rows without those that the change leaves out anyway: a row is excluded once."""
+    """Return the rows that the change does not exclude itself: a row is excluded once."""
     if not rows or change.exclusions is None:
         return rows
     out = {part: dict(members) for part, members in rows.items()}

@@ -1,7 +1,7 @@
 """One change becomes one version: checks against the newest version, a manifest, an entry in the log.
 
-The log calls `build` with the state it is about to append to. When somebody else was quicker it calls again, and the
-same change is laid on the newer version (a rebase). Parts are named by id, so only the manifest is rewritten.
+The log calls `build` with the state it is about to append to. If another writer was quicker it calls again, and the
+same change is applied to the newer version (a rebase). Parts are named by id, so only the manifest is rewritten.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ from ..tables.manifest import Change, child
 from ..tables.parquet import TableFile, get_tables
 from ..versions.version import Version, open_record
 from ..writing.exclude import NOTHING_SUPERSEDED, Superseded, still_there
-from ..writing.run_samples import RunKeys
+from ..writing.run_tables import RunKeys
 from .apply_denies import Applied, apply_denies
 from .compact import Done, compacted
 
@@ -58,7 +58,7 @@ class Pending:
     verdict: str = ""
     """Path of the record that lets it pass; "" for none."""
     created_us: int | None = None
-    """Time that the manifest says, in UTC microseconds; None for now."""
+    """Creation time in the manifest, UTC microseconds; None for now."""
 
 
 TEXT_FACTS, LIST_FACTS = ("tokenizer", "tokenizer_sha256", "unit"), ("dims", "labels")
@@ -78,24 +78,23 @@ def check_producer(producer: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def check_facts(facts: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict[str, Any]]:
     """Return facts about fields. Raises: InvalidSample for others than `Root.publish` takes."""
-    found = {name: dict(told) for name, told in (facts or {}).items()}
-    check_producer(found)
-    for name, told in found.items():
-        for fact, value in told.items():
+    by_field = {name: dict(field_facts) for name, field_facts in (facts or {}).items()}
+    check_producer(by_field)
+    for name, field_facts in by_field.items():
+        for fact, value in field_facts.items():
             is_list = isinstance(value, list) and all(isinstance(one, str) for one in value)
             if (fact in LIST_FACTS and not is_list) or (fact in TEXT_FACTS and not isinstance(value, str)):
                 kind = "a list of texts" if fact in LIST_FACTS else "a text"
                 raise InvalidSample(f"facts of {name!r}: {fact} = {value!r:.200}; {kind} is needed")
-    return found
+    return by_field
 
 
 def commit(store: Store, log: Log, pending: Pending, *checks: Check) -> Version:
     """Publish a change that passes every check.
 
-    Samples that were taken down are left out, and `taken_down` in the version's producer says how many of the
-    change's own were.
+    Samples under a takedown are left out. `taken_down` in the version's producer counts the change's own.
 
-    Raises: Fenced when the transaction was aborted; Conflict, DuplicateKey, FieldMismatch when the change does not go
+    Raises: Fenced if the transaction was aborted; Conflict, DuplicateKey, FieldMismatch if the change does not go
     onto the newest version; as `apply_denies`.
     """
     applied: dict[tuple[str, int], Applied] = {}
@@ -109,16 +108,18 @@ def commit(store: Store, log: Log, pending: Pending, *checks: Check) -> Version:
             check(parent)
         base = (newest.id if newest else "", state.last_deny)
         if base not in applied:
-            found = Applied(before=None, change=pending.change)
+            applied_denies = Applied(before=None, change=pending.change)
             if state.denies:
-                found = apply_denies(store, state, pending.txn, pending.dataset, parent, pending.change)
-            applied[base] = replace(found, change=pending.complete(parent, found.change))
+                applied_denies = apply_denies(
+                    store, state, pending.txn, pending.dataset, parent, pending.change
+                )
+            applied[base] = replace(applied_denies, change=pending.complete(parent, applied_denies.change))
         body = _manifest(parent, applied[base], pending, state.last_deny)
         if body["n_live"] <= 0:
             if applied[base].n_dropped:
                 raise Denied(
-                    f"every sample of {pending.dataset} was taken down: the next version would have none. Log entries "
-                    f"{[deny.n for deny in state.denies]} of {store.url} say which they are"
+                    f"takedowns cover every sample of {pending.dataset}: the next version is empty. Log entries "
+                    f"{[deny.n for deny in state.denies]} of {store.url} name them"
                 )
             raise EmptyVersion(
                 f"the next version of {pending.dataset} would have no live samples; keep at least one"
@@ -199,14 +200,14 @@ class NewKeys:
         hashes = hashes_of(table["key"])
         there = among(hashes, self._keys.hashes)
         keys = pa.array(self._keys.having(np.sort(hashes[there])), pa.string())
-        some = table.filter(pa.array(there))
-        return some.filter(pc.is_in(some["key"], value_set=keys))
+        matching = table.filter(pa.array(there))
+        return matching.filter(pc.is_in(matching["key"], value_set=keys))
 
     def _were_there(self, parent: Version) -> bool:
         files = parent.manifest["key_hashes"]
         new = [file for file in files if file["path"] not in self._known]
-        for file, found in zip(new, known(self._store, new, self._keys.hashes), strict=True):
-            self._known[file["path"]] = bool(found.any())
+        for file, is_there in zip(new, known(self._store, new, self._keys.hashes), strict=True):
+            self._known[file["path"]] = bool(is_there.any())
         return any(self._known[file["path"]] for file in files)
 
 
@@ -218,8 +219,8 @@ class Onto:
 
     def __call__(self, parent: Version | None) -> None:
         """Check the newest version. Raises: Conflict."""
-        found = parent.id if parent else ""
-        if found != self._id:
+        newest_id = parent.id if parent else ""
+        if newest_id != self._id:
             raise Conflict(
                 f"these parts were compared with {self._id[:14] or 'no version'}, and the newest is now "
                 f"{f'{parent.name} ({parent.id[:14]})' if parent else 'none'}; compare them with that and publish again"
@@ -227,7 +228,7 @@ class Onto:
 
 
 class FreeGroup:
-    """Checks that nobody else gave these parts this group, or changed the parts, since we began.
+    """Checks that no other writer added this group to these parts, or changed them, since we began.
 
     began: the version that the group was computed for, whose excluded samples have empty fields in it.
     """
@@ -238,19 +239,19 @@ class FreeGroup:
     def __call__(self, parent: Version | None) -> None:
         """Check the newest version. Raises: Conflict."""
         parent = still_there(parent, self._parts)
-        taken = parent.parts.has_group(self._group)
+        has_group = parent.parts.has_group(self._group)
         ids = {part: position for position, part in enumerate(parent.parts.ids.to_pylist())}
-        twice = [part for part in self._parts if taken[ids[part]]]
+        twice = [part for part in self._parts if has_group[ids[part]]]
         if twice:
             raise Conflict(
-                f"group {self._group!r} of part {twice[0]} was published by somebody else, in {parent.name}; "
+                f"group {self._group!r} of part {twice[0]} was published by another writer, in {parent.name}; "
                 "open it and use theirs, or choose another group name"
             )
         if parent.id != self._began.id:
             self._check_excluded(parent, ids)
 
     def _check_excluded(self, parent: Version, ids: Mapping[str, int]) -> None:
-        """Refuse samples that a retirement brought back, and that were not computed. Raises: Conflict."""
+        """Refuse samples that a retirement brought back, and that were not computed."""
         before, ours = self._began.parts, set(self._parts)
         for position in before.with_exclusions:
             part = before.id(position)
@@ -265,7 +266,7 @@ class FreeGroup:
 
 
 def _refuse_live(parent: Version, clashes: pa.Table, leaving: Container[tuple[str, int]]) -> None:
-    """Raise DuplicateKey when one of these rows (part, row, key) is live in the version, and not leaving."""
+    """Raise DuplicateKey if one of these rows (part, row, key) is live in the version, and not leaving."""
     members: dict[str, Any] = {}
     for row in clashes.to_pylist():
         part = row["part"]

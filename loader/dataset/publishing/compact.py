@@ -90,8 +90,6 @@ def _shortened_runs(
 
     Keys, metadata and statistics of neighbouring runs become tables of a folder of their own: all tables of one
     folder are of one run. Column groups that came later, and theirs, stay as they are.
-
-    Raises: Corrupt when keys would not stay in the order of the parts.
     """
     samples, stats = list(manifest["samples"]), list(manifest["stats"])
     counted: dict[str, list[File]] = {}
@@ -103,24 +101,24 @@ def _shortened_runs(
         if own:
             run["stats"] = own[0]
         nbytes = sum(file["nbytes"] for file in run.values())
-        # Earlier releases merged into the publisher's own folder. Whose statistics are whose is not told there, so
-        # that what lies there is left alone, as large tables are.
+        # Earlier releases merged into the publisher's own folder. It does not record whose statistics
+        # are whose, so these runs stay unmerged, like large tables.
         sizes.append(nbytes if len(own) < 2 else max(nbytes, SIZES[-1]))
     old = runs[to_merge(sizes)]
     merged: dict[str, File] = {}
     for kind in dict.fromkeys(kind for run in old for kind in run):
-        mine = [run[kind] for run in old if kind in run]
-        key = tuple(file["sha256"] for file in mine)
+        of_kind = [run[kind] for run in old if kind in run]
+        key = tuple(file["sha256"] for file in of_kind)
         if key not in done:
             merge = _merge_stats if kind == "stats" else _merge_samples
-            done[key] = merge(store, f"{prefix}-merged", mine, manifest)
+            done[key] = merge(store, f"{prefix}-merged", of_kind, manifest)
         merged[kind] = done[key]
-    gone = [file["path"] for run in old for file in run.values()]
-    short = _replaced(samples, gone, [merged[group] for group in RUN_GROUPS if group in merged])
+    removed = [file["path"] for run in old for file in run.values()]
+    short = _replaced(samples, removed, [merged[group] for group in RUN_GROUPS if group in merged])
     _check_order(samples, short, [run["keys"]["path"] for run in old if "keys" in run], merged)
     return {
         "samples": short,
-        "stats": _replaced(stats, gone, [merged["stats"]] if "stats" in merged else []),
+        "stats": _replaced(stats, removed, [merged["stats"]] if "stats" in merged else []),
     }
 
 
@@ -147,25 +145,20 @@ def _folder(file: File) -> str:
     return str(file["path"].rpartition("/")[0])
 
 
-def _replaced(files: Sequence[File], gone: Sequence[str], merged: Sequence[File]) -> list[File]:
+def _replaced(files: Sequence[File], removed: Sequence[str], merged: Sequence[File]) -> list[File]:
     """Return the list with the merged files where the first of those in `gone` stood."""
-    at = next((number for number, file in enumerate(files) if file["path"] in gone), len(files))
-    return [*files[:at], *merged, *(file for file in files[at:] if file["path"] not in gone)]
+    at = next((number for number, file in enumerate(files) if file["path"] in removed), len(files))
+    return [*files[:at], *merged, *(file for file in files[at:] if file["path"] not in removed)]
 
 
 def _check_order(
-    before: Sequence[File], after: Sequence[File], gone: Sequence[str], merged: Mapping[str, File]
+    before: Sequence[File], after: Sequence[File], removed: Sequence[str], merged: Mapping[str, File]
 ) -> None:
-    """Check that the keys tables keep their order in a merge, with the merged one in the place of those in `gone`.
-
-    No table is read, nor is the order of the tables before the merge checked.
-
-    Raises: Corrupt.
-    """
+    """Check that the keys tables keep their order in a merge. Reads no table."""
     was, now = ([file["path"] for file in files if file["group"] == "keys"] for files in (before, after))
-    stands_for = {merged["keys"]["path"]: gone} if "keys" in merged else {}
-    found = [path for one in now for path in stands_for.get(one, (one,))]
-    if found != was:
+    stands_for = {merged["keys"]["path"]: removed} if "keys" in merged else {}
+    paths = [path for one in now for path in stands_for.get(one, (one,))]
+    if paths != was:
         raise Corrupt(
             f"{stands_for} would put the keys tables {was} out of the order of the parts; nothing was published. This "
             "is a defect of penstock: report it with the manifest of the newest version"

@@ -31,8 +31,8 @@ def digest_of(
 ) -> str:
     """Return the sha256 hex of a publish's additions and omissions, which a verdict is of."""
     bodies = sorted((part.to_json() for part in parts), key=lambda body: str(body["id"]))
-    told = [bodies, dict(exclude), dict(supersede), *([dict(foreign)] if foreign else [])]
-    return hashlib.sha256(canonical(told)).hexdigest()
+    content = [bodies, dict(exclude), dict(supersede), *([dict(foreign)] if foreign else [])]
+    return hashlib.sha256(canonical(content)).hexdigest()
 
 
 def check_verdict(
@@ -49,7 +49,7 @@ def check_verdict(
     verdict: "" shows none. Costs two requests.
 
     Raises: StageNotPublished for a verdict that is not there, was not `published` or is of another change, and for
-    none where the transaction is gated; Conflict where a later verdict stands; Corrupt.
+    none where the transaction is gated; Conflict if a later verdict stands; Corrupt.
     """
     if not verdict:
         raise ungated(txn.txn, "no verdict was given")
@@ -58,7 +58,7 @@ def check_verdict(
         raise ungated(txn.txn, f"{verdict!r} is no record of a stage of {txn.dataset}")
     record = _record(store, txn, verdict)
     if record["verdict"] != "published":
-        raise ungated(txn.txn, f"{verdict} says {record['verdict']!r}: {record.get('reason', '')}")
+        raise ungated(txn.txn, f"{verdict} is {record['verdict']!r}: {record.get('reason', '')}")
     if record["body"].get("publishes") != digest_of(parts, exclude, supersede, foreign):
         raise ungated(txn.txn, f"{verdict} is of other parts, or of other samples to leave out")
     later = f"{verdict.rpartition('/')[0]}/{int(name['r']) + 1:012d}.json"

@@ -1,4 +1,4 @@
-"""Places of a batch's samples, as arrays: an object per sample is made only when somebody asks for it.
+"""Places of a batch's samples, as arrays; objects per sample only on request.
 
 Samples of several versions are looked up in one go: each version costs a stretch of its index.
 """
@@ -84,14 +84,14 @@ class FieldPlaces:
         ]
         return order if numbers is None else numbers[order], shares
 
-    def part(self, some: slice) -> "FieldPlaces":
+    def part(self, rows: slice) -> "FieldPlaces":
         """Return some of the samples, in the same memory. `shards` may have some that do not occur."""
         return FieldPlaces(
             shards=self.shards,
-            shard=self.shard[some],
-            offset=self.offset[some],
-            nbytes=self.nbytes[some],
-            crc32c=self.crc32c[some],
+            shard=self.shard[rows],
+            offset=self.offset[rows],
+            nbytes=self.nbytes[rows],
+            crc32c=self.crc32c[rows],
         )
 
     def by_shard(self, numbers: Int64s | None = None) -> Iterator[tuple[Shard, Int64s]]:
@@ -120,7 +120,7 @@ def run_starts(values: Int64s) -> Int64s:
 
 
 def members(which: Int64s, n: int) -> Iterator[tuple[int, Int64s]]:
-    """Yield (number, positions in `which` where it is, ascending) of each number in [0, n). O(len(which) log + n)."""
+    """Yield (number, positions of it in `which`, ascending) of each number in [0, n). O(len(which) log + n)."""
     if n == 1:
         yield 0, np.arange(len(which))
         return
@@ -178,17 +178,17 @@ class SamplePlaces:
             fields={field: places.address(field, number) for field, places in self.fields.items()},
         )
 
-    def span(self, some: slice) -> "SamplePlaces":
+    def span(self, rows: slice) -> "SamplePlaces":
         """Return some of the samples, in the same memory."""
         return SamplePlaces(
             versions=self.versions,
-            of=self.of[some],
-            part=self.part[some],
-            row=self.row[some],
-            ordinal=self.ordinal[some],
+            of=self.of[rows],
+            part=self.part[rows],
+            row=self.row[rows],
+            ordinal=self.ordinal[rows],
             index=self.index,
-            stretch=self.stretch[some],
-            fields={field: places.part(some) for field, places in self.fields.items()},
+            stretch=self.stretch[rows],
+            fields={field: places.part(rows) for field, places in self.fields.items()},
         )
 
     def at(self, number: int) -> "SampleAt":
@@ -234,7 +234,7 @@ class Stretch(NamedTuple):
 
 
 def groups_of(version: "Version", fields: Sequence[str]) -> dict[str, list[str]]:
-    """Return group -> those of the fields that it holds; groups in order of name. Raises: FieldNotFound."""
+    """Return group -> the requested fields that it holds, groups sorted. Raises: FieldNotFound."""
     out: dict[str, list[str]] = {}
     for field in fields:
         out.setdefault(version.group_of(field), []).append(field)
@@ -275,12 +275,12 @@ class Lookup:
         Raises: Corrupt; ObjectNotFound; FieldNotFound for a sample without such a field; InvalidRuntime for an
         ordinal out of range.
         """
-        found = self._places(of, ordinals, run)
-        assert found is not None  # all was read that was missing
-        return found
+        resolved = self._places(of, ordinals, run)
+        assert resolved is not None  # all was read that was missing
+        return resolved
 
     def held_places(self, of: Int64s, ordinals: Int64s) -> SamplePlaces | None:
-        """Return the places as `places`; None where something must be read for them."""
+        """Return the places as `places`; None if something must be read for them."""
         return self._places(of, ordinals, None)
 
     def _places(self, of: Int64s, ordinals: Int64s, run: Map | None) -> SamplePlaces | None:
@@ -297,32 +297,32 @@ class Lookup:
         stretch[order] = number
         heads = order[starts]
         columns = (of[heads], part[heads], row[heads] // ROW_GROUP_ROWS)
-        wanted = list(zip(*(column.tolist() for column in columns), strict=True))
+        keys_of_stretches = list(zip(*(column.tolist() for column in columns), strict=True))
         places: dict[str, FieldPlaces] = {}
         index: list[IndexRows] = []
         for group, (asked, fields) in enumerate(self._layout):
-            stretches = self._stretches(group, wanted, run)
+            stretches = self._stretches(group, keys_of_stretches, run)
             if stretches is None:
                 return None
-            local = row[order] - np.array([one.rows.first_row for one in stretches], np.int64)[number]
+            local = row[order] - np.array([cached.rows.first_row for cached in stretches], np.int64)[number]
             in_order = np.empty((len(row), len(fields), 3), np.int64)
-            for one, start, size in zip(stretches, starts.tolist(), sizes.tolist(), strict=True):
-                some = slice(start, start + size)
-                in_order[some] = one.rows.places[local[some]]
-            found = np.empty_like(in_order)
-            found[order] = in_order
+            for cached, start, size in zip(stretches, starts.tolist(), sizes.tolist(), strict=True):
+                rows = slice(start, start + size)
+                in_order[rows] = cached.rows.places[local[rows]]
+            out = np.empty_like(in_order)
+            out[order] = in_order
             shards = [
-                Shard(of, self._groups[of][group], one.path)
-                for (of, _, _), one in zip(wanted, stretches, strict=True)
+                Shard(of, self._groups[of][group], cached.path)
+                for (of, _, _), cached in zip(keys_of_stretches, stretches, strict=True)
             ]
             numbers = {shard: at for at, shard in enumerate(dict.fromkeys(shards))}
-            shard = np.array([numbers[one] for one in shards], np.int64)[stretch]
+            shard = np.array([numbers[cached] for cached in shards], np.int64)[stretch]
             for field in asked:
-                offset, nbytes, crc = found[:, fields.index(field)].T
+                offset, nbytes, crc = out[:, fields.index(field)].T
                 places[field] = FieldPlaces(
                     shards=list(numbers), shard=shard, offset=offset, nbytes=nbytes, crc32c=crc
                 )
-            index = index or [one.rows for one in stretches]
+            index = index or [cached.rows for cached in stretches]
         return SamplePlaces(
             versions=self._versions,
             of=of,
@@ -335,18 +335,15 @@ class Lookup:
         )
 
     def _stretches(
-        self, group: int, wanted: Sequence[tuple[int, int, int]], run: Map | None
+        self, group: int, stretches: Sequence[tuple[int, int, int]], run: Map | None
     ) -> list[Stretch] | None:
-        """Return index rows by (version, part, number of the stretch in it); None where some are missing, without run.
-
-        A pool costs more than it brings for those that need not be read.
-        """
+        """Return index rows by (version, part, stretch number); None if some are missing, without run."""
         versions, groups = self._versions, self._groups
-        found, missing = list[Stretch | None](), list[int]()
-        for at, (of, part, number) in enumerate(wanted):
-            one = versions[of].held(groups[of][group], part, number)
-            found.append(one)
-            if one is None:
+        stretches_found, missing = list[Stretch | None](), list[int]()
+        for at, (of, part, number) in enumerate(stretches):
+            stretch = versions[of].held(groups[of][group], part, number)
+            stretches_found.append(stretch)
+            if stretch is None:
                 if run is None:
                     return None
                 missing.append(at)
@@ -357,15 +354,12 @@ class Lookup:
                 of, part, number = name
                 return versions[of].stretch(groups[of][group], part, number)
 
-            for at, one in zip(missing, run(load, [wanted[at] for at in missing]), strict=True):
-                found[at] = one
-        return [one for one in found if one is not None]
+            for at, stretch in zip(missing, run(load, [stretches[at] for at in missing]), strict=True):
+                stretches_found[at] = stretch
+        return [stretch for stretch in stretches_found if stretch is not None]
 
     def _with_parts_of(self, of: Int64s, run: Map | None) -> "_Parts | None":
-        """Return the parts of these versions, and of all that were asked for before; None without run, for others.
-
-        Raises: as `Version.parts`.
-        """
+        """Return the parts of these versions, and of all that were asked for before; None without run, for others."""
         parts = self._parts
         new = sorted(set(of[~parts.known[of]].tolist()))
         if new and run is None:
@@ -379,12 +373,12 @@ class Lookup:
 
 
 class _Parts(NamedTuple):
-    """The parts of versions, those of one behind those of another; of a version that is listed twice once."""
+    """The parts of versions, concatenated; a version that is listed twice counts once."""
 
     tables: Sequence[PartsTable | None]
     """By the versions' numbers; None for those not `known`."""
     known: Bools
-    """bool [versions]: True where `tables` has the version's."""
+    """bool [versions]: True if `tables` has the version's."""
     n_live: Int64s
     """int64 [versions]: samples of each."""
     first_ordinal: Int64s
@@ -406,7 +400,7 @@ class _Parts(NamedTuple):
         wrong = np.flatnonzero((ordinals < 0) | (ordinals >= self.n_live[of]))
         if len(wrong):
             table = self.tables[int(of[wrong[0]])]
-            assert table is not None  # it is known, and says what is wrong
+            assert table is not None  # raises the error that names what is wrong
             table.locate(ordinals[wrong[:1]])
         part, row = locate(self.first, self.live_rows, ordinals + self.first_ordinal[of])
         return part - self.first_part[of], row
@@ -426,9 +420,9 @@ def _joined(tables: Sequence[PartsTable | None]) -> _Parts:
         first, live_rows = each[0].first_ordinal, each[0].live_rows
     else:
         before = zip(each, first_ordinal.tolist(), first_part.tolist(), strict=False)
-        found = [(table.first_ordinal[:-1] + start, table.live_rows, part) for table, start, part in before]
-        first = np.concatenate([*(one for one, _, _ in found), n_live.sum(keepdims=True)])
-        live_rows = {part + own: select for _, rows, part in found for own, select in rows.items()}
+        parts = [(table.first_ordinal[:-1] + start, table.live_rows, part) for table, start, part in before]
+        first = np.concatenate([*(one for one, _, _ in parts), n_live.sum(keepdims=True)])
+        live_rows = {part + own: select for _, rows, part in parts for own, select in rows.items()}
     return _Parts(
         tables=tables,
         known=which >= 0,

@@ -47,11 +47,11 @@ ReadSpans = Callable[[Sequence[Span], str | None], tuple[list[bytes], str]]
 
 
 class VerifiedStore:
-    """A store of shards whose bytes are verified before anybody has them.
+    """A store of shards that verifies bytes before it returns them.
 
     Pages that were not used yet are read whole. Thread-safe; a disk where `origin` is one.
 
-    Raises: as `origin`; also Corrupt where a page does not have its hash.
+    Raises: as `origin`; also Corrupt if a page does not have its hash.
     """
 
     def __init__(self, origin: RangeReader, hashes_of: HashesOf) -> None:
@@ -65,7 +65,7 @@ class VerifiedStore:
 
     @property
     def is_local(self) -> bool:
-        """True where the origin is a folder of this machine: see `store.is_local`."""
+        """True if the origin is a folder of this machine: see `store.is_local`."""
         return is_local(self._origin)
 
     @property
@@ -79,18 +79,18 @@ class VerifiedStore:
             blobs = [self._origin.get_range(key, *span, pinned) for span in spans]
             return [blob.data for blob in blobs], blobs[0].etag
 
-        (data,), found = self._read(key, [Span(offset, nbytes)], etag, read)
-        return Blob(data, found)
+        (data,), etag_read = self._read(key, [Span(offset, nbytes)], etag, read)
+        return Blob(data, etag_read)
 
     def get_ranges(
         self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
-        def read(some: Sequence[Span], pinned: str | None) -> tuple[list[bytes], str]:
-            blobs = self._origin.get_ranges(key, some, etag=pinned, **limits)
+        def read(spans_read: Sequence[Span], pinned: str | None) -> tuple[list[bytes], str]:
+            blobs = self._origin.get_ranges(key, spans_read, etag=pinned, **limits)
             return [blob.data for blob in blobs], blobs[0].etag
 
-        data, found = self._read(key, spans, etag, read) if spans else ([], "")
-        return [Blob(one, found) for one in data]
+        data, etag_read = self._read(key, spans, etag, read) if spans else ([], "")
+        return [Blob(one, etag_read) for one in data]
 
     # what a disk can do
 
@@ -100,8 +100,8 @@ class VerifiedStore:
         """Return the bytes of spans, as the disk does."""
         disk = self._disk
 
-        def read(some: Sequence[Span], pinned: str | None) -> tuple[list[bytes], str]:
-            return disk.read_each(key, some, etag=pinned)
+        def read(spans_read: Sequence[Span], pinned: str | None) -> tuple[list[bytes], str]:
+            return disk.read_each(key, spans_read, etag=pinned)
 
         return self._read(key, [Span(*span) for span in spans], etag, read)
 
@@ -111,19 +111,19 @@ class VerifiedStore:
         shard, columns = self._shard(key, spans), _columns(spans)
         if not shard.unverified(shard.guess(etag), *columns).any():
             with noting_who_serves() as serving:
-                found = self._disk.read_into(key, pieces, etag=etag)
-            if not shard.unverified(_identity(found, serving), *columns).any():
-                return found
-        data, found = self.read_each(key, spans, etag=etag)
+                etag_read = self._disk.read_into(key, pieces, etag=etag)
+            if not shard.unverified(_identity(etag_read, serving), *columns).any():
+                return etag_read
+        data, etag_read = self.read_each(key, spans, etag=etag)
         fill_pieces(pieces, data)
-        return found
+        return etag_read
 
     def etag_of(self, key: str, etag: str | None = None) -> str | None:
         """Return a file's etag, as the disk does."""
         return self._disk.etag_of(key, etag)
 
     def open_same(self, key: str, etag: str) -> int | None:
-        """Return a descriptor, as the disk does: `is_verified` says whether the file's bytes are right."""
+        """Return a descriptor, as the disk does: check the file's bytes with `is_verified`."""
         return self._disk.open_same(key, etag)
 
     def is_verified(self, key: str, etag: str, offset: Int64s, nbytes: Int64s, file: int) -> bool:
@@ -157,25 +157,22 @@ class VerifiedStore:
         return cast(Disk, self._origin)
 
     def _shard(self, key: str, spans: Sequence[tuple[int, int]] = ()) -> "_Shard":
-        """Return a shard's verified pages.
-
-        Raises: Corrupt, also for a range behind the end of the shard; InvalidRuntime.
-        """
+        """Return a shard's verified pages."""
         with self._lock:
-            found = self._shards.get(key)
-            if found is not None:
+            shard = self._shards.get(key)
+            if shard is not None:
                 self._shards.move_to_end(key)
-        if found is None:
-            made = _Shard(self._hashes_of(key))
+        if shard is None:
+            fresh = _Shard(self._hashes_of(key))
             with self._lock:
-                found = self._shards.setdefault(key, made)
+                shard = self._shards.setdefault(key, fresh)
                 if len(self._shards) > KEPT_SHARDS:
                     self._shards.popitem(last=False)
-        if max((offset + nbytes for offset, nbytes in spans), default=0) > found.hashes.nbytes:
+        if max((offset + nbytes for offset, nbytes in spans), default=0) > shard.hashes.nbytes:
             raise Corrupt(
-                f"{self.url}/{key}: a range ends behind byte {found.hashes.nbytes}, where the shard ends"
+                f"{self.url}/{key}: a range ends behind byte {shard.hashes.nbytes}, where the shard ends"
             )
-        return found
+        return shard
 
     def _read(
         self, key: str, spans: Sequence[Span], etag: str | None, read: ReadSpans
@@ -198,27 +195,27 @@ class VerifiedStore:
         new = shard.unverified(expected, *columns)
         runs = shard.runs(new, *columns)
         with noting_who_serves() as serving:
-            data, found = read(
-                [*runs, *(span for span, one in zip(spans, new, strict=True) if not one)], etag
+            data, etag_read = read(
+                [*runs, *(span for span, run_data in zip(spans, new, strict=True) if not run_data)], etag
             )
-        identity = _identity(found, serving)
+        identity = _identity(etag_read, serving)
         if (shard.unverified(identity, *columns) & ~new).any():
             # It was another object, or of another store, than what was verified.
             return self._read_as(shard, key, spans, etag, read, None)
-        for run, one in zip(runs, data, strict=False):
-            if wrong := shard.verify(identity, run, memoryview(one)):
+        for run, run_data in zip(runs, data, strict=False):
+            if wrong := shard.verify(identity, run, memoryview(run_data)):
                 low, nbytes = wrong[0]
                 raise Corrupt(
-                    f"{self.url}/{key}: bytes [{low}:{low + nbytes}] have another SHA-256 than its index says: the "
+                    f"{self.url}/{key}: bytes [{low}:{low + nbytes}] differ from the SHA-256 in its index: the "
                     "shard was replaced or damaged"
                 )
-        inside = [span for span, one in zip(spans, new, strict=True) if one]
+        inside = [span for span, run_data in zip(spans, new, strict=True) if run_data]
         cut, others = iter(slice_reads(inside, runs, data[: len(runs)])), iter(data[len(runs) :])
-        return [next(cut) if one else next(others) for one in new], found
+        return [next(cut) if run_data else next(others) for run_data in new], etag_read
 
 
 def _identity(etag: str, serving: set[int]) -> Identity | None:
-    """Return the identity; None where it is unknown which of several stores gave which bytes: nothing is kept then."""
+    """Return the identity; None if it is unknown which of several stores gave which bytes: nothing is kept then."""
     return (etag, *serving) if len(serving) < 2 else None
 
 
@@ -228,14 +225,15 @@ class _Shard:
     def __init__(self, hashes: PageHashes) -> None:
         self.hashes = hashes
         self._lock = lock()
-        self._left: OrderedDict[Identity, Bools] = OrderedDict()  # bool [pages], the last one seen in the end
+        # bool [pages] of each, the last one used at the end
+        self._verified: OrderedDict[Identity, Bools] = OrderedDict()
         self._none = np.ones(hashes.n_pages, bool)
         self._whole: set[Identity] = set()
 
     def guess(self, etag: str | None) -> Identity | None:
-        """Return the identity that a read will find, as far as that is known: that of the last read."""
+        """Return the identity that a read probably gets: the one of the last read."""
         with self._lock:
-            return next((one for one in reversed(self._left) if etag in (None, one[0])), None)
+            return next((one for one in reversed(self._verified) if etag in (None, one[0])), None)
 
     def is_whole(self, identity: Identity | None) -> bool:
         """Return whether all of the object was verified."""
@@ -245,12 +243,12 @@ class _Shard:
         """Return bool [n]: True for a range that lies in a page that was not verified yet."""
         if self.is_whole(identity):
             return np.zeros(len(offset), bool)
-        left = self._none if identity is None else self._left.get(identity, self._none)
+        verified = self._none if identity is None else self._verified.get(identity, self._none)
         first, end = self._pages(offset, nbytes)
         if int((end - first).max(initial=0)) <= 2:
-            ends = len(left) - 1
-            return (left[np.minimum(first, ends)] | left[end - 1]) & (end > first)
-        before = np.concatenate([[0], np.cumsum(left)])  # of the pages before each one, how many are left
+            ends = len(verified) - 1
+            return (verified[np.minimum(first, ends)] | verified[end - 1]) & (end > first)
+        before = np.concatenate([[0], np.cumsum(verified)])  # of the pages before each one, how many are left
         new: Bools = before[end] > before[first]
         return new
 
@@ -266,12 +264,12 @@ class _Shard:
         return [self._span(low, high) for low, high in zip(edges[::2], edges[1::2], strict=True)]
 
     def verify(self, identity: Identity | None, run: Span, data: memoryview) -> list[Span]:
-        """Look at the pages of a run that were not verified yet; return those that are wrong."""
+        """Verify the pages of a run that are not verified yet; return the wrong spans."""
         size, wrong, good = self.hashes.page_bytes, list[Span](), list[int]()
-        left = self._none if identity is None else self._left.get(identity, self._none)
+        verified = self._none if identity is None else self._verified.get(identity, self._none)
         for page in range(run.offset // size, -(-(run.offset + run.nbytes) // size)):
             start = page * size - run.offset
-            if not left[page]:
+            if not verified[page]:
                 continue
             if self.hashes.is_page(page, data[start : start + size]):
                 good.append(page)
@@ -283,13 +281,13 @@ class _Shard:
 
     def _remember(self, identity: Identity, pages: list[int]) -> None:
         with self._lock:
-            left = self._left.setdefault(identity, self._none.copy())
-            self._left.move_to_end(identity)
-            left[pages] = False
-            if not left.any():
+            verified = self._verified.setdefault(identity, self._none.copy())
+            self._verified.move_to_end(identity)
+            verified[pages] = False
+            if not verified.any():
                 self._whole.add(identity)
-            if len(self._left) > KEPT_OBJECTS:
-                self._whole.discard(self._left.popitem(last=False)[0])
+            if len(self._verified) > KEPT_OBJECTS:
+                self._whole.discard(self._verified.popitem(last=False)[0])
 
     def _pages(self, offset: Int64s, nbytes: Int64s) -> tuple[Int64s, Int64s]:
         """Return (the first page, the page behind the last) of ranges; the same of an empty one."""

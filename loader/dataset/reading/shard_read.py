@@ -52,7 +52,7 @@ class Reading(NamedTuple):
     on_read: OnRead = lambda _: None
     """Called with each shard's share, in the thread that read it."""
     files: FileHandles | None = None
-    """Open shards of a disk; None where the shards do not lie on one."""
+    """Open shards of a disk; None if the shards do not lie on one."""
 
     def ranges(
         self,
@@ -68,22 +68,22 @@ class Reading(NamedTuple):
         first, field: of the first span, for errors. lent: the caller copies them at once, and drops them: a store that
         has them in memory lends them.
 
-        Raises: Corrupt when the shard ends too early; the other leaves with that address.
+        Raises: Corrupt if the shard ends too early; the other leaves with that address.
         """
         store, etag = self.store, self.pins.get(path)
         disk = disk_of(store)
         if disk is not None:
-            with self.told(first, field):
-                data, found = disk.read_each(path, spans, etag=etag)
-            self.pin(path, found)
+            with self._named_errors(first, field):
+                data, etag_read = disk.read_each(path, spans, etag=etag)
+            self.pin(path, etag_read)
             return data
         lender: Lender | None = getattr(store, "lend_ranges", None) if lent else None
         if lender is not None:
-            with self.told(first, field):
-                pieces, found = lender(path, spans, etag)
-            self.pin(path, found)
+            with self._named_errors(first, field):
+                pieces, etag_read = lender(path, spans, etag)
+            self.pin(path, etag_read)
             return pieces
-        with self.told(first, field):
+        with self._named_errors(first, field):
             blobs = store.get_ranges(path, [Span(*span) for span in spans], etag=etag)
         for blob in blobs:
             self.pin(path, blob.etag)
@@ -92,7 +92,7 @@ class Reading(NamedTuple):
     def opened(
         self, path: str, offset: Int64s, nbytes: Int64s, first: Callable[[], SampleAddress], field: str
     ) -> FileHandle | None:
-        """Return an open shard of which these ranges may be read; None where `ranges` has to say what is wrong.
+        """Return an open shard of which these ranges may be read; None if `ranges` has to say what is wrong.
 
         Where SHA-256 are asked for, pages that were not looked at before are looked at now.
 
@@ -100,13 +100,13 @@ class Reading(NamedTuple):
         """
         assert self.files is not None
         try:
-            found = self.files.get(path, self.pins.get(path))
+            pin = self.files.get(path, self.pins.get(path))
         except StoreError:  # an idle context manager would cost as much as the look at the file
-            with self.told(first, field):
+            with self._named_errors(first, field):
                 raise
-        if found is None:
+        if pin is None:
             return None
-        handle, etag = found
+        handle, etag = pin
         self.pin(path, etag)
         store = self.store
         if isinstance(store, VerifiedStore) and not store.is_verified(
@@ -116,7 +116,7 @@ class Reading(NamedTuple):
         return handle
 
     @contextmanager
-    def told(self, first: Callable[[], SampleAddress], field: str) -> Iterator[None]:
+    def _named_errors(self, first: Callable[[], SampleAddress], field: str) -> Iterator[None]:
         """Give errors of the store the address of the first sample; a Corrupt does not say for which one it is true."""
         try:
             yield
@@ -153,10 +153,10 @@ class Reading(NamedTuple):
         except Corrupt as error:
             raise Corrupt(f"{address.describe(place.field)} cannot be read: {error}. {advice}") from error
         self.pin(place.path, blob.etag)
-        found = crc32c(blob.data)
-        if found != place.crc32c != UNKNOWN_CRC:
+        checksum = crc32c(blob.data)
+        if checksum != place.crc32c != UNKNOWN_CRC:
             raise Corrupt(
-                f"{address.describe(place.field)} is corrupt: CRC-32C {found:08x}, {said_by} says {place.crc32c:08x}, "
+                f"{address.describe(place.field)} is corrupt: CRC-32C {checksum:08x}, in {said_by} {place.crc32c:08x}, "
                 f"for bytes [{place.offset}:{place.offset + place.nbytes}], after reading it twice. {advice}"
             )
         return blob.data

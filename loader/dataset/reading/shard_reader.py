@@ -57,28 +57,28 @@ def shard_reader(store: Store, files: Sequence[dict[str, Any]], name: str) -> Pl
         if path not in rows:
             raise Corrupt(f"{path} is no registered shard of {name}: run penstock verify {name}")
         first, stop = rows[path]
-        mine = table.slice(first, stop - first).to_pylist()
-        found = [ForeignObject.of_row(row, f"the table of objects of {name}") for row in mine]
-        return [placed(one) for one in found]
+        object_rows = table.slice(first, stop - first).to_pylist()
+        objects = [ForeignObject.of_row(row, f"the table of objects of {name}") for row in object_rows]
+        return [placed(one) for one in objects]
 
-    def placed(one: ForeignObject) -> PlacedObject:
-        here = one.place not in stores
-        of, key = (store, one.path) if here else (stores[one.place], one.key)
-        decoded = _decoded(f"{of.url}/{key}", one, facts) if one.chunks is not None else None
+    def placed(record: ForeignObject) -> PlacedObject:
+        here = record.place not in stores
+        of, key = (store, record.path) if here else (stores[record.place], record.key)
+        decoded = _decoded(f"{of.url}/{key}", record, facts) if record.chunks is not None else None
         if here:
-            return PlacedObject(of, key, one.nbytes, "", None, one.offset, decoded)
-        if one.etag and disk_of(of) is not None:
+            return PlacedObject(of, key, record.nbytes, "", None, record.offset, decoded)
+        if record.etag and disk_of(of) is not None:
             raise Corrupt(
-                f"the table of objects of {name} has a change token for {one.path}, which lies in a folder: no "
+                f"the table of objects of {name} has a change token for {record.path}, which lies in a folder: no "
                 "registration writes one. It was damaged or forged; register the place again"
             )
-        return PlacedObject(of, key, one.nbytes, one.etag, one.modified_us, one.offset, decoded)
+        return PlacedObject(of, key, record.nbytes, record.etag, record.modified_us, record.offset, decoded)
 
     return _Shards(store, list(stores.values()), objects_of, unvouched, (store, files, name))
 
 
 def _places_of(shards: Iterable[str], name: str) -> set[str]:
-    """Return the ids of the places of these shards. Raises: Corrupt for a path that no registration makes."""
+    """Return the ids of the places of these shards."""
     for path in shards:
         if not re.fullmatch(rf"{FOREIGN}[0-9a-f]{{32}}/.+", path or "", re.DOTALL):
             raise Corrupt(
@@ -101,11 +101,11 @@ def _open(root: Store, record: PlaceRecord, place: str, unvouched: dict[str, str
         return cast(Store, RefusedPlace(url, error))
 
 
-def _decoded(name: str, one: ForeignObject, facts: Mapping[str, str]) -> Decoded:
-    """Return what an object decodes to. facts: of the table, with the options of the registration. Raises: Corrupt."""
+def _decoded(name: str, record: ForeignObject, facts: Mapping[str, str]) -> Decoded:
+    """Return what an object decodes to. facts: of the table, with the options of the registration."""
     try:
         options = Options.of_registered(parse_json_object(facts["registered"]))
-        return DecodedParquet(name, one.path, one.nbytes, Chunks.of_row(one.chunks or {}), options)
+        return DecodedParquet(name, record.path, record.nbytes, Chunks.of_row(record.chunks or {}), options)
     except (ValueError, KeyError, TypeError) as error:
         raise Corrupt(f"{name}: the table of objects does not say how it is decoded ({error})") from error
 

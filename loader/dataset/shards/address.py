@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 UNKNOWN_CRC = -1
-"""In the place of a CRC-32C: not known. So are those of registered bytes until they are sealed."""
+"""In the place of a CRC-32C: unknown, as for registered bytes before sealing."""
 
 _SAMPLE = ("key", "version", "version_id", "part", "row", "ordinal")
 _PLACE = ("group", "path", "offset", "nbytes")
@@ -15,7 +15,7 @@ class Described(Protocol):
     """Something stored that an error can name."""
 
     def describe(self, field: str | None = None) -> str:
-        """Return its place, with that of a field where one is named."""
+        """Return its place, and the field's place if one is named."""
 
 
 def crc_text(crc: int) -> str:
@@ -43,7 +43,7 @@ class FieldAddress:
     nbytes: int
     """Number of bytes."""
     crc32c: int
-    """CRC-32C of the bytes; `UNKNOWN_CRC` where nobody has computed it."""
+    """CRC-32C of the bytes; `UNKNOWN_CRC` if not computed yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

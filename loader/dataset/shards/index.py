@@ -8,6 +8,7 @@ hashes of the shard's pages, which are read only to prove shards by them.
 """
 
 import hashlib
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,7 +22,7 @@ import pyarrow.parquet as pq
 from ...errors import Corrupt
 from ...storage import Store
 from ...storage.shared.requests import retry_corrupt
-from ...storage.shared.threads import lock
+from ...storage.shared.threads import Turns, lock
 from ..tables.parquet import (
     MAGIC_BYTES,
     TAIL_BYTES,
@@ -36,15 +37,14 @@ from ..tables.parquet import (
     row_group_extent,
 )
 from .address import UNKNOWN_CRC, FieldAddress
-from .seal import Crcs, read_seal, seal_path
-from .shard import PAGE_BYTES, PageHashes, crc32c
+from .shard import PAGE_BYTES, Crcs, PageHashes, crc32c, read_seal, seal_path
 
 ROW_GROUP_ROWS = 2048
 
 Int64s = npt.NDArray[np.int64]
 _COLUMNS = ("offset", "nbytes", "crc32c")
 
-# What a damaged file makes of the reader: Arrow's own errors, our window's, and those of names and values.
+# Errors of reading a damaged file: Arrow's own, our window's, and errors of names and values.
 _UNREADABLE = (
     pa.ArrowException,
     OSError,
@@ -73,7 +73,7 @@ class IndexRows:
     crc32c: dict[str, Int64s]
     """Field -> int64 [rows], a column of `places`."""
     sealed: bool = True
-    """False where checksums are not known: of registered bytes that nobody has sealed."""
+    """False if checksums are unknown: for registered bytes that are not sealed."""
 
     def address(self, field: str, group: str, path: str, local: int) -> FieldAddress:
         """Return the place of a field of row `first_row + local` in the shard at `path`."""
@@ -217,12 +217,12 @@ class IndexFile:
         """Return the number of the row group that holds a row."""
         return int(np.searchsorted(self._first_row, row, side="right")) - 1
 
-    def read_row_group(self, group: int) -> IndexRows:
-        """Return one row group. Raises: Corrupt when a page's checksum is wrong, after reading it twice.
+    def read_group(self, group: int) -> IndexRows:
+        """Return one row group. Raises: Corrupt if a page's checksum is wrong, after reading it twice.
 
         Where checksums are not known, the first one asks for the index's seal: one request.
         """
-        rows = retry_corrupt(partial(self._read_row_group, group))
+        rows = retry_corrupt(partial(self._read_unchecked, group))
         unknown = rows.places[:, :, 2] == UNKNOWN_CRC if self._place.seal else np.zeros(0, bool)
         if not unknown.any():
             return rows
@@ -235,7 +235,7 @@ class IndexFile:
         return rows
 
     def _known_by_seal(self) -> Crcs | None:
-        """Return the checksums of the seal, which is asked for once; None without one. Raises: Corrupt."""
+        """Return the checksums of the seal, which is asked for once; None without one."""
         with self._lock:
             if not self._looked_for_seal:
                 self._seal = read_seal(self._store, self._place.seal, self._fields, self.n_rows)
@@ -243,7 +243,7 @@ class IndexFile:
             return self._seal
 
     def column(self, name: str) -> Int64s:
-        """Return one column of all rows, int64, of an index that is held whole. Raises: Corrupt."""
+        """Return one column of all rows, int64, of an index that is wholly in memory. Raises: Corrupt."""
         try:
             reader = pq.ParquetFile(
                 Window(self._nbytes, self._place.start, self._held),
@@ -257,7 +257,7 @@ class IndexFile:
     def page_hashes(self, shard_nbytes: int) -> PageHashes | None:
         """Return the hashes of the pages of a shard of so many bytes; None of an earlier release's.
 
-        Raises: Corrupt when they are not those that the footer names, after reading them twice.
+        Raises: Corrupt if they differ from the footer's, after reading them twice.
         """
         if self._hashes is None or not self._hashes.front_nbytes:
             return None
@@ -268,7 +268,7 @@ class IndexFile:
         self._check_sha256("its hashes of pages have", data, hashes.front, "its footer")
         return PageHashes.of(data, int(self._facts[b"penstock.page_bytes"]), shard_nbytes, self.name)
 
-    def _read_row_group(self, group: int) -> IndexRows:
+    def _read_unchecked(self, group: int) -> IndexRows:
         if self._held:
             first, held = self._place.start, self._held
         else:
@@ -288,12 +288,12 @@ class IndexFile:
         expected = int(self._first_row[group + 1]) - rows.first_row
         if len(rows.keys) != expected:
             raise Corrupt(
-                f"{self.name}, row group {group} has {len(rows.keys)} rows, its footer says {expected}"
+                f"{self.name}, row group {group} has {len(rows.keys)} rows, in its footer {expected}"
             )
         return rows
 
     def _open(self, whole: bool) -> tuple[pq.ParquetFile, bytes, PartHashes | None]:
-        """Return the footer, the bytes read to have it, and the hashes that it has. Raises: Corrupt; FormatTooNew."""
+        """Return the footer, the bytes read to have it, and the hashes that it has."""
         held = self._read_whole() if whole else self._read_footer()
         start = self._nbytes - len(held)
         try:
@@ -340,17 +340,17 @@ class IndexFile:
             self._check_sha256(f"row group {group} has", data, hashes.row_groups[group], "its footer")
 
     def _check_sha256(self, what: str, data: bytes, expected: str, said_by: str) -> None:
-        found = hashlib.sha256(data).hexdigest()
-        if found != expected:
+        sha256 = hashlib.sha256(data).hexdigest()
+        if sha256 != expected:
             raise Corrupt(
-                f"{self.name}: {what} SHA-256 {found}, {said_by} says {expected}: it was replaced or damaged; restore "
+                f"{self.name}: {what} SHA-256 {sha256}, in {said_by} {expected}: it was replaced or damaged; restore "
                 "it from a mirror"
             )
 
-    def _check(self, what: str, found: int, expected: int) -> None:
-        if found != expected:
+    def _check(self, what: str, checksum: int, expected: int) -> None:
+        if checksum != expected:
             raise Corrupt(
-                f"{self.name}: {what or 'its '}CRC-32C is {found:08x}, the shards table says {expected:08x}; restore "
+                f"{self.name}: {what or 'its '}CRC-32C is {checksum:08x}, in the shards table {expected:08x}; restore "
                 "it from a mirror"
             )
 
@@ -364,10 +364,10 @@ def _rows(table: pa.Table, first_row: int) -> IndexRows:
     fields = sorted(name.removesuffix("_offset") for name in table.column_names if name.endswith("_offset"))
 
     def column(field: str, what: str) -> Int64s:
-        found = table[f"{field}_{what}"]
-        if found.type != pa.int64() or found.null_count:
+        values = table[f"{field}_{what}"]
+        if values.type != pa.int64() or values.null_count:
             raise TypeError(f"column {field}_{what} is not int64 without nulls")
-        return integers(found)
+        return integers(values)
 
     places = np.empty((table.num_rows, len(fields), 3), np.int64)
     for number, field in enumerate(fields):
@@ -378,3 +378,69 @@ def _rows(table: pa.Table, first_row: int) -> IndexRows:
         for what in range(len(_COLUMNS))
     )
     return IndexRows(first_row, table["key"].to_pylist(), places, offset, nbytes, crcs)
+
+
+MAX_OPEN_FILES = 4096
+
+
+class IndexCache:
+    """The row groups used last, bounded in bytes; shared by all threads of a reader."""
+
+    def __init__(self, store: Store, capacity_bytes: int = 256 * 2**20) -> None:
+        self._store, self._capacity = store, capacity_bytes
+        self._lock = lock()
+        self._files: OrderedDict[str, IndexFile] = OrderedDict()
+        self._groups: OrderedDict[tuple[str, int], tuple[IndexRows, int]] = OrderedDict()
+        self._held_bytes = 0
+        self._file_bytes = 0
+        self._turns = Turns()
+
+    def held(self, place: IndexPlace, row: int) -> IndexRows | None:
+        """Return the row group around `row`, if it is in memory."""
+        key = (place.path, row // ROW_GROUP_ROWS)
+        with self._lock:
+            entry = self._groups.get(key)
+            if entry is None:
+                return None
+            self._groups.move_to_end(key)
+            return entry[0]
+
+    def rows(self, place: IndexPlace, row: int) -> IndexRows:
+        """Return the row group around `row` of an index.
+
+        Threads that want the same one read it once. Raises: Corrupt; ObjectNotFound.
+        """
+        group = self.held(place, row)
+        if group is None:
+            key = (place.path, row // ROW_GROUP_ROWS)
+            with self._turns.of(key):
+                group = self.held(place, row) or self._read_group(place, key)
+        return group
+
+    def page_hashes(self, place: IndexPlace, shard_nbytes: int) -> PageHashes | None:
+        """Return the page hashes as `IndexFile.page_hashes`. Raises: Corrupt; ObjectNotFound."""
+        return self._file(place).page_hashes(shard_nbytes)
+
+    def _read_group(self, place: IndexPlace, key: tuple[str, int]) -> IndexRows:
+        rows = self._file(place).read_group(key[1])
+        # Python str objects of the keys dominate: about 80 bytes each, and 24 bytes per field.
+        held = len(rows.keys) * (80 + 24 * len(rows.offset))
+        with self._lock:
+            self._groups[key] = (rows, held)
+            self._held_bytes += held
+            while self._held_bytes > self._capacity and len(self._groups) > 1:
+                self._held_bytes -= self._groups.popitem(last=False)[1][1]
+        return rows
+
+    def _file(self, place: IndexPlace) -> IndexFile:
+        with self._turns.of(place.path):
+            with self._lock:
+                file = self._files.get(place.path)
+            if file is None:
+                file = IndexFile(self._store, place)
+                with self._lock:
+                    self._files[place.path] = file
+                    self._file_bytes += file.held_bytes
+                    while len(self._files) > MAX_OPEN_FILES or self._file_bytes > self._capacity // 4:
+                        self._file_bytes -= self._files.popitem(last=False)[1].held_bytes
+            return file

@@ -64,7 +64,7 @@ def _ascend(hashes: Int64s) -> bool:
 
 
 def covered(manifest: Mapping[str, Any]) -> bool:
-    """Return whether the manifest's tables of hashes are of all its keys: those of older releases have none."""
+    """Return whether the manifest's tables of hashes cover all keys. Older releases wrote none."""
     return sum(int(file["n_rows"]) for file in manifest.get("key_hashes", ())) == int(manifest["n_rows"])
 
 
@@ -87,7 +87,7 @@ def _known(store: Store, file: Mapping[str, Any], hashes: Int64s) -> Bools:
     start = file["nbytes"] - max(file["footer_nbytes"], TAIL_BYTES)
     blob = store.get_range(path, start, file["nbytes"] - start)
     _check_footer(blob.data[-file["footer_nbytes"] :], file, name)
-    found = np.zeros(len(hashes), bool)
+    known_hashes = np.zeros(len(hashes), bool)
     try:
         reader = pq.ParquetFile(Window(file["nbytes"], start, blob.data), pre_buffer=False)
         check_schema_version(reader.schema_arrow, name)
@@ -100,46 +100,43 @@ def _known(store: Store, file: Mapping[str, Any], hashes: Int64s) -> Bools:
             if hashes_of_groups:
                 _check(f"row group {group}", piece.data, hashes_of_groups[group], "its footer", name)
             window = Window(file["nbytes"], span.offset, piece.data)
-            some = pq.ParquetFile(
+            parquet = pq.ParquetFile(
                 window, metadata=reader.metadata, page_checksum_verification=True, pre_buffer=False
             )
-            found |= among(hashes, integers(some.read_row_group(group, use_threads=False)["hash"]))
+            known_hashes |= among(hashes, integers(parquet.read_row_group(group, use_threads=False)["hash"]))
     except PenstockError:
         raise
     except (pa.ArrowException, OSError, KeyError, TypeError, AttributeError) as error:
         raise Corrupt(
             f"{name} is not a readable table of hashes: {error}; restore it from a mirror"
         ) from error
-    return found
+    return known_hashes
 
 
 def _check_footer(footer: bytes, file: Mapping[str, Any], name: str) -> None:
-    """Check a footer; tables of earlier releases have a CRC-32C alone. Raises: Corrupt."""
+    """Check a footer; tables of earlier releases have only a CRC-32C."""
     if "footer_sha256" in file:
         _check("its footer", footer, file["footer_sha256"], "the manifest", name)
-    elif (found := crc32c(footer)) != file["footer_crc32c"]:
+    elif (checksum := crc32c(footer)) != file["footer_crc32c"]:
         raise Corrupt(
-            f"{name}: the footer's CRC-32C is {found:08x}, the manifest says {file['footer_crc32c']:08x}; restore it "
+            f"{name}: the footer's CRC-32C is {checksum:08x}, in the manifest {file['footer_crc32c']:08x}; restore it "
             "from a mirror"
         )
 
 
-def _check(what: str, data: bytes, wanted: str, said_by: str, name: str) -> None:
-    found = hashlib.sha256(data).hexdigest()
-    if found != wanted:
+def _check(what: str, data: bytes, expected: str, said_by: str, name: str) -> None:
+    sha256 = hashlib.sha256(data).hexdigest()
+    if sha256 != expected:
         raise Corrupt(
-            f"{name}: {what} has SHA-256 {found}, {said_by} says {wanted}; restore it from a mirror"
+            f"{name}: {what} has SHA-256 {sha256}, in {said_by} {expected}; restore it from a mirror"
         )
 
 
 def _groups(smallest: Int64s, hashes: Int64s) -> list[int]:
-    """Return the numbers of the row groups that one of the hashes may be in, ascending.
-
-    A hash that begins a group may also end the group before it, but then it is in both.
-    """
+    """Return the numbers of the row groups that may hold one of the hashes, ascending."""
     at = np.searchsorted(smallest, hashes, side="right") - 1
-    found: list[int] = np.unique(at[at >= 0]).tolist()
-    return found
+    groups: list[int] = np.unique(at[at >= 0]).tolist()
+    return groups
 
 
 def among(hashes: Int64s, table: Int64s) -> Bools:

@@ -91,7 +91,7 @@ class Part:
 
     @staticmethod
     def from_json(body: dict[str, Any]) -> "Part":
-        """Return the inverse of `to_json`. Raises: InvalidSample when the body is not a part."""
+        """Return the inverse of `to_json`. Raises: InvalidSample if the body is not a part."""
         try:
             shards = tuple(ShardFile(**shard) for shard in body["shards"])
             samples = TableFile.from_json(body["samples"]) if body["samples"] else None

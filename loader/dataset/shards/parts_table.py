@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from ...errors import Corrupt, FieldNotFound, InvalidRuntime, PenstockError
 from ...storage.shared.threads import lock
-from ..tables.parquet import changes, check_schema_version, codes, integers, taken, text
+from ..tables.parquet import changes, check_schema_version, codes, integers, take_rows, text
 from .bitmap import SelectTable, unpack
 
 KEPT_ROWS = 2**17
@@ -103,7 +103,7 @@ def _open(name: str, data: bytes) -> pq.ParquetFile:
 
 
 def _read(name: str, action: Callable[[], Any]) -> Any:
-    """Return the result of `action`. Raises: Corrupt where Parquet cannot read it; FormatTooNew."""
+    """Return the result of `action`."""
     try:
         return action()
     except PenstockError:
@@ -159,7 +159,7 @@ class PartsTable:
     def ids(self) -> pa.Array:
         """Names of all parts, in order: 45 bytes each, decoded at first use."""
         names = self._shards.columns("part")["part"].combine_chunks()
-        return names if self._shard_rows is None else taken(names, self._shard_rows)
+        return names if self._shard_rows is None else take_rows(names, self._shard_rows)
 
     def id(self, position: int) -> str:
         """Return the name of one part. Arrow takes 2 us for it, and 40 among other work, so the last ones are kept."""
@@ -172,36 +172,38 @@ class PartsTable:
             self._names[position] = name
         return name
 
-    def _positions(self, part: Int64s | None, mine: Int64s) -> Int64s:
+    def _positions(self, part: Int64s | None, chosen: Int64s) -> Int64s:
         if part is None:
-            return mine
+            return chosen
         positions = np.full(len(self), MISSING, np.int64)
-        positions[part[mine]] = mine
+        positions[part[chosen]] = chosen
         return positions
 
     def _live_rows(self, exclusions: Sequence[pa.Table]) -> dict[int, SelectTable]:
         excluded: dict[int, Bools] = {}
         for table in exclusions:
             for position, row in zip(self.positions(table["part"]).tolist(), table.to_pylist(), strict=True):
-                gone = unpack(row["bitmap"], row["n_rows"])
-                excluded[position] = excluded.get(position, np.zeros(row["n_rows"], bool)) | gone
+                excluded_rows = unpack(row["bitmap"], row["n_rows"])
+                excluded[position] = excluded.get(position, np.zeros(row["n_rows"], bool)) | excluded_rows
         return {
-            position: SelectTable(np.packbits(~gone, bitorder="little").tobytes(), len(gone))
-            for position, gone in excluded.items()
+            position: SelectTable(
+                np.packbits(~excluded_rows, bitorder="little").tobytes(), len(excluded_rows)
+            )
+            for position, excluded_rows in excluded.items()
         }
 
     def positions(self, parts: pa.Array | pa.ChunkedArray | Sequence[str]) -> Int64s:
         """Return the positions of these parts in the version's order. Raises: Corrupt for an unknown part."""
         if not isinstance(parts, pa.ChunkedArray):
             parts = pa.chunked_array([parts if isinstance(parts, pa.Array) else _texts(parts)])
-        wanted = parts
+        ids = parts
         import pyarrow.compute as pc  # 40 ms, which a start does without
 
-        found = pc.index_in(wanted, value_set=self.ids)
-        if found.null_count:
-            unknown = wanted.filter(found.is_null())[0].as_py()
+        index = pc.index_in(ids, value_set=self.ids)
+        if index.null_count:
+            unknown = ids.filter(index.is_null())[0].as_py()
             raise Corrupt(f"{self._name}: a table names part {unknown!r}, which no shard of the version has")
-        return integers(found)
+        return integers(index)
 
     def position(self, part: str) -> int:
         """Return the position of a part in the version's order. Raises: Corrupt for an unknown part."""
@@ -243,7 +245,7 @@ class PartsTable:
         return present
 
     def shard(self, group: str, position: int) -> dict[str, Any]:
-        """Return the `shards` row of one part's group. Raises: FieldNotFound when the part has no such group."""
+        """Return the `shards` row of one part's group. Raises: FieldNotFound if the part has no such group."""
         at = int(self._shard_of[group][position]) if group in self._shard_of else MISSING
         if at == MISSING:
             raise FieldNotFound(
@@ -253,20 +255,20 @@ class PartsTable:
         return self._shards.row(at)
 
     def shard_content(self, path: str) -> tuple[str, int] | None:
-        """Return (SHA-256 in hex, bytes) of the shard at a path; None when the version has no such shard. O(shards)."""
+        """Return (SHA-256 in hex, bytes) of the shard at a path; None if the version has no such shard. O(shards)."""
         row = self.shard_at(path)
         return None if row is None else (row["sha256"], row["nbytes"])
 
     def shard_at(self, path: str) -> dict[str, Any] | None:
-        """Return the `shards` row of the shard at a path; None when the version has no such shard. O(shards)."""
+        """Return the `shards` row of the shard at a path; None if the version has no such shard. O(shards)."""
         if len(self._shards) <= FEW_SHARDS:
             row = self._row_of.get(path)
             return None if row is None else self._shards.row(row)
         import pyarrow.compute as pc
 
-        wanted, before = text(path), 0
+        path_text, before = text(path), 0
         for table in self._shards.tables("path"):
-            at = pc.index(table["path"], wanted).as_py()
+            at = pc.index(table["path"], path_text).as_py()
             if at >= 0:
                 return self._shards.row(before + at)
             before += table.num_rows
@@ -278,9 +280,11 @@ class PartsTable:
 
     def shard_nbytes(self, group: str) -> list[int]:
         """Return the size of every shard of a group."""
-        mine = self._shard_of.get(group, np.empty(0, np.int64))
-        found: list[int] = integers(self._shards.columns("nbytes")["nbytes"])[mine[mine != MISSING]].tolist()
-        return found
+        shards = self._shard_of.get(group, np.empty(0, np.int64))
+        nbytes: list[int] = integers(self._shards.columns("nbytes")["nbytes"])[
+            shards[shards != MISSING]
+        ].tolist()
+        return nbytes
 
     def shard_rows(self) -> pa.Table:
         """Return the `shards` table itself, in the manifest's order: 300 bytes per shard."""
@@ -288,10 +292,7 @@ class PartsTable:
 
 
 def _groups_and_rows(shards: ShardRows) -> tuple[list[str], Int64s, Int64s]:
-    """Return (groups in the order of their first shard, group number of each shard, number of rows of each shard).
-
-    Both are int64 [shards]. One row group's names are in memory at a time.
-    """
+    """Return (groups by first shard, group number of each shard, rows of each shard). Reads a row group at a time."""
     number: dict[str, int] = {}
     group, rows, at = np.empty(len(shards), np.int64), np.empty(len(shards), np.int64), 0
     for table in shards.tables("group", "n_rows"):
@@ -305,7 +306,7 @@ def _groups_and_rows(shards: ShardRows) -> tuple[list[str], Int64s, Int64s]:
 def _parts(shards: ShardRows, group: Int64s, n_groups: int) -> tuple[Int64s | None, Int64s | None]:
     """Return (position of each shard's part, first shard of each part), int64 [shards] and int64 [parts].
 
-    None, None where every shard is a part's only one.
+    None, None if every shard is a part's only one.
 
     Shards of a part stand side by side, unless a group was added later. If each such run of shards has one group
     in common no part comes twice, and no names need to be kept.
@@ -351,6 +352,6 @@ def locate(first: Int64s, live_rows: Mapping[int, SelectTable], ordinals: Int64s
     row = ordinals - first[part]
     for position in sorted(set(part.tolist())) if live_rows else ():
         if position in live_rows:
-            mine = np.flatnonzero(part == position)
-            row[mine] = live_rows[position].select(row[mine])
+            of_part = np.flatnonzero(part == position)
+            row[of_part] = live_rows[position].select(row[of_part])
     return part, row

@@ -4,21 +4,30 @@ Members are ustar (`<key>.<field>`, mode 0644, no owner, mtime 0). ustar cannot 
 `/` that splits it into 155 + 100. Such a name gets a pax extended header before it, which tarfile, GNU tar, bsdtar
 and webdataset read.
 
-The SHA-256 of a shard proves it as a whole; the hashes of its pages prove a part of it.
+The SHA-256 of a shard proves it as a whole; the hashes of its pages prove a part of it. Registered bytes have no
+checksums in their index. Seals add them:
+
+    seals/<sha256>.parquet      <field>_crc32c, int64: CRC-32C of each field, a row per row of one index; -1: unknown
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, BinaryIO
 from zlib import adler32
 
 import numpy as np
+import pyarrow as pa
 from google_crc32c import value as _crc32c
 
-from ...errors import Corrupt, FieldTooLarge
+from ...errors import AlreadyExists, Corrupt, FieldTooLarge, ObjectNotFound
 from ...native import PagedSha256
+from ...storage import Store
+from ...storage.placed import FOREIGN
+from ...storage.shared.requests import retry_corrupt
 from ..names import member_name
+from ..tables.parquet import integers, parse_stored, table_bytes, table_facts
 
 BLOCK_BYTES = 512
 DEFAULT_SHARD_BYTES = 256 * 2**20
@@ -50,7 +59,7 @@ Fill = Callable[[Uint8s, Int64s], Int64s]
 """(memory, int64 [n]) -> int64 [n]: puts each payload into memory from its place on, and gives its CRC-32C."""
 
 WRITE_BYTES = 2**20
-"""Bytes that are written and hashed at once: other threads run meanwhile. Of whole pages."""
+"""Bytes written and hashed at once, in whole pages. Other threads run meanwhile."""
 
 
 def crc32c(data: bytes | bytearray | memoryview) -> int:
@@ -75,7 +84,7 @@ def aligned(nbytes: int) -> memoryview:
 
 
 class ShardWriter:
-    """Writes members a block at a time, knows each payload's offset, and hashes the shard and its pages meanwhile."""
+    """Writes members a block at a time, records each payload's offset, and hashes the shard and its pages."""
 
     def __init__(self, write: Callable[[memoryview], object]) -> None:
         """write: takes all bytes of a block, which is used over."""
@@ -96,7 +105,7 @@ class ShardWriter:
     def add_many(self, names: Sequence[str], nbytes: Int64s, fill: Fill) -> Int64s:
         """Append members whose payloads `fill` puts in place, and return int64 [n, 3] as `add` returns.
 
-        names: `member_name` of each. nbytes: int64 [n], of each payload. Memory: that of them all.
+        names: `member_name` of each. nbytes: int64 [n], of each payload. Holds all headers in memory.
         """
         headers, n_blocks = _headers(names, nbytes)
         ends = np.cumsum(BLOCK_BYTES * n_blocks + nbytes + -nbytes % BLOCK_BYTES)
@@ -174,10 +183,10 @@ def _headers(names: Sequence[str], nbytes: Int64s) -> tuple[Uint8s, Int64s]:
     blocks = np.tile(np.frombuffer(_block(b"", b"", 0, b"0"), np.uint8), (len(raw), 1))
     blocks[:, :_NAME_BYTES] = np.array(raw, f"S{_NAME_BYTES}").view(np.uint8).reshape(len(raw), _NAME_BYTES)
     blocks[:, 124:135] = _octal(nbytes, 11)
-    said = blocks[:, :_NAME_BYTES].sum(axis=1, dtype=np.int64) + blocks[:, 124:135].sum(
+    checksums = blocks[:, :_NAME_BYTES].sum(axis=1, dtype=np.int64) + blocks[:, 124:135].sum(
         axis=1, dtype=np.int64
     )
-    blocks[:, 148:154] = _octal(said + sum(_EMPTY[_NAME_BYTES:124] + _EMPTY[135:] + b"0"), 6)
+    blocks[:, 148:154] = _octal(checksums + sum(_EMPTY[_NAME_BYTES:124] + _EMPTY[135:] + b"0"), 6)
     return blocks, np.ones(len(raw), np.int64)
 
 
@@ -187,7 +196,7 @@ def _octal(numbers: Int64s, digits: int) -> Int64s:
 
 
 def _split(raw: bytes) -> tuple[bytes, bytes] | None:
-    """Return (prefix, name) as ustar holds them, or None when it cannot."""
+    """Return (prefix, name) as ustar holds them, or None if it cannot."""
     if len(raw) <= _NAME_BYTES:
         return b"", raw
     cut = raw.find(b"/", len(raw) - _NAME_BYTES - 1)
@@ -211,14 +220,14 @@ def _block(name: bytes, prefix: bytes, nbytes: int, kind: bytes) -> bytes:
     block[156:157] = kind
     block[345 : 345 + len(prefix)] = prefix
     # Adler-32 counts a sum modulo 65,521, of at most 256 bytes, and is fast.
-    said = (adler32(block[:256], 0) & 0xFFFF) + (adler32(block[256:], 0) & 0xFFFF)
-    block[148:154] = b"%06o" % said
+    checksum = (adler32(block[:256], 0) & 0xFFFF) + (adler32(block[256:], 0) & 0xFFFF)
+    block[148:154] = b"%06o" % checksum
     block[154:156] = b"\0 "
     return bytes(block)
 
 
 PAGE_BYTES = 64 * 2**10
-"""Bytes of a page. A sample that is read alone costs the pages that hold it, half a page too much at either end. A
+"""Bytes of a page. Reading one sample costs the pages that hold it, half a page too much at either end. A
 store reads as much between two ranges rather than ask twice. The hashes take 0.05 % of a shard."""
 DIGEST_BYTES = 32
 _BLOCK_BYTES = 4 * 2**20
@@ -276,3 +285,75 @@ def _filled(file: BinaryIO, block: memoryview) -> int:
     while at < len(block) and (n := file.readinto(block[at:])):  # type: ignore[attr-defined]
         at += n
     return at
+
+
+Crcs = Mapping[str, Int64s]
+"""Field -> int64 [rows of the index], CRC-32C."""
+SEALS = "seals/"
+_CRC = "_crc32c"
+
+
+def seal_path(shard_path: str, index_footer_sha256: str | None) -> str:
+    """Return the path of the seal of a shard's index, relative to the root; "" of a shard of the root's own."""
+    if not shard_path.startswith(FOREIGN) or not index_footer_sha256:
+        return ""
+    return f"{SEALS}{hashlib.sha256(f'{index_footer_sha256} {shard_path}'.encode()).hexdigest()}.parquet"
+
+
+def seal_bytes(path: str, crcs: Crcs) -> bytes:
+    """Return the file of a seal. path: as `seal_path`."""
+    table = pa.table({f"{field}{_CRC}": pa.array(crcs[field]) for field in sorted(crcs)})
+    return table_bytes(table, "seal", facts={"path": path, "content_sha256": _content(crcs)})
+
+
+def put_seal(store: Store, path: str, data: bytes) -> None:
+    """Create a seal of `seal_bytes`; one that is there stays: it is of the same bytes. path: as `seal_path`."""
+    try:
+        store.put_if_absent(path, data)
+    except AlreadyExists:
+        return
+
+
+def read_seal(store: Store, path: str, fields: list[str], n_rows: int) -> Crcs | None:
+    """Return the checksums of an index with these fields, sorted, and rows; None if it is not sealed.
+
+    One request, and 8 bytes per field and row. Raises: Corrupt, after reading it twice.
+    """
+    name = f"{store.url}/{path}"
+    try:
+        crcs = retry_corrupt(partial(_read, store, path))
+    except ObjectNotFound:
+        return None
+    if sorted(crcs) != fields or any(len(column) != n_rows for column in crcs.values()):
+        raise Corrupt(
+            f"{name} has the fields {sorted(crcs)}, its index {fields} in {n_rows} rows: it is another's. {_AGAIN}"
+        )
+    return crcs
+
+
+def parse_seal(data: bytes, path: str, name: str) -> Crcs:
+    """Return the checksums in the bytes of a seal. Raises: Corrupt."""
+    table = parse_stored(data, path, name)
+    try:
+        crcs = {column.removesuffix(_CRC): integers(table[column]) for column in table.column_names}
+    except TypeError as error:
+        raise Corrupt(f"{name} is no seal: {error}. {_AGAIN}") from error
+    if (content := _content(crcs)) != table_facts(table).get("content_sha256"):
+        raise Corrupt(
+            f"{name}: the SHA-256 of its checksums is {content}, unlike the stored one: it was damaged. {_AGAIN}"
+        )
+    return crcs
+
+
+_AGAIN = "Restore it from a mirror, or delete it and run penstock seal again"
+
+
+def _read(store: Store, path: str) -> Crcs:
+    return parse_seal(store.get(path).data, path, f"{store.url}/{path}")
+
+
+def _content(crcs: Crcs) -> str:
+    digest = hashlib.sha256()
+    for field in sorted(crcs):
+        digest.update(f"{field} {len(crcs[field])} ".encode() + np.asarray(crcs[field], "<i8").tobytes())
+    return digest.hexdigest()

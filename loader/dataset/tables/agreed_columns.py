@@ -1,4 +1,4 @@
-"""Columns whose values nobody declared, such as those of JSON: all samples decide a column's type.
+"""Columns without a declared type, such as values of JSON: all samples decide a column's type.
 
 A column of one kind has that type. Whole numbers and others are float64 together, if float64 holds each of them. Any
 other mixture is text, in which each value reads as in JSON. A dataset's column keeps its type, and a value that this
@@ -34,17 +34,17 @@ def column_of_any(values: Sequence[Any]) -> pa.Array:
 
 
 def table_of_any(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Return a column for each name that any row has, names sorted. Values: as those of `column_of_any`."""
+    """Return a column for each name that any row has, names sorted. Values: as in `column_of_any`."""
     names = sorted({name for row in rows for name in row})
     return pa.table({name: column_of_any([row.get(name) for row in rows]) for name in names})
 
 
 def joined_type(kinds: Iterable[str], exact: bool) -> str:
     """Return the type of values of several. exact: float64 holds each whole number."""
-    found = set(kinds) - {"null"}
-    if len(found) < 2:
-        return next(iter(found), "null")
-    return "double" if found == {"int64", "double"} and exact else "string"
+    seen = set(kinds) - {"null"}
+    if len(seen) < 2:
+        return next(iter(seen), "null")
+    return "double" if seen == {"int64", "double"} and exact else "string"
 
 
 def agreed_types(
@@ -63,13 +63,13 @@ def agreed_types(
             if field.type == pa.int64() and not _all_exact(table[field.name]):
                 inexact.add(field.name)
     types, left_out = dict[str, str](), list[str]()
-    for name, found in kinds.items():
+    for name, kinds_seen in kinds.items():
         if name in known:
             types[name] = known[name]
         elif most <= 0:
             left_out.append(name)
         else:
-            types[name] = joined_type(found, name not in inexact)
+            types[name] = joined_type(kinds_seen, name not in inexact)
             most -= 1
     return types, left_out
 
@@ -115,9 +115,11 @@ def value_as(value: Any, kind: str) -> Any:
 def _cast(column: pa.ChunkedArray, kind: str) -> tuple[pa.Array, list[Any]]:
     """Return a column of this type, and the values that it does not hold, which are null in it."""
     values = column.to_pylist()
-    made = [value_as(value, kind) for value in values]
-    wrong = [value for value, now in zip(values, made, strict=True) if now is None and value is not None]
-    return pa.array(made, type_named(kind)), wrong
+    values_cast = [value_as(value, kind) for value in values]
+    wrong = [
+        value for value, now in zip(values, values_cast, strict=True) if now is None and value is not None
+    ]
+    return pa.array(values_cast, type_named(kind)), wrong
 
 
 def _all_exact(column: pa.ChunkedArray) -> bool:

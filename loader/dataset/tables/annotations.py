@@ -39,7 +39,7 @@ class Annotation:
     columns: tuple[str, ...]
     """Names of its columns."""
     n_samples: int
-    """Samples that it says something of."""
+    """Samples with a row in it."""
 
 
 def annotations(entries: Sequence[Entry]) -> list[Annotation]:
@@ -90,8 +90,8 @@ def with_edits(
         frame = frame.join(edits, on=PLACE, how="left", maintain_order="left")
         for name in columns:
             there = pl.col(name) if name in frame.columns else None
-            frame = frame.with_columns(pl.when(_said(name)).then(_new(name)).otherwise(there).alias(name))
-        frame = frame.drop([mark for name in columns for mark in (_new(name), _said(name))])
+            frame = frame.with_columns(pl.when(_is_set(name)).then(_new(name)).otherwise(there).alias(name))
+        frame = frame.drop([mark for name in columns for mark in (_new(name), _is_set(name))])
     return frame
 
 
@@ -100,7 +100,7 @@ def cells(store: Store, entries: Sequence[Entry], name: str) -> "polars.DataFram
     files = [entry for entry in entries if name in entry["columns"]]
     if not files:
         return _nothing(name)
-    return last_said(store, files, [name]).drop(_said(name))
+    return last_said(store, files, [name]).drop(_is_set(name))
 
 
 def edits_of(store: Store, entries: Sequence[Entry], name: str) -> "polars.DataFrame":
@@ -114,24 +114,24 @@ def edits_of(store: Store, entries: Sequence[Entry], name: str) -> "polars.DataF
         return f"edit_{what}" if what == name else what
 
     files = files_of(entries, [name], annotations=True)
-    found = []
+    frames = []
     for entry, frame in zip(files, _frames(store, files, [name]), strict=True):
-        given = {
+        previous = {
             column: pl.col(column) if column in frame.columns else pl.lit(None) for column in (BY, AT_US)
         }
-        found.append(
+        frames.append(
             frame.filter(_says(frame, name)).select(
                 *PLACE,
                 name,
                 pl.col(name).is_null().alias(fact("removed")),
                 pl.lit(entry["group"]).alias(fact("annotation")),
-                pl.coalesce(given[BY], pl.lit(entry["author"])).alias(BY),
-                pl.coalesce(given[AT_US], pl.lit(entry["at_us"]))
+                pl.coalesce(previous[BY], pl.lit(entry["author"])).alias(BY),
+                pl.coalesce(previous[AT_US], pl.lit(entry["at_us"]))
                 .cast(pl.Datetime("us", "UTC"))
                 .alias(fact("annotated_at")),
             )
         )
-    return pl.concat([_nothing(name), *found], how="diagonal_relaxed")
+    return pl.concat([_nothing(name), *frames], how="diagonal_relaxed")
 
 
 def last_said(store: Store, files: Sequence[Entry], names: Sequence[str]) -> "polars.DataFrame":
@@ -141,7 +141,7 @@ def last_said(store: Store, files: Sequence[Entry], names: Sequence[str]) -> "po
     layers = [
         frame.select(
             *PLACE,
-            *(e for n in names if n in frame.columns for e in (pl.col(n), _says(frame, n).alias(_said(n)))),
+            *(e for n in names if n in frame.columns for e in (pl.col(n), _says(frame, n).alias(_is_set(n)))),
         )
         for frame in _frames(store, files, names)
     ]
@@ -151,15 +151,21 @@ def last_said(store: Store, files: Sequence[Entry], names: Sequence[str]) -> "po
     return (
         pl.concat(layers, how="diagonal_relaxed")
         .group_by(PLACE)
-        .agg(*(e for n in names for e in (pl.col(n).filter(pl.col(_said(n))).last(), pl.col(_said(n)).any())))
+        .agg(
+            *(
+                e
+                for n in names
+                for e in (pl.col(n).filter(pl.col(_is_set(n))).last(), pl.col(_is_set(n)).any())
+            )
+        )
     )
 
 
 def _frames(store: Store, files: Sequence[Entry], names: Sequence[str]) -> "list[polars.DataFrame]":
     import polars as pl
 
-    wanted = [*PLACE, *names, *sorted(EDIT_COLUMNS)]
-    tables = get_tables(store, [TableFile.from_json(dict(entry)) for entry in files], wanted)
+    columns = [*PLACE, *names, *sorted(EDIT_COLUMNS)]
+    tables = get_tables(store, [TableFile.from_json(dict(entry)) for entry in files], columns)
     frames = [pl.DataFrame(table) for table in tables]
     # What came with the samples may have columns of these names, which say nothing of the others there.
     return [
@@ -181,7 +187,7 @@ def _says(frame: "polars.DataFrame", name: str) -> "polars.Expr":
     return value | pl.col(REMOVED).list.contains(name).fill_null(False) if REMOVED in frame.columns else value
 
 
-def _said(name: str) -> str:
+def _is_set(name: str) -> str:
     return f"{name} said"  # a blank is in no column's name
 
 

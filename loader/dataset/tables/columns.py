@@ -119,7 +119,7 @@ def _text(key: str, what: str, value: str) -> str:
 def metadata_table(rows: Sequence[Mapping[str, Any]], part: str, keys: Sequence[str]) -> pa.Table:
     """Return part, row and one column per metadata name that any row has (absent = null), names sorted.
 
-    Raises: FieldMismatch when one column holds values of different kinds; the first odd sample is named.
+    Raises: FieldMismatch if one column holds values of different kinds; the first odd sample is named.
     """
     names = sorted({name for row in rows for name in row})
     columns: dict[str, pa.Array] = {
@@ -136,7 +136,7 @@ def column_of(name: str, values: list[Any], keys: Sequence[str]) -> pa.Array:
 
     keys: of the rows, for the message.
 
-    Raises: FieldMismatch when the values are of different kinds, and for an int beside floats that float64 does not
+    Raises: FieldMismatch if the values are of different kinds, and for an int beside floats that float64 does not
     hold.
     """
     kinds: dict[str, int] = {}
@@ -149,8 +149,8 @@ def column_of(name: str, values: list[Any], keys: Sequence[str]) -> pa.Array:
             if isinstance(value, int) and held != value:
                 raise FieldMismatch(
                     f"metadata column {name!r} is {value} in sample {key!r} and a float in sample "
-                    f"{keys[kinds['float']]!r}; a column of both is float64, which does not hold {value}: give whole "
-                    "numbers alone, or text"
+                    f"{keys[kinds['float']]!r}; a column of both is float64, which does not hold {value}: give only "
+                    "whole numbers, or text"
                 )
         return pa.array(floats, pa.float64())
     if len(kinds) > 1:
@@ -193,7 +193,7 @@ def keys_table(keys: Sequence[str], sources: Sequence[Mapping[str, str]], part: 
 def concat(tables: Iterable[pa.Table], what: str) -> pa.Table:
     """Return tables of several parts as one: missing columns become null, int meets float as float.
 
-    Raises: FieldMismatch when a column's types do not go together.
+    Raises: FieldMismatch if a column's types do not go together.
     """
     try:
         return pa.concat_tables(list(tables), promote_options="permissive")
@@ -233,11 +233,11 @@ def fits(weak: str, kind: str) -> bool:
     return weak in (kind, "null") or bool(inner and of and fits(inner[1], of[1]))
 
 
-def _becomes(have: str, wanted: str) -> bool:
-    inner, of = _LIST.fullmatch(have), _LIST.fullmatch(wanted)
+def _becomes(have: str, type_name: str) -> bool:
+    inner, of = _LIST.fullmatch(have), _LIST.fullmatch(type_name)
     if inner and of:
         return _becomes(inner[1], of[1])
-    return fits(have, wanted) or (have, wanted) == ("int64", "double")
+    return fits(have, type_name) or (have, type_name) == ("int64", "double")
 
 
 def type_named(name: str) -> pa.DataType:

@@ -46,7 +46,7 @@ CHUNKS_FIELD = pa.field(
         ]
     ),
 )
-"""Column of tables' objects: what `columnar.parquet_chunks.Chunks` says."""
+"""Column of tables' objects: the fields of `columnar.parquet_chunks.Chunks`."""
 FOREIGN_SCHEMA = pa.schema(
     [
         ("shard", pa.string()),
@@ -75,11 +75,11 @@ class ForeignObject:
     etag: str
     """Change token of its store; "" in a folder, where the time of the last write stands for it."""
     modified_us: int
-    """Time of the last write, in microseconds since 1970; 0 where the store does not tell."""
+    """Time of the last write, in microseconds since 1970; 0 if the store does not report it."""
     sha256: str = ""
     """Sha256 hex of its bytes; "" for not known."""
     chunks: Mapping[str, Any] | None = None
-    """Chunks that it decodes to; None where its own bytes are read, and where nobody asked for them."""
+    """Chunks that it decodes to; None if its own bytes are read, or if not requested."""
 
     @staticmethod
     def of_row(row: Mapping[str, Any], table: str) -> "ForeignObject":
@@ -87,21 +87,27 @@ class ForeignObject:
 
         Raises: Corrupt for a row that no registration writes: without a value, or whose path leads out of its place.
         """
-        one = ForeignObject(**row)
-        missing = [name for name in FOREIGN_SCHEMA.names if getattr(one, name) is None]
+        record = ForeignObject(**row)
+        missing = [name for name in FOREIGN_SCHEMA.names if getattr(record, name) is None]
         if missing:
             raise Corrupt(
-                f"{table} has no {', '.join(missing)} for {one.path!r}, which every registration writes: it was "
+                f"{table} has no {', '.join(missing)} for {record.path!r}, which every registration writes: it was "
                 "damaged or forged. Register the place again"
             )
-        path, shard = _PATH.fullmatch(one.path), _PATH.fullmatch(one.shard)
+        path, shard = _PATH.fullmatch(record.path), _PATH.fullmatch(record.shard)
         strays = path is None or not {"", ".", ".."}.isdisjoint(path[2].split("/"))
-        if strays or path is None or shard is None or shard[1] != path[1] or min(one.nbytes, one.offset) < 0:
+        if (
+            strays
+            or path is None
+            or shard is None
+            or shard[1] != path[1]
+            or min(record.nbytes, record.offset) < 0
+        ):
             raise Corrupt(
-                f"{table} has {one.path!r} for {one.shard!r}: a path is {FOREIGN}, the id of the shard's place and a "
-                "key in it, and sizes are 0 or more. It was damaged or forged; register the place again"
+                f"{table} has {record.path!r} for {record.shard!r}: a path is {FOREIGN}, the id of the shard's place "
+                "and a key in it, and sizes are 0 or more. It was damaged or forged; register the place again"
             )
-        return one
+        return record
 
     @property
     def place(self) -> str:
@@ -167,9 +173,9 @@ def foreign_objects(
 
 
 def put_place(store: Store, place: str, url: str | None) -> None:
-    """Record where a place is, unless the newest record says so. url: None for in the root. Raises: StoreError.
+    """Record where a place is, unless the newest record already does. url: None for in the root. Raises: StoreError.
 
-    A record of somebody else is followed by one of the caller's own, which vouches for the place: `is_own_record`.
+    After another user's record the caller adds its own, which vouches for the place: `is_own_record`.
     Raises: Corrupt also for a record with the last number.
     """
     while True:
@@ -187,7 +193,7 @@ def put_place(store: Store, place: str, url: str | None) -> None:
         try:
             store.put_if_absent(_key(place, n + 1), canonical(body))
         except AlreadyExists:
-            continue  # somebody else's: perhaps the same
+            continue  # another writer's: perhaps the same
         return
 
 
@@ -203,19 +209,19 @@ class PlaceRecord(NamedTuple):
     key: str
     """Key of the record."""
     url: str
-    """URL of the place, which is data: `vouched_places` says whether it may be opened."""
+    """URL of the place, untrusted: `vouched_places` decides whether it may be opened."""
 
 
 def place_record(store: Store, place: str) -> PlaceRecord | None:
     """Return the newest record of a place; None for in the root.
 
-    Raises: ObjectNotFound where there is no record; Corrupt; FormatTooNew.
+    Raises: ObjectNotFound if there is no record; Corrupt; FormatTooNew.
     """
     n, known = _newest(store, place)
     if known is None:
         raise ObjectNotFound(
-            f"{store.url} has no {PLACES}{place}/: nobody knows where these bytes lie. Register them again, from where "
-            "they are now"
+            f"{store.url} has no {PLACES}{place}/: the location of these bytes is unknown. Register them again, from "
+            "where they are now"
         )
     return None if known["url"] is None else PlaceRecord(_key(place, n), known["url"])
 
@@ -225,7 +231,7 @@ def owners_record(store: Store, place: str) -> PlaceRecord:
     for key in sorted(_records(store, place), reverse=True):
         if (url := retry_corrupt(partial(_record, store, key))["url"]) is not None:
             return PlaceRecord(key, str(url))
-    raise ObjectNotFound(f"{store.url} has no {PLACES}{place}/ that says where these bytes lay")
+    raise ObjectNotFound(f"{store.url} has no {PLACES}{place}/ with the location of these bytes")
 
 
 def _key(place: str, n: int) -> str:

@@ -24,11 +24,11 @@ from .parquet import TableFile
 
 FORMAT = 1
 ANNOTATED_FORMAT = 2
-"""Format of a manifest with annotations: a reader that knows none would see the values that they override."""
+"""Format of a manifest with annotations: an older reader would see the overridden values."""
 REGISTERED_FORMAT = 3
-"""Format of a manifest with registered bytes: a reader that knows none would look for them in the root."""
+"""Format of a manifest with registered bytes: an older reader would look for them in the root."""
 NEWEST_FORMAT = 4
-"""Format of a manifest with registered tables: a reader that knows none would take places for bytes of the object."""
+"""Format of a manifest with registered tables: an older reader would take places for bytes of the object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ def child(
 ) -> dict[str, Any]:
     """Return the manifest of `change` laid on `parent`.
 
-    Raises: FieldMismatch when a group's fields, a column or a fact of a field differ; FieldNotFound for facts of a
+    Raises: FieldMismatch if a group's fields, a column or a fact of a field differ; FieldNotFound for facts of a
     field that is not there.
     """
     base: Mapping[str, Any] = parent or _EMPTY
@@ -212,10 +212,10 @@ def _facts(
     """Return {"facts": field -> name -> value}, {} where no field has any."""
     merged = {of: dict(known) for of, known in base.get("facts", {}).items()}
     there = sorted(of for group in groups.values() for of in group["field_nbytes"])
-    for of, told in added.items():
+    for of, added_facts in added.items():
         if of not in there:
             raise FieldNotFound(f"facts of field {of!r}, which the version does not have; it has {there}")
-        for name, value in told.items():
+        for name, value in added_facts.items():
             old = merged.setdefault(of, {}).setdefault(name, value)
             grows = isinstance(old, list) and isinstance(value, list) and value[: len(old)] == old
             if old != value and not grows:
@@ -228,7 +228,7 @@ def _facts(
 
 
 def merged_columns(base: Mapping[str, Any], added: Sequence[SamplesFile]) -> dict[str, Any]:
-    """Return a manifest's columns with those of more files. Raises: FieldMismatch for another type."""
+    """Return a manifest's columns, extended by the columns of more files. Raises: FieldMismatch for another type."""
     merged = dict(base)
     for file in added:
         for name, kind in file.columns.items():
@@ -246,7 +246,7 @@ def merged_columns(base: Mapping[str, Any], added: Sequence[SamplesFile]) -> dic
 
 
 def read_manifest(store: Store, path: str, sha256: str) -> dict[str, Any]:
-    """Return the manifest that a commit names. Raises: Corrupt when its bytes are not those committed; FormatTooNew."""
+    """Return the manifest that a commit names. Raises: Corrupt if its bytes are not those committed; FormatTooNew."""
     body: dict[str, Any] = json.loads(retry_corrupt(partial(_manifest_bytes, store, path, sha256)))
     if body["format"] > NEWEST_FORMAT:
         raise FormatTooNew(
@@ -257,7 +257,7 @@ def read_manifest(store: Store, path: str, sha256: str) -> dict[str, Any]:
 
 
 def manifest_of(store: Store, record: VersionRecord) -> dict[str, Any]:
-    """Return the manifest that a log record names. Raises: as `read_manifest`; Corrupt where the two disagree."""
+    """Return the manifest that a log record names. Raises: as `read_manifest`; Corrupt if the two disagree."""
     manifest = read_manifest(store, record.manifest, record.sha256)
     for what in differences(record, manifest):
         raise Corrupt(f"{store.url}/{entry_key(record.n)}: {what}")
@@ -276,10 +276,10 @@ def differences(record: VersionRecord, manifest: Mapping[str, Any]) -> list[str]
 
 def _manifest_bytes(store: Store, path: str, sha256: str) -> bytes:
     data = store.get(path).data
-    found = hashlib.sha256(data).hexdigest()
-    if found != sha256:
+    actual_sha256 = hashlib.sha256(data).hexdigest()
+    if actual_sha256 != sha256:
         raise Corrupt(
-            f"{store.url}/{path} has sha256 {found}, its commit says {sha256}: the manifest was edited or damaged. "
-            "Restore it from a mirror; nothing was read from it"
+            f"{store.url}/{path} has sha256 {actual_sha256}, in its commit {sha256}: the manifest was edited or "
+            "damaged. Restore it from a mirror; nothing was read from it"
         )
     return data

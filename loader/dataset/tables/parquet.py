@@ -4,8 +4,8 @@ Numbers out of Arrow columns come without pandas. `to_numpy` of pyarrow, `pa.sca
 a Python value import pandas, where it is installed: 0.15 to 0.4 s of a process's start, for nothing. Readers of a
 root use these functions instead.
 
-Files that are read in parts have each part held against a SHA-256. That of the footer is kept elsewhere. The footer
-has those of the row groups, and of the front.
+Each part of a file that is read in parts is checked against a SHA-256. The footer's is stored elsewhere. The footer
+holds the hashes of the row groups, and of the front.
 
     PAR1, bytes that are no table (the front), row groups, footer
 
@@ -42,8 +42,8 @@ def integers(column: pa.Array | pa.ChunkedArray) -> Int64s:
     if not pa.types.is_integer(column.type) or column.null_count:
         raise TypeError(f"a column of {column.type} with {column.null_count} nulls; integers are needed")
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    found = [np.from_dlpack(chunk) for chunk in chunks if len(chunk)]
-    return (found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.int64), *found])).astype(
+    arrays = [np.from_dlpack(chunk) for chunk in chunks if len(chunk)]
+    return (arrays[0] if len(arrays) == 1 else np.concatenate([np.empty(0, np.int64), *arrays])).astype(
         np.int64, copy=False
     )
 
@@ -68,7 +68,7 @@ def changes(column: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return out
 
 
-def taken(values: T, positions: Int64s) -> T:
+def take_rows(values: T, positions: Int64s) -> T:
     """Return the values, or the rows of a table, at these positions."""
     return values.take(
         pa.Int64Array.from_buffers(pa.int64(), len(positions), [None, pa.py_buffer(positions)])
@@ -108,7 +108,7 @@ class TableFile:
     n_rows: int
     """Number of rows."""
     footer_sha256: str = ""
-    """Sha256 hex of the footer, which has those of the row groups; "" for a table that is always read whole."""
+    """Sha256 hex of the footer, which holds the row groups' hashes; "" for a table that is always read whole."""
 
     def to_json(self) -> dict[str, Any]:
         body = {"path": self.path, "nbytes": self.nbytes, "sha256": self.sha256, "n_rows": self.n_rows}
@@ -194,17 +194,17 @@ def put_bytes(store: Store, path: str, data: bytes, n_rows: int) -> TableFile:
 def get_table_bytes(store: Objects, file: TableFile) -> bytes:
     """Return the file's bytes.
 
-    Raises: Corrupt when its size or SHA-256 is not the one recorded, after reading it twice.
+    Raises: Corrupt if its size or SHA-256 is not the one recorded, after reading it twice.
     """
     return retry_corrupt(partial(_table_bytes, store, file))
 
 
 def _table_bytes(store: Objects, file: TableFile) -> bytes:
     data = store.get(file.path).data
-    found = hashlib.sha256(data).hexdigest()
-    if len(data) != file.nbytes or found != file.sha256:
+    sha256 = hashlib.sha256(data).hexdigest()
+    if len(data) != file.nbytes or sha256 != file.sha256:
         raise Corrupt(
-            f"{store.url}/{file.path}: {len(data)} bytes with sha256 {found}; the manifest says {file.nbytes} bytes "
+            f"{store.url}/{file.path}: {len(data)} bytes with sha256 {sha256}; in the manifest {file.nbytes} bytes "
             f"with sha256 {file.sha256}. The file was replaced or damaged: restore it from a mirror"
         )
     return data
@@ -229,8 +229,8 @@ def get_tables(
         return
     with ThreadPoolExecutor(min(len(files), READ_AHEAD), thread_name_prefix="penstock-table") as pool:
         for start in range(0, len(files), READ_AHEAD):
-            some = files[start : start + READ_AHEAD]
-            yield from pool.map(lambda file: get_table(store, file, columns), some)
+            batch = files[start : start + READ_AHEAD]
+            yield from pool.map(lambda file: get_table(store, file, columns), batch)
 
 
 def parse_table(data: bytes, name: str, columns: list[str] | None = None) -> pa.Table:
@@ -252,10 +252,10 @@ def parse_stored(data: bytes, path: str, name: str) -> pa.Table:
     file.
     """
     table = parse_table(data, name)
-    said = (table.schema.metadata or {}).get(b"penstock.path")
-    if said is not None and said != path.encode():
+    written_as = (table.schema.metadata or {}).get(b"penstock.path")
+    if written_as is not None and written_as != path.encode():
         raise Corrupt(
-            f"{name} was written as {said.decode(errors='replace')}, so it tells of something else: it was exchanged, "
+            f"{name} was written as {written_as.decode(errors='replace')}, so it belongs elsewhere: it was exchanged, "
             "renamed or damaged. Delete it, it is made again"
         )
     return table
@@ -263,9 +263,9 @@ def parse_stored(data: bytes, path: str, name: str) -> pa.Table:
 
 def table_facts(table: pa.Table) -> dict[str, str]:
     """Return the metadata of `table_bytes`: its kind as `table`, its schema version, and facts."""
-    found = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
+    facts = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
     prefix = "penstock."
-    return {name[len(prefix) :]: value for name, value in found.items() if name.startswith(prefix)}
+    return {name[len(prefix) :]: value for name, value in facts.items() if name.startswith(prefix)}
 
 
 def check_schema_version(schema: pa.Schema, name: str) -> None:
@@ -333,16 +333,16 @@ def hashed_bytes(
 
 
 def part_hashes(metadata: pq.FileMetaData) -> PartHashes:
-    """Return the hashes in a footer. Raises: KeyError where it has none; ValueError for no number."""
-    said = metadata.metadata or {}
-    found = PartHashes(
-        row_groups=tuple(said[_GROUPS.encode()].decode().split()),
-        front=said[_FRONT.encode()].decode(),
-        front_nbytes=int(said[_FRONT_NBYTES.encode()]),
+    """Return the hashes in a footer. Raises: KeyError if it has none; ValueError for no number."""
+    facts = metadata.metadata or {}
+    hashes = PartHashes(
+        row_groups=tuple(facts[_GROUPS.encode()].decode().split()),
+        front=facts[_FRONT.encode()].decode(),
+        front_nbytes=int(facts[_FRONT_NBYTES.encode()]),
     )
-    if len(found.row_groups) != metadata.num_row_groups:
-        raise ValueError(f"{len(found.row_groups)} hashes of {metadata.num_row_groups} row groups")
-    return found
+    if len(hashes.row_groups) != metadata.num_row_groups:
+        raise ValueError(f"{len(hashes.row_groups)} hashes of {metadata.num_row_groups} row groups")
+    return hashes
 
 
 def footer_nbytes(tail: bytes) -> int:

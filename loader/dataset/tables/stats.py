@@ -1,7 +1,7 @@
 """Statistics of a run of samples, one row per column, that merge without a rescan: drift checks read them.
 
 A version's statistics are the sum over its runs: counts, sums and histogram bins add; minima, maxima and the bottom-k
-sketches merge. Exclusions are not subtracted; `n_rows` of a run says how many were counted. An annotation that
+sketches merge. Exclusions are not subtracted; `n_rows` of a run counts its rows. An annotation that
 changes a column that was there cannot add: its row is of the whole column, and stands for all rows before it.
 """
 
@@ -111,7 +111,7 @@ class _Column:
             self.counts = None if len(self.counts) > MAX_CATEGORIES else self.counts
 
     def row(self) -> dict[str, Any]:
-        """Return the statistics. A column of nulls says not even of what kind it is: it is neutral in `merge`."""
+        """Return the statistics. A column of nulls has no kind, and is neutral in `merge`."""
         row: dict[str, Any] = {"type": self.type, "n": self.n, "nulls": self.nulls}
         if self.numbers is not None:
             return row | _numeric(np.concatenate(self.numbers))
@@ -156,8 +156,8 @@ def bottom_k(keys: list[str], k: int = BOTTOM_K) -> list[int]:
 def smallest(hashes: np.ndarray[Any, np.dtype[np.int64]], k: int = BOTTOM_K) -> list[int]:
     """Return the k smallest of these hashes, each once."""
     ascending = np.sort(hashes)
-    found: list[int] = ascending[np.diff(ascending, prepend=-1) != 0][:k].tolist()
-    return found
+    sketch: list[int] = ascending[np.diff(ascending, prepend=-1) != 0][:k].tolist()
+    return sketch
 
 
 def merge(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -165,7 +165,7 @@ def merge(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 
     Categories that any run had too many of are None in the merged row.
 
-    rows: in the manifest's order, which says for which rows a row of a whole column stands.
+    rows: in the manifest's order. A row of a whole column replaces the rows before it.
     """
     merged: dict[str, dict[str, Any]] = {}
     for row in rows:

@@ -23,7 +23,7 @@ from .parquet import (
     get_table,
     part_hashes,
     row_group_extent,
-    taken,
+    take_rows,
 )
 
 GROUPS_AT_ONCE = 8
@@ -33,14 +33,14 @@ GROUPS_AT_ONCE = 8
 def get_rows(store: Store, file: TableFile, rows: Int64s, columns: Sequence[str] | None = None) -> pa.Table:
     """Return these rows of a table, in the order given. rows: int64 [n], each below `file.n_rows`.
 
-    Of a large table its footer and the row groups of the rows are read, and held against their SHA-256; a small one, or
+    A large table costs its footer and the row groups of the rows, checked against their SHA-256; a small one, or
     one of an earlier release, whole.
 
     Raises: Corrupt, after reading twice; FormatTooNew; ObjectNotFound.
     """
     if not file.footer_sha256 or file.nbytes <= WHOLE_BELOW_BYTES:
-        wanted = None if columns is None else list(columns)
-        return taken(get_table(store, file, wanted), rows)
+        names = None if columns is None else list(columns)
+        return take_rows(get_table(store, file, names), rows)
     return retry_corrupt(partial(_by_row_groups, store, file, rows, columns))
 
 
@@ -49,9 +49,9 @@ def _by_row_groups(store: Store, file: TableFile, rows: Int64s, columns: Sequenc
     metadata, etag = _footer(store, file, name)
     sizes = [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)]
     first_row = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
-    mine = np.searchsorted(first_row, rows, side="right") - 1
-    found = []
-    for group, data, start in _row_groups(store, file, metadata, etag, np.unique(mine).tolist()):
+    group_of = np.searchsorted(first_row, rows, side="right") - 1
+    tables = []
+    for group, data, start in _row_groups(store, file, metadata, etag, np.unique(group_of).tolist()):
         try:
             reader = pq.ParquetFile(
                 Window(file.nbytes, start, data),
@@ -63,10 +63,10 @@ def _by_row_groups(store: Store, file: TableFile, rows: Int64s, columns: Sequenc
             table = reader.read_row_group(group, columns=names, use_threads=False)
         except UNREADABLE as error:
             raise Corrupt(f"{name}, row group {group}: {error}; restore it from a mirror") from error
-        found.append(taken(table, rows[mine == group] - first_row[group]))
+        tables.append(take_rows(table, rows[group_of == group] - first_row[group]))
     back = np.empty(len(rows), np.int64)
-    back[np.argsort(mine, kind="stable")] = np.arange(len(rows))
-    return taken(pa.concat_tables(found), back)
+    back[np.argsort(group_of, kind="stable")] = np.arange(len(rows))
+    return take_rows(pa.concat_tables(tables), back)
 
 
 def _footer(store: Store, file: TableFile, name: str) -> tuple[pq.FileMetaData, str]:
@@ -89,18 +89,20 @@ def _row_groups(
     """Yield (number, bytes, first byte) of row groups, checked; a few are fetched together."""
     hashes = part_hashes(metadata).row_groups
     for at in range(0, len(groups), GROUPS_AT_ONCE):
-        some = groups[at : at + GROUPS_AT_ONCE]
-        extents = [row_group_extent(metadata, group) for group in some]
+        batch = groups[at : at + GROUPS_AT_ONCE]
+        extents = [row_group_extent(metadata, group) for group in batch]
         spans = [Span(first, end - first) for first, end in extents]
-        for group, span, blob in zip(some, spans, store.get_ranges(file.path, spans, etag=etag), strict=True):
+        for group, span, blob in zip(
+            batch, spans, store.get_ranges(file.path, spans, etag=etag), strict=True
+        ):
             name = f"{store.url}/{file.path}"
             _check(f"row group {group}", blob.data, hashes[group], "its footer", name)
             yield group, blob.data, span.offset
 
 
-def _check(what: str, data: bytes, wanted: str, said_by: str, name: str) -> None:
-    found = hashlib.sha256(data).hexdigest()
-    if found != wanted:
+def _check(what: str, data: bytes, expected: str, said_by: str, name: str) -> None:
+    sha256 = hashlib.sha256(data).hexdigest()
+    if sha256 != expected:
         raise Corrupt(
-            f"{name}: {what} has SHA-256 {found}, {said_by} says {wanted}; restore it from a mirror"
+            f"{name}: {what} has SHA-256 {sha256}, in {said_by} {expected}; restore it from a mirror"
         )

@@ -1,11 +1,11 @@
 """Places that a root names, and the person who runs penstock vouches for.
 
-A root's record of a place is data that any writer of the root may have put there. Followed blindly, it makes whoever
-seals, adopts or reads a version open files and buckets of theirs for somebody else. So a place counts as vouched for by
+A root's record of a place is data that any writer of the root may have put there. Followed blindly, it makes a
+reader open its own files and buckets for another user. So a place counts as vouched for by
 
 - `PENSTOCK_PLACES`: URLs and paths, with white space between them, of places and of all that lies below them;
-- a record in a folder that this user, or the machine's root user, wrote. Those of a mirror were written by whoever
-  copied them: the primary's count, where that is a folder too. A root that was moved vouches for nothing.
+- a record in a folder that this user, or the machine's root user, wrote. For a mirror the
+  primary's records count, if it is a folder too. A root that was moved vouches for nothing.
 """
 
 import os
@@ -24,30 +24,30 @@ VARIABLE = "PENSTOCK_PLACES"
 MAX_RECORD_BYTES = 2**20
 """Bytes of a record that are read."""
 _BUCKETS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az", "abfss": "az"}
-"""Schemes of buckets, which answer to credentials alone, and the one spelling of each."""
+"""Schemes of buckets, which grant access by credentials only, and the one spelling of each."""
 
 
 def is_vouched(store: Store, key: str, url: str) -> bool:
     """Return whether the caller vouches for a place. key: of its record in the root `store`. Raises: StoreError."""
-    wanted = _spelled(url)
-    return any(_lies_in(wanted, named) for named in _named()) or is_own_record(store, key, url) is True
+    spelled = _spelled(url)
+    return any(_lies_in(spelled, named) for named in _named()) or is_own_record(store, key, url) is True
 
 
 def is_bucket(url: str) -> bool:
-    """Return whether a place answers to credentials alone, and is no file or server that the machine reaches."""
+    """Return whether a place grants access by credentials only: no local file, no server in the machine's reach."""
     scheme, _, rest = url.partition("://")
     return bool(rest) and "::" not in url and scheme.lower() in _BUCKETS
 
 
 def is_own_record(store: Store, key: str, url: str) -> bool | None:
-    """Return whether the caller wrote the record that names `url`; None where nothing tells: in a bucket.
+    """Return whether the caller wrote the record that names `url`; None in a bucket, which has no owner to check.
 
-    A link on the way to the record may lead to one of another root, and counts as written by somebody else. Owner and
+    A link on the path may lead to another root's record, and counts as written by another user. Owner and
     URL are read from one open file, as another writer may replace the record after it was read.
     """
     primary = primary_of(store)
     if "://" in primary.url:
-        return primary.url.startswith("memory://") or None  # of this process alone
+        return primary.url.startswith("memory://") or None  # only in this process
     path = f"{primary.url}/{key}"
     if os.path.realpath(path) != f"{os.path.realpath(primary.url)}/{key}" or not _is_own_file(path, url):
         return False
@@ -92,12 +92,12 @@ def refusal(store: Store, key: str, url: str, what: str) -> str:
 
 
 def _named() -> Iterator[str]:
-    """Yield the places that the environment names. Raises: InvalidStore."""
+    """Yield the places that the environment names."""
     yield from map(_spelled, os.environ.get(VARIABLE, "").split())
 
 
 def _spelled(url: str) -> str:
-    """Return the one spelling of a place: a path without links, or a URL. Raises: InvalidStore."""
+    """Return the one spelling of a place: a path without links, or a URL."""
     scheme, _, rest = url.partition("://")
     if not rest or scheme.lower() in ("file", "local"):
         return os.path.realpath(open_store(url).url)

@@ -23,12 +23,12 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 def delta_of(view: "View", old: "View", compare: bool = True) -> Delta:
     """Return the samples of `view` that `old`, of an earlier version, has not.
 
-    Reads manifests alone, unless tables were merged or samples excluded since (then both versions' tables of parts),
+    Reads only manifests, unless tables were merged or samples excluded since (then both versions' tables of parts),
     or the views have a predicate (then their select tables).
 
     compare: compare views with a predicate sample by sample; False for a plan that was made with them.
 
-    Raises: InvalidPlan where the version does not go on from the earlier one, or the views differ in fields,
+    Raises: InvalidPlan if the version does not go on from the earlier one, or the views differ in fields,
     predicate, or in their selection of the samples that both have.
     """
     was, now = old.version, view.version
@@ -36,18 +36,18 @@ def delta_of(view: "View", old: "View", compare: bool = True) -> Delta:
         raise InvalidPlan(f"{now.name} is not a later version of the dataset of {was.name}")
     if wrong := _rewritten(was, now):
         raise InvalidPlan(
-            f"{now.name} does not go on from {was.name}: its {wrong} are not those of {was.name} and more. "
+            f"{now.name} does not go on from {was.name}: its {wrong} do not begin with those in {was.name}. "
             "A version with rewritten parts, or of another line, needs a new plan"
         )
     if set(view.fields) != set(old.fields) or view.where_present != old.where_present:
         raise InvalidPlan(
-            f"the view of {now.name} has the fields {sorted(view.fields)}, that of {was.name} {sorted(old.fields)}; "
+            f"the view of {now.name} has the fields {sorted(view.fields)}, of {was.name} {sorted(old.fields)}; "
             f"batches hold samples of both: select({', '.join(map(repr, old.fields))})"
         )
     if view.predicate != old.predicate:
         raise InvalidPlan(
-            f"the view of {now.name} is where {view.predicate!r}, that of {was.name} where {old.predicate!r}: the same "
-            "predicate is needed, for it decides about the samples that both have"
+            f"the view of {now.name} is where {view.predicate!r}, of {was.name} where {old.predicate!r}: the "
+            "same predicate is needed, for it decides about the samples that both have"
         )
     removed = _removed(was, now)
     first = len(was) - len(removed)
@@ -91,10 +91,10 @@ def _removed(was: "Version", now: "Version") -> Int64s:
     """Return the live ordinals of a version (int64, ascending) that are not live in a later one."""
     if was.manifest["exclusions"] == now.manifest["exclusions"]:
         return np.zeros(0, np.int64)
-    gone = [np.zeros(0, np.int64)]
+    removed = [np.zeros(0, np.int64)]
     for part in now.parts.with_exclusions:
         if part < len(was.parts):
             before = was.parts.live_members(part)
             rows = before & ~now.parts.live_members(part)
-            gone.append(int(was.parts.first_ordinal[part]) + np.flatnonzero(rows[before]))
-    return np.concatenate(gone)
+            removed.append(int(was.parts.first_ordinal[part]) + np.flatnonzero(rows[before]))
+    return np.concatenate(removed)

@@ -49,8 +49,8 @@ _VALUES = frozenset(("FALSE", "NULL", "TRUE"))
 _TAKES_FROM = frozenset(("EXTRACT", "SUBSTR", "SUBSTRING", "TRIM"))
 _BEGINS_A_QUERY = frozenset(("FROM", "SELECT", "TABLE", "VALUES", "WITH"))
 
-# Names are read first, as polars does: a quote in them opens no text. What would be read differently by another
-# dialect of SQL (comments, texts with a prefix or between dollars) is `odd`. Possessive: linear, whatever the text.
+# Names are read first, as polars does: a quote in them opens no text. `odd` marks text that another dialect of
+# SQL reads differently: comments, texts with a prefix or between dollars. Possessive: linear, whatever the text.
 _TOKEN = re.compile(
     r"""(?P<blank>\s++)
     | (?P<odd> -- | /\* | [$\#\\] | \w++' | U&['"] )
@@ -66,7 +66,7 @@ _TOKEN = re.compile(
 
 
 def parse_expression(pl: Any, text: object, what: str) -> "polars.Expr":
-    """Return the polars expression of an SQL expression; nothing is read and nobody is asked.
+    """Return the polars expression of an SQL expression. Reads nothing.
 
     what: name of the question, for messages. Raises: FieldNotFound for no expression of columns, or no SQL.
     """
@@ -87,8 +87,8 @@ def parse_expression(pl: Any, text: object, what: str) -> "polars.Expr":
 def tokens_of(text: str) -> list[tuple[str, str]]:
     """Return (kind, token) of an SQL expression, in upper case, blanks left out; kinds are the groups of `_TOKEN`."""
     # Keywords are compared as polars does, by Unicode's upper case: two more letters are an S and an I there.
-    found = ((str(one.lastgroup), one[0]) for one in _TOKEN.finditer(text.upper()))
-    return [one for one in found if one[0] != "blank"]
+    token_pairs = ((str(one.lastgroup), one[0]) for one in _TOKEN.finditer(text.upper()))
+    return [one for one in token_pairs if one[0] != "blank"]
 
 
 def names_in(text: str) -> set[str]:
@@ -97,13 +97,13 @@ def names_in(text: str) -> set[str]:
     There may be more: a word that only another dialect has, or a keyword that is missing here.
     """
     tokens = [*tokens_of(text), ("", "")]
-    found = set[str]()
+    names = set[str]()
     for (kind, token), (_, follower) in pairwise(tokens):
         if kind == "name":
-            found.add(token[1:-1].replace(token[0] * 2, token[0]))
+            names.add(token[1:-1].replace(token[0] * 2, token[0]))
         elif kind == "word" and not (token in _CALLED or token in _VALUES or follower == "("):
-            found.add(token)
-    return found
+            names.add(token)
+    return names
 
 
 def counts(kind: str, token: str) -> bool:
@@ -112,7 +112,7 @@ def counts(kind: str, token: str) -> bool:
 
 
 def _refused(text: object) -> str | None:
-    """Return the reason why polars must not see this text, None where it may."""
+    """Return the reason why polars must not see this text, None if it may."""
     if not isinstance(text, str):
         return f"{text!r} is no text"
     before, heads, n_words, tokens = ("", ""), [""], 0, tokens_of(text)
@@ -133,8 +133,8 @@ def _refused(text: object) -> str | None:
         before = (kind, token)
     if n_words > MAX_EXPRESSION_WORDS:
         return (
-            f"{n_words} words and operators, where at most {MAX_EXPRESSION_WORDS} are taken; write column IN (...) for "
-            "many"
+            f"{n_words} words and operators, where at most {MAX_EXPRESSION_WORDS} are accepted; write column IN (...) "
+            "for many"
         )
     try:
         check_cost(tokens)

@@ -71,7 +71,7 @@ class _Cost:
 
     def __init__(self) -> None:
         self._frames = [_Frame("", "")]
-        self._made = 0
+        self._characters_made = 0
 
     def read(self, kind: str, token: str, name: str) -> None:
         """Take the next token. name: of the function before a bracket. Raises: TooCostly."""
@@ -128,11 +128,11 @@ class _Cost:
         characters = (sum if argument.joined else max)(argument.operands or [0])
         if argument.joined:
             self._check_characters("|| or +", characters)
-            self._made += characters if "|" in argument.joined else 0  # numbers are added by + too
+            self._characters_made += characters if "|" in argument.joined else 0  # numbers are added by + too
         argument.characters = max(argument.characters, characters)
         argument.copies += argument.segment
         argument.segment, argument.operands, argument.joined, argument.open_betweens = 0, [], "", 0
-        self._check_characters("all functions together", self._made)
+        self._check_characters("all functions together", self._characters_made)
 
     def _close(self) -> None:
         """Take the end of the innermost bracket or CASE: a value of the expression around it."""
@@ -141,8 +141,8 @@ class _Cost:
         characters, is_made = _characters_of(frame)
         if frame.name and frame.name not in _OF_ALL_ROWS:
             self._check_characters(f"{frame.name.lower()}(...)", characters)
-        self._made += characters if is_made else 0
-        self._check_characters("all functions together", self._made)
+        self._characters_made += characters if is_made else 0
+        self._check_characters("all functions together", self._characters_made)
         self._frames[-1].arguments[-1].add(copies, characters)
 
     def _copies_of(self, frame: _Frame) -> int:
@@ -188,10 +188,7 @@ def check_cost(tokens: Sequence[tuple[str, str]]) -> None:
 
 
 def _characters_of(frame: _Frame) -> tuple[int, bool]:
-    """Return the characters of a value for each of a row, and whether its function makes text.
-
-    Raises: TooCostly for an argument whose size is not known before.
-    """
+    """Return the characters of a value for each of a row, and whether its function makes text."""
     name, characters = frame.name, [one.characters for one in frame.arguments]
     if name == "CONCAT" or frame.bracket == "[":
         return sum(characters), True
@@ -215,10 +212,10 @@ def _literal(frame: _Frame, at: int, kind: str) -> str:
         return "0" if kind == "number" else "''"
     tokens = frame.arguments[at].tokens
     if [one for one, _ in tokens] != [kind] or len(tokens[0][1]) > 1000:
-        found = " ".join(token for _, token in tokens)[:60].lower()
+        shown = " ".join(token for _, token in tokens)[:60].lower()
         accepted = "a whole number" if kind == "number" else "a text in single quotes"
         raise TooCostly(
-            f"argument {at + 1} of {frame.name.lower()}(...) is {found!r}; accepted is {accepted} of up to "
+            f"argument {at + 1} of {frame.name.lower()}(...) is {shown!r}; accepted is {accepted} of up to "
             f"{MAX_MADE_CHARACTERS} characters"
         )
     return tokens[0][1]

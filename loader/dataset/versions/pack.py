@@ -1,9 +1,11 @@
-"""A packed view of documents: their lengths, of the indexes alone, and the table of their sequences.
+"""Packed views of documents: the table of their sequences, and checksums of the pieces of split documents.
 
-    packs/<hash>.parquet        sequence, document, start, length; a row per piece
+    packs/<hash>.parquet           sequence, document, start, length; a row per piece
+    packs/<hash>.checks.parquet    document, offset, nbytes, crc32c, field_crc32c; a row per piece of a split document
 
-It is made once and kept in the root. The hash is of the question: view, field, length, and the source of lengths. The
-SHA-256 of the rows is in the file and in every plan made with it, so a table that was changed is noticed.
+The table is written once. Its hash covers view, field, length, and the source of the lengths. The file and every plan
+made with it hold the SHA-256 of its rows, so a changed table is noticed. The index has checksums of whole fields only:
+checksums of pieces are computed once, from verified bytes. `field_crc32c` is the index's.
 """
 
 import json
@@ -22,18 +24,117 @@ from ...order.random.plan_hash import content_hash
 from ...order.sources.best_fit import PackTable, pack_documents
 from ...order.sources.packed_view import PackedView
 from ...order.sources.packing import PackBy
-from ..reading.read_fields import read_fields
+from ..reading.verified_bucket_reads import read_fields
 from ..shards.index import IndexFile, IndexPlace
 from ..tables.parquet import READ_AHEAD, parse_stored, table_bytes, table_facts
-from .document_checksums import PieceChecks, keep_checks, load_checks
 from .samples_table import live_values
 
 if TYPE_CHECKING:
     from .version import Version
     from .view import View
+from typing import TYPE_CHECKING
 
+from ...errors import DecodeFailed
+from ..reading.verified_bucket_reads import FieldPart
+from ..shards.address import UNKNOWN_CRC, FieldAddress
+from ..shards.shard import crc32c
+
+if TYPE_CHECKING:
+    from .view import View
+
+logger = logging.getLogger(__name__)
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
+_COLUMNS = ("document", "offset", "nbytes", "crc32c", "field_crc32c")
+_AT_ONCE = 16  # documents in memory while their pieces are summed
+
+
+class PieceChecks:
+    """Places of the pieces of split documents in their field, and their CRC-32C. 40 bytes per piece; read-only."""
+
+    def __init__(self, rows: Int64s) -> None:
+        """rows: int64 [pieces, 5], as stored; by document, then piece."""
+        self._rows = rows
+        self._documents, self._first = np.unique(rows[:, 0], return_index=True)
+
+    def part(self, document: int, number: int, field: FieldAddress) -> FieldPart | None:
+        """Return piece `number` of a document, from 0; None if nothing is known of it, or only of other bytes."""
+        at = int(np.searchsorted(self._documents, document))
+        if at == len(self._documents) or int(self._documents[at]) != document:
+            return None
+        _, offset, nbytes, crc, field_crc = self._rows[int(self._first[at]) + number].tolist()
+        return FieldPart(offset, nbytes, crc) if field_crc == field.crc32c else None
+
+
+def load_checks(view: "View", path: str) -> PieceChecks | None:
+    """Return the checksums that `keep_checks` left in the root; None without any. Raises: Corrupt."""
+    store, path = view.version.store, checks_path(path)
+    try:
+        table = parse_stored(store.get(path).data, path, f"{store.url}/{path}")
+    except ObjectNotFound:
+        return None
+    try:
+        return PieceChecks(np.column_stack([table[name].to_numpy() for name in _COLUMNS]).astype(np.int64))
+    except KeyError as error:
+        raise Corrupt(
+            f"{store.url}/{path} is no table of checksums: {error}; delete it, documents are then read whole"
+        ) from error
+
+
+def keep_checks(view: "View", packed: PackedView, path: str) -> None:
+    """Read every split document once, whole, and store its pieces' checksums beside the table at `path`.
+
+    Documents that are corrupt, or not as planned, are left out: their readers find out.
+    """
+    documents, tokens = packed.table.longer_than(packed.packing.length)
+    checks: list[Int64s] = [np.zeros((0, len(_COLUMNS)), np.int64)]
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="penstock-pack") as pool:
+        for first in range(0, len(documents), _AT_ONCE):
+            block = slice(first, first + _AT_ONCE)
+            checks += _of_documents(view, packed, documents[block], tokens[block], pool)
+    rows = np.concatenate(checks)
+    table = pa.table({name: rows[:, i] for i, name in enumerate(_COLUMNS)})
+    data = table_bytes(table, "piece checks", facts={"path": checks_path(path)})
+    try:
+        view.version.store.put_if_absent(checks_path(path), data)
+    except AlreadyExists:
+        pass  # another process read the same bytes
+    except StoreError as error:
+        logger.warning("%s was not saved (%s); split documents are read whole", checks_path(path), error)
+
+
+def checks_path(path: str) -> str:
+    """Return the path of the checksums of the table at `path`."""
+    return path.removesuffix(".parquet") + ".checks.parquet"
+
+
+def _of_documents(
+    view: "View", packed: PackedView, documents: Int64s, tokens: Int64s, pool: ThreadPoolExecutor
+) -> list[Int64s]:
+    field, packing = packed.packing.field, packed.packing
+    addresses = view.version.address(documents, [field], pool.map)
+    read = read_fields(
+        view.version.shard_store, addresses, run=pool.map, on_corrupt=lambda number, error: None
+    )
+    out: list[Int64s] = []
+    for address, fields, n in zip(addresses, read, tokens.tolist(), strict=True):
+        try:
+            stored = layout_in(field, fields[field])
+        except (KeyError, DecodeFailed):
+            continue
+        known = address.fields[field].crc32c != UNKNOWN_CRC
+        if known and stored.shape == (n,) and stored.dtype.str == packing.dtype:
+            nbytes = packing.length * stored.dtype.itemsize
+            rows = _pieces(fields[field], len(stored.head), nbytes)
+            own = (address.ordinal, address.fields[field].crc32c)
+            out.append(np.array([(own[0], *row, own[1]) for row in rows], np.int64))
+    return out
+
+
+def _pieces(data: bytes, start: int, nbytes: int) -> list[tuple[int, int, int]]:
+    """Return (offset, bytes, CRC-32C) of the runs of `nbytes` from `start` on; the last may be shorter."""
+    cuts = range(start, len(data), nbytes)
+    return [(at, min(nbytes, len(data) - at), crc32c(data[at : at + nbytes])) for at in cuts]
 
 
 def field_nbytes(version: "Version", field: str) -> Iterator[Int64s]:
@@ -62,8 +163,6 @@ def field_nbytes(version: "Version", field: str) -> Iterator[Int64s]:
             yield from pool.map(of_part, range(first, min(first + READ_AHEAD, len(parts))))
 
 
-logger = logging.getLogger(__name__)
-
 PACKING = 1  # of the rule that makes a table: another one gives other tables other names
 COLUMNS = ("sequence", "document", "start", "length")
 
@@ -88,11 +187,11 @@ def packed(view: "View", asked: PackBy) -> PackedView:
             f"each token of its documents; pass version.select({words}), and name fields with a value per token in "
             "pack(beside=)"
         )
-    dtypes, table = _load(view, asked) or _made(view, asked)
-    made = PackedView(view, asked, dtypes, table)
-    if asked.checksums and checks_of(made) is None:
-        keep_checks(view, made, _path(view, asked))
-    return made
+    dtypes, table = _load(view, asked) or _pack(view, asked)
+    view_packed = PackedView(view, asked, dtypes, table)
+    if asked.checksums and checks_of(view_packed) is None:
+        keep_checks(view, view_packed, _path(view, asked))
+    return view_packed
 
 
 def checks_of(packed: PackedView) -> PieceChecks | None:
@@ -103,8 +202,8 @@ def checks_of(packed: PackedView) -> PieceChecks | None:
     return load_checks(documents, _path(documents, packed.asked))
 
 
-def _made(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable]:
-    """Return the dtypes of the fields, and the table, stored for other ranks and runs. Raises: as `packed`."""
+def _pack(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable]:
+    """Return the dtypes of the fields, and the table, stored for other ranks and runs."""
     first = _Stored(view, asked)
     documents = view.version_ordinals(np.arange(len(view), dtype=np.int64))
     tokens = (_counted(view, asked) if asked.lengths else first.counts())[documents]
@@ -122,15 +221,15 @@ class _Stored:
             raise InvalidPlan("pack: the view has no samples")
         where = view.version_ordinals(np.zeros(1, np.int64))
         (address,) = view.version.address(where, asked.fields)
-        (found,) = read_fields(view.version.shard_store, [address])
-        stored = {field: layout_in(field, found[field]) for field in asked.fields}
-        for field, one in stored.items():
-            if len(one.shape) != 1:
+        (fields_read,) = read_fields(view.version.shard_store, [address])
+        stored = {field: layout_in(field, fields_read[field]) for field in asked.fields}
+        for field, data in stored.items():
+            if len(data.shape) != 1:
                 raise InvalidPlan(
-                    f"pack: {address.describe(field)} is {one.dtype} {list(one.shape)}; one dimension is needed"
+                    f"pack: {address.describe(field)} is {data.dtype} {list(data.shape)}; one dimension is needed"
                 )
         tokens = stored[asked.field]
-        self.dtypes = {field: one.dtype.str for field, one in stored.items()}
+        self.dtypes = {field: data.dtype.str for field, data in stored.items()}
         self._start, self._itemsize = len(tokens.head), tokens.dtype.itemsize
 
     def counts(self) -> Int64s:
@@ -142,7 +241,7 @@ class _Stored:
 
 
 def _counted(view: "View", asked: PackBy) -> Int64s:
-    """Return int64 per live sample of the version: the column of lengths, -1 where it is null. Raises: InvalidPlan."""
+    """Return int64 per live sample of the version: the column of lengths, -1 where it is null."""
     assert asked.lengths is not None
     values = live_values(view.version, [asked.lengths], f"pack(lengths={asked.lengths!r})").to_series()
     if not values.dtype.is_integer():
@@ -151,7 +250,7 @@ def _counted(view: "View", asked: PackBy) -> Int64s:
     return counts
 
 
-def _no_count(view: "View", asked: PackBy, documents: Int64s, found: Int64s) -> str:
+def _no_count(view: "View", asked: PackBy, documents: Int64s, counts: Int64s) -> str:
     (first,) = view.version.keys(documents[:1])
     if asked.lengths:
         return (
@@ -159,8 +258,8 @@ def _no_count(view: "View", asked: PackBy, documents: Int64s, found: Int64s) -> 
             f'leave them out with where("{asked.lengths} >= 0")'
         )
     return (
-        f"pack({asked.field!r}): {len(documents)} documents, such as {first!r}, have bytes that are not those of an "
-        "array like the first one's; store all in one dtype, or name a column with pack(lengths=)"
+        f"pack({asked.field!r}): {len(documents)} documents, such as {first!r}, are not "
+        "arrays like the first one; store all in one dtype, or name a column with pack(lengths=)"
     )
 
 
@@ -177,7 +276,7 @@ def _path(view: "View", asked: PackBy) -> str:
 
 
 def _load(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable] | None:
-    """Return the table as `_made`; None where the root has no such table. Raises: Corrupt."""
+    """Return the table as `_pack`; None if the root has no such table."""
     store, path = view.version.store, _path(view, asked)
     try:
         data = store.get(path).data
@@ -192,35 +291,35 @@ def _load(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable] | Non
             f"{name} is no table of packed sequences: {error}; delete it, it is made again"
         ) from error
     _check(name, columns, len(view.version), asked.length)
-    found, facts = PackTable(*columns), table_facts(table)
-    said = facts.get("content_sha256")
+    table_read, facts = PackTable(*columns), table_facts(table)
+    stored_sha256 = facts.get("content_sha256")
     dtypes = _dtypes(asked, facts)
-    if found.sha256 != said or dtypes is None:
+    if table_read.sha256 != stored_sha256 or dtypes is None:
         raise Corrupt(
-            f"{name}: the sha256 of its rows is {found.sha256}, it says {said!r}: it was damaged or edited; "
-            "delete it, it is made again"
+            f"{name}: the sha256 of its rows is {table_read.sha256}, stored is {stored_sha256!r}: it was damaged or "
+            "edited; delete it, it is made again"
         )
-    return dtypes, found
+    return dtypes, table_read
 
 
 def _facts(asked: PackBy, dtypes: Mapping[str, str]) -> dict[str, str]:
     """Return the dtypes as facts of a table."""
-    beside = {"beside": json.dumps([dtypes[field] for field in asked.fields[1:]])} if asked.beside else {}
-    return {"dtype": dtypes[asked.field], **beside}
+    extra = {"beside": json.dumps([dtypes[field] for field in asked.fields[1:]])} if asked.beside else {}
+    return {"dtype": dtypes[asked.field], **extra}
 
 
 def _dtypes(asked: PackBy, facts: Mapping[str, str]) -> dict[str, str] | None:
-    """Return the dtypes in `_facts`; None where there are none."""
+    """Return the dtypes in `_facts`; None if there are none."""
     try:
-        told = [facts["dtype"], *parse_json(facts.get("beside", "[]"))]
-        return dict(zip(asked.fields, told, strict=True))
+        dtype_names = [facts["dtype"], *parse_json(facts.get("beside", "[]"))]
+        return dict(zip(asked.fields, dtype_names, strict=True))
     except (KeyError, ValueError, TypeError):
         return None
 
 
 def _check(name: str, columns: list[Int64s], documents: int, length: int) -> None:
     """Raise Corrupt for rows that no packing gives."""
-    sequence, document, start, taken = columns
+    sequence, document, start, nbytes = columns
     ascends = len(sequence) == 0 or (sequence[0] == 0 and bool(np.isin(np.diff(sequence), (0, 1)).all()))
     whole = ascends and all(column.dtype == np.int64 for column in columns)
     if whole and len(sequence):
@@ -228,8 +327,8 @@ def _check(name: str, columns: list[Int64s], documents: int, length: int) -> Non
             (document >= 0).all()
             and (document < documents).all()
             and (start >= 0).all()
-            and (taken > 0).all()
-            and int(np.bincount(sequence, taken).max()) <= length
+            and (nbytes > 0).all()
+            and int(np.bincount(sequence, nbytes).max()) <= length
         )
     if not whole:
         raise Corrupt(f"{name} is no table of packed sequences; delete it, it is made again")
@@ -238,7 +337,7 @@ def _check(name: str, columns: list[Int64s], documents: int, length: int) -> Non
 def _kept(
     view: "View", asked: PackBy, dtypes: dict[str, str], table: PackTable
 ) -> tuple[dict[str, str], PackTable]:
-    """Return the stored table: ours, or that of another process meanwhile."""
+    """Return the stored table: ours, or another process's."""
     store, path = view.version.store, _path(view, asked)
     rows = table.rows(0, table.n_pieces)
     columns = pa.table({name: rows[:, i] for i, name in enumerate(COLUMNS)})

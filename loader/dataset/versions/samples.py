@@ -7,7 +7,7 @@ import numpy as np
 
 from ...errors import DecodeFailed
 from ...modalities import decoder_for
-from ..reading.read_fields import read_fields
+from ..reading.verified_bucket_reads import read_fields
 
 if TYPE_CHECKING:
     import polars
@@ -45,8 +45,8 @@ def decoded(version: "Version", fields: Sequence[str], ordinals: Int64s) -> Iter
     Raises: DecodeFailed, with version, key and field; Corrupt; StoreError.
     """
     for start in range(0, len(ordinals), BLOCK):
-        some = ordinals[start : start + BLOCK]
-        for key, data in zip(version.keys(some), _stored(version, fields, some), strict=True):
+        block = ordinals[start : start + BLOCK]
+        for key, data in zip(version.keys(block), _stored(version, fields, block), strict=True):
             yield {KEY: key, **{field: _value(version, key, field, data[field]) for field in data}}
 
 
@@ -74,13 +74,13 @@ def _stored(version: "Version", fields: Sequence[str], ordinals: Int64s) -> list
     part, _ = version.parts.locate(ordinals)
     has = {group: version.parts.has_group(group)[part] for group in set(groups.values())}
     of_each = [tuple(field for field in fields if has[groups[field]][row]) for row in range(len(ordinals))]
-    found: list[dict[str, bytes]] = [{} for _ in of_each]
+    samples: list[dict[str, bytes]] = [{} for _ in of_each]
     for names in filter(None, set(of_each)):
-        rows = [row for row, mine in enumerate(of_each) if mine == names]
+        rows = [row for row, own_names in enumerate(of_each) if own_names == names]
         read = read_fields(version.shard_store, version.address(ordinals[rows], names))
         for row, data in zip(rows, read, strict=True):
-            found[row] = {field: data[field] for field in names}
-    return found
+            samples[row] = {field: data[field] for field in names}
+    return samples
 
 
 def _value(version: "Version", key: str, field: str, data: bytes) -> Any:

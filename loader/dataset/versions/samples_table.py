@@ -32,16 +32,16 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def live_rows(version: "Version", keys: frozenset[str]) -> dict[str, dict[int, str]]:
-    """Return part id -> row -> key of those of these keys that are live. Reads the key column of every run."""
+    """Return part id -> row -> key, for the live ones among these keys. Reads the key column of every run."""
     import pyarrow.compute as pc  # 40 ms, which a start does without
 
     rows: dict[str, dict[int, str]] = {}
-    wanted = pa.array(sorted(filter(is_text, keys)), pa.string())
+    key_array = pa.array(sorted(filter(is_text, keys)), pa.string())
     files = [TableFile.from_json(entry) for entry in version.manifest["samples"] if entry["group"] == "keys"]
     for table in get_tables(version.store, files, ["part", "row", "key"]):
-        mine = table.filter(pc.is_in(table["key"], value_set=wanted))
+        matching = table.filter(pc.is_in(table["key"], value_set=key_array))
         for position, at in zip(
-            version.parts.positions(mine["part"]).tolist(), mine.to_pylist(), strict=True
+            version.parts.positions(matching["part"]).tolist(), matching.to_pylist(), strict=True
         ):
             if version.parts.live_members(position)[at["row"]]:
                 rows.setdefault(at["part"], {})[at["row"]] = at["key"]
@@ -50,14 +50,14 @@ def live_rows(version: "Version", keys: frozenset[str]) -> dict[str, dict[int, s
 
 def live_ordinals(version: "Version", keys: Sequence[str]) -> Int64s:
     """Return the int64 ordinal of each key's live sample, -1 where there is none. Costs as much as `live_rows`."""
-    found: dict[str, int] = {}
+    ordinals: dict[str, int] = {}
     parts = version.parts
     for part, members in live_rows(version, frozenset(keys)).items() if keys else ():
         position = parts.position(part)
         live_before = np.cumsum(parts.live_members(position)) - 1
         for row, key in members.items():
-            found[key] = int(parts.first_ordinal[position] + live_before[row])
-    return np.array([found.get(key, -1) for key in keys], np.int64)
+            ordinals[key] = int(parts.first_ordinal[position] + live_before[row])
+    return np.array([ordinals.get(key, -1) for key in keys], np.int64)
 
 
 logger = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ def scan_samples(version: "Version", columns: Sequence[str] | None = None) -> "p
     for group in sorted(
         {entry["group"] for entry in files_of(entries, columns, annotations=False)} - {"keys"}
     ):
-        frame = _beside(frame, _read_group(pl, version, group, columns))
+        frame = _joined(frame, _read_group(pl, version, group, columns))
     frame = with_edits(version.store, entries, frame, columns)
     if version.parts.has_exclusions:
         live = np.concatenate([version.parts.live_members(p) for p in range(len(version.parts))])
@@ -101,7 +101,7 @@ def scan_samples(version: "Version", columns: Sequence[str] | None = None) -> "p
 def live_row(version: "Version", ordinal: int) -> dict[str, Any]:
     """Return column -> value of one sample, as `scan_samples` has its row.
 
-    Of each table only the row group that holds the row is read; annotations are read whole. Raises: InvalidRuntime for
+    Reads one row group of each table, and annotations whole. Raises: InvalidRuntime for
     an ordinal that the version does not have; Corrupt.
     """
     pl = import_polars()
@@ -112,7 +112,7 @@ def live_row(version: "Version", ordinal: int) -> dict[str, Any]:
     entries = version.manifest["samples"]
     frame = _group_row(pl, version, "keys", place, at)
     for group in sorted({one["group"] for one in files_of(entries, None, annotations=False)} - {"keys"}):
-        frame = _beside(frame, _group_row(pl, version, group, place, at))
+        frame = _joined(frame, _group_row(pl, version, group, place, at))
     frame = with_edits(version.store, entries, frame, None)
     if frame.height != 1:
         raise Corrupt(
@@ -127,9 +127,9 @@ def sample_rows(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (place in `addresses`, column -> value) of a column group, as it was written; no annotation is read.
 
-    Of large tables the row groups that hold the samples are read. A file without one of the columns leaves it out.
+    Reads only the samples' row groups of large tables. A file without one of the columns leaves it out.
 
-    Raises: Corrupt where tables are damaged, or not in the order of the parts.
+    Raises: Corrupt if tables are damaged, or not in the order of the parts.
     """
     parts = version.parts
     first_row = np.concatenate([np.zeros(1, np.int64), np.cumsum(parts.n_rows)])
@@ -141,18 +141,18 @@ def sample_rows(
         if entry["group"] != group or is_annotation(entry):
             continue
         end = start + entry["n_rows"]
-        mine = np.flatnonzero((start <= place) & (place < end))
-        if len(mine):
+        own_rows = np.flatnonzero((start <= place) & (place < end))
+        if len(own_rows):
             names = [*own, *(name for name in columns if name in entry["columns"])]
-            table = get_rows(version.store, TableFile.from_json(entry), place[mine] - start, names)
-            for i, row in zip(mine.tolist(), table.to_pylist(), strict=True):
+            table = get_rows(version.store, TableFile.from_json(entry), place[own_rows] - start, names)
+            for i, row in zip(own_rows.tolist(), table.to_pylist(), strict=True):
                 of = addresses[i]
-                found = [row.pop(name) for name in own]
-                if found != [of.part, of.row, of.key][: len(own)]:
+                values = [row.pop(name) for name in own]
+                if values != [of.part, of.row, of.key][: len(own)]:
                     what = "provenance is" if group == "keys" else "columns are"
                     raise Corrupt(
-                        f"{version.store.url}/{entry['path']} row {int(place[i]) - start} is {found[-1]!r}, row "
-                        f"{found[1]} of part {found[0]}; in the order of the parts it is of {of.describe()}, so its "
+                        f"{version.store.url}/{entry['path']} row {int(place[i]) - start} is {values[-1]!r}, row "
+                        f"{values[1]} of part {values[0]}; in the order of the parts it is of {of.describe()}, so its "
                         f"{what} not told: run penstock verify {version.name}"
                     )
                 yield i, row
@@ -202,26 +202,25 @@ def _columns(version: "Version") -> dict[str, Any]:
 def _read_group(
     pl: Any, version: "Version", group: str, columns: Sequence[str] | None, place: Any = None
 ) -> Any:
-    """Return all runs of one column group, in the manifest's order: part, row, and these of its columns or all.
-
-    place: expression of the rows that are wanted; None for all.
-    """
+    """Return one column group of all runs, in the manifest's order. place: filter of rows; None for all."""
     entries = [entry for entry in version.manifest["samples"] if entry["group"] == group]
     files = entries if group == "keys" else files_of(entries, columns, annotations=False)
     runs = []
     for file in files:
         data = io.BytesIO(get_table_bytes(version.store, TableFile.from_json(dict(file))))
-        some = None if columns is None else ["part", "row", *(n for n in file["columns"] if n in columns)]
+        column_names = (
+            None if columns is None else ["part", "row", *(n for n in file["columns"] if n in columns)]
+        )
         runs.append(
-            pl.read_parquet(data, columns=some)
+            pl.read_parquet(data, columns=column_names)
             if place is None
             else pl.scan_parquet(data).filter(place).collect()
         )
     return pl.concat(runs, how="diagonal_relaxed")
 
 
-def _beside(frame: "polars.DataFrame", extra: "polars.DataFrame") -> "polars.DataFrame":
-    """Return the columns of two tables side by side, those of the second null where it lacks a row."""
+def _joined(frame: "polars.DataFrame", extra: "polars.DataFrame") -> "polars.DataFrame":
+    """Return the columns of two tables side by side; null where the second lacks a row."""
     place = ["part", "row"]
     if frame.height == extra.height and frame.select(place).equals(extra.select(place)):
         return frame.hstack(
@@ -231,12 +230,7 @@ def _beside(frame: "polars.DataFrame", extra: "polars.DataFrame") -> "polars.Dat
 
 
 def _in_order(version: "Version", keys: "polars.DataFrame") -> "polars.DataFrame":
-    """Return the rows of the keys tables by part and row, as ordinals count them.
-
-    Earlier releases merged some tables out of this order.
-
-    Raises: Corrupt where they are not each row of each part once.
-    """
+    """Return the rows of the keys tables by part and row. Earlier releases merged some out of order."""
     parts, runs = version.parts, keys["part"].rle().struct
     start = np.cumsum(parts.n_rows) - parts.n_rows
     position = parts.positions(runs.field("value").to_list())
@@ -264,8 +258,8 @@ def live_where(version: "Version", predicate: str) -> Bools:
     Raises: FieldNotFound for a column the samples table does not have, and for a malformed expression, with the
     parser's words.
     """
-    found = live_values(version, [predicate], f"where({predicate!r})", as_truth=True)
-    members: Bools = found.to_series().to_numpy().astype(bool)
+    truth = live_values(version, [predicate], f"where({predicate!r})", as_truth=True)
+    members: Bools = truth.to_series().to_numpy().astype(bool)
     return members
 
 
@@ -299,14 +293,14 @@ def check_names(version: "Version", predicate: str) -> None:
 
 
 def _parsed(pl: Any, version: "Version", text: object, what: str) -> "polars.Expr":
-    """Return the polars expression of an SQL expression of the version's columns. Raises: FieldNotFound."""
-    found, known = parse_expression(pl, text, what), _known(version)
-    if unknown := sorted(set(found.meta.root_names()) - known):
+    """Return the polars expression of an SQL expression of the version's columns."""
+    expression, known = parse_expression(pl, text, what), _known(version)
+    if unknown := sorted(set(expression.meta.root_names()) - known):
         raise FieldNotFound(
             f"{what} names {unknown}{did_you_mean(unknown[0], known) or ';'} the samples table of {version.name} has "
             f"{', '.join(sorted(known))}"
         )
-    return found
+    return expression
 
 
 def _known(version: "Version") -> set[str]:

@@ -42,14 +42,14 @@ def split(view: "View", by: str, edges: Sequence[str] | None) -> "dict[str, View
     what = f"bucket({by!r})"
     members = view.members()
     values = live_values(view.version, [by], what).to_series()
-    wanted = _by_value(values, by, members) if edges is None else _by_edge(values, by, edges)
+    members_of = _by_value(values, by, members) if edges is None else _by_edge(values, by, edges)
     known = members & _is_known(values)
-    parts = {label: known & held for label, held in _holds(values, wanted).items()}
+    parts = {label: known & held for label, held in _holds(values, members_of).items()}
     without = members & ~np.logical_or.reduce([np.zeros_like(members), *parts.values()])
     if without.any():
         raise InvalidPlan(_without_bucket(view, by, edges, values, without))
     return {
-        label: view.narrowed(_predicate(f"({by})", wanted[label]), part)
+        label: view.narrowed(_predicate(f"({by})", members_of[label]), part)
         for label, part in sorted(parts.items())
         if part.any()
     }
@@ -60,14 +60,14 @@ def whole_predicate(part: "View", by: str, edges: Sequence[str] | None, label: s
     if edges is None:
         literals = {_literal(label), *([label] if re.fullmatch("-?[0-9]+", label) else [])}
         literals |= {_literal(truth) for truth in (True, False) if str(truth) == label}
-        asked = [_predicate(f"({by})", (f"= {one}",)) for one in sorted(literals)]
+        asked = [_predicate(f"({by})", (f"= {bucket}",)) for bucket in sorted(literals)]
     else:
-        asked = [_predicate(f"({by})", one) for at, one in _ranges(edges).items() if at == label]
-    for one in asked:
-        if part.predicate == one:
+        asked = [_predicate(f"({by})", bucket) for at, bucket in _ranges(edges).items() if at == label]
+    for bucket in asked:
+        if part.predicate == bucket:
             return None
-        if part.predicate is not None and part.predicate.endswith(f") AND ({one})"):
-            return part.predicate.removesuffix(f") AND ({one})").removeprefix("(")
+        if part.predicate is not None and part.predicate.endswith(f") AND ({bucket})"):
+            return part.predicate.removesuffix(f") AND ({bucket})").removeprefix("(")
     raise InvalidPlan(f"the view where {part.predicate!r} is not the bucket {label!r} of {by!r}")
 
 
@@ -75,41 +75,41 @@ def _predicate(value: str, comparisons: Comparisons) -> str:
     return " AND ".join(f"{value} {one}" for one in comparisons)
 
 
-def _holds(values: "polars.Series", wanted: Mapping[str, Comparisons]) -> dict[str, Bools]:
+def _holds(values: "polars.Series", comparisons: Mapping[str, Comparisons]) -> dict[str, Bools]:
     """Return label -> bool per value: its predicate for the value, null as False."""
     pl = import_polars()
     truths = [
         parse_expression(pl, _predicate('"value"', one), f"bucket {label!r}")
         .cast(pl.Boolean)
         .fill_null(False)
-        for label, one in wanted.items()
+        for label, one in comparisons.items()
     ]
-    found = values.alias("value").to_frame().select(one.alias(str(i)) for i, one in enumerate(truths))
+    truth_values = values.alias("value").to_frame().select(one.alias(str(i)) for i, one in enumerate(truths))
     return {
         label: column.to_numpy().astype(bool)
-        for label, column in zip(wanted, found.get_columns(), strict=True)
+        for label, column in zip(comparisons, truth_values.get_columns(), strict=True)
     }
 
 
 def _by_value(values: "polars.Series", by: str, members: Bools) -> dict[str, Comparisons]:
-    """Return label -> comparison, of every value that a member has. Raises: InvalidPlan."""
+    """Return label -> comparison, of every value that a member has."""
     pl = import_polars()
     if not (values.dtype in (pl.String, pl.Boolean, pl.Null) or values.dtype.is_integer()):
         raise InvalidPlan(
             f"bucket({by!r}): its values are {values.dtype}; strings, whole numbers and booleans are labels as "
             "they are, of other numbers pass edges=, such as bucket('duration_s', edges=[0, 2, 5, 10])"
         )
-    found = values.filter(pl.Series(members)).drop_nulls().unique().sort().to_list()
-    if len(found) > MAX_BUCKETS:
+    values_seen = values.filter(pl.Series(members)).drop_nulls().unique().sort().to_list()
+    if len(values_seen) > MAX_BUCKETS:
         raise InvalidPlan(
-            f"bucket({by!r}): {len(found)} different values, such as {found[:_SHOWN]}; at most {MAX_BUCKETS} are "
-            "buckets. Of numbers pass edges="
+            f"bucket({by!r}): {len(values_seen)} different values, such as {values_seen[:_SHOWN]}; at most "
+            f"{MAX_BUCKETS} are accepted. For numbers pass edges="
         )
-    return {str(value): (f"= {_literal(value)}",) for value in found}
+    return {str(value): (f"= {_literal(value)}",) for value in values_seen}
 
 
 def _by_edge(values: "polars.Series", by: str, edges: Sequence[str]) -> dict[str, Comparisons]:
-    """Return label -> comparisons, of every range. Raises: InvalidPlan."""
+    """Return label -> comparisons, of every range."""
     if not values.dtype.is_numeric():
         raise InvalidPlan(
             f"bucket({by!r}, edges=): its values are {values.dtype}, and edges need numbers; without edges= every "

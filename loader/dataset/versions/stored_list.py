@@ -34,31 +34,31 @@ def listed(view: Version | View, ordinals: Sequence[int] | I64 | str) -> ListedV
     Raises: InvalidPlan for a list of anything else, or of samples that the view lacks; EmptyView; Corrupt; Forbidden
     for a root that may not be written and lacks the list.
     """
-    given = view.select() if isinstance(view, Version) else view
-    if not isinstance(given, View):
-        raise InvalidPlan(f"listed({type(given).__name__}): a version or a view of one is needed")
+    view_listed = view.select() if isinstance(view, Version) else view
+    if not isinstance(view_listed, View):
+        raise InvalidPlan(f"listed({type(view_listed).__name__}): a version or a view of one is needed")
     if isinstance(ordinals, str):
-        return listed_again(given, ordinals)
-    made = ListedView(given, _of_view(given, checked_list(ordinals)))
-    store = given.version.store
-    if read_list(store, made.list_sha256) is None:
+        return listed_again(view_listed, ordinals)
+    listed_view = ListedView(view_listed, _of_view(view_listed, checked_list(ordinals)))
+    store = view_listed.version.store
+    if read_list(store, listed_view.list_sha256) is None:
         try:
-            store.put_if_absent(list_path(made.list_sha256), list_bytes(made))
-        except AlreadyExists:  # another process was quicker: its list is held against its name
-            read_list(store, made.list_sha256)
-    return made
+            store.put_if_absent(list_path(listed_view.list_sha256), list_bytes(listed_view))
+        except AlreadyExists:  # another process was quicker: check its list against its name
+            read_list(store, listed_view.list_sha256)
+    return listed_view
 
 
 def listed_again(view: View, sha256: str) -> ListedView:
-    """Return the view of a list that the root has. Raises: InvalidPlan where it has none; Corrupt."""
+    """Return the view of a list that the root has. Raises: InvalidPlan if it has none; Corrupt."""
     store = view.version.store
-    found = read_list(store, sha256)
-    if found is None:
+    ordinals = read_list(store, sha256)
+    if ordinals is None:
         raise InvalidPlan(
             f"{store.url} has no {list_path(sha256)}: restore it from a mirror, or make the list again with "
             "loader.listed"
         )
-    return ListedView(view, _of_view(view, found))
+    return ListedView(view, _of_view(view, ordinals))
 
 
 def list_path(sha256: str) -> str:
@@ -73,7 +73,7 @@ def list_bytes(view: ListedView) -> bytes:
 
 
 def read_list(store: Store, sha256: str) -> I64 | None:
-    """Return a stored list, int64 [N]; None where the store has none. Raises: Corrupt."""
+    """Return a stored list, int64 [N]; None if the store has none. Raises: Corrupt."""
     path = list_path(sha256)
     try:
         data = store.get(path).data
@@ -88,17 +88,17 @@ def parse_list(data: bytes, path: str, name: str) -> I64:
     table = parse_stored(data, path, name)
     if table.column_names != ["ordinal"]:
         raise Corrupt(f"{name} has the columns {table.column_names}, a list has 'ordinal': delete it")
-    found: I64 = table["ordinal"].to_numpy().astype(np.int64)
-    if path != list_path(list_sha256(found)):
+    ordinals: I64 = table["ordinal"].to_numpy().astype(np.int64)
+    if path != list_path(list_sha256(ordinals)):
         raise Corrupt(
-            f"{name}: the sha256 of its ordinals is {list_sha256(found)}: it was damaged or renamed. Restore it from a "
-            "mirror, or delete it and make the list again with loader.listed"
+            f"{name}: the sha256 of its ordinals is {list_sha256(ordinals)}: it was damaged or renamed. Restore it "
+            "from a mirror, or delete it and make the list again with loader.listed"
         )
-    return found
+    return ordinals
 
 
 def _of_view(view: View, ordinals: I64) -> I64:
-    """Return the list. Raises: InvalidPlan naming the first sample that the view lacks."""
+    """Return the list."""
     n = len(view.version)
     lacks = ordinals >= n
     if view.is_filtered or view.first:
@@ -108,7 +108,7 @@ def _of_view(view: View, ordinals: I64) -> I64:
         place = int(wrong[0])
         raise InvalidPlan(
             f"listed: place {place} has the ordinal {ordinals[place]}, which {view!r} lacks, as {len(wrong)} of "
-            f"{len(ordinals)} are: {view.version.name} has {n} samples, the view {len(view)}. Ordinals are those of "
-            "this very version"
+            f"{len(ordinals)} are: {view.version.name} has {n} samples, the view {len(view)}. Ordinals belong to "
+            "one version"
         )
     return ordinals

@@ -18,8 +18,7 @@ from ..log.state import VersionRecord
 from ..reading.places import Lookup, Map, SamplePlaces, Stretch
 from ..reading.sha256_store import VerifiedStore
 from ..shards.address import SampleAddress
-from ..shards.index import ROW_GROUP_ROWS, IndexPlace
-from ..shards.index_cache import IndexCache
+from ..shards.index import ROW_GROUP_ROWS, IndexCache, IndexPlace
 from ..shards.parts_table import PartsTable, ShardRows
 from ..shards.shard import PageHashes
 from ..tables.manifest import manifest_of
@@ -103,11 +102,11 @@ class Version:
     @property
     def facts(self) -> dict[str, dict[str, Any]]:
         """Field -> facts that writers told about it, such as {"unit": "dB"}; fields without any are left out."""
-        return {name: dict(told) for name, told in self.manifest.get("facts", {}).items()}
+        return {name: dict(each) for name, each in self.manifest.get("facts", {}).items()}
 
     @property
     def parts(self) -> PartsTable:
-        """The parts, read at first use. Raises: Corrupt when a table is not the one the manifest names."""
+        """The parts, read at first use. Raises: Corrupt if a table is not the one the manifest names."""
         with self._lock:
             if self._parts is None:
                 self._parts = self._read_parts()
@@ -116,7 +115,7 @@ class Version:
     def prepare(self) -> None:
         """Read the parts now, where their tables are small: most callers go on to read samples."""
         if sum(file.nbytes for file in self._parts_files()) <= PREPARED_BYTES:
-            with suppress(PenstockError):  # whoever needs them meets it
+            with suppress(PenstockError):  # raised again where they are needed
                 self.parts  # noqa: B018
 
     def _parts_files(self) -> list[TableFile]:
@@ -133,14 +132,14 @@ class Version:
         parts = PartsTable(ShardRows(shards), exclusions, self.name)
         if int(parts.first_ordinal[-1]) != len(self):
             raise Corrupt(
-                f"{self.name}: its tables hold {int(parts.first_ordinal[-1])} live samples, its manifest says "
+                f"{self.name}: its tables hold {int(parts.first_ordinal[-1])} live samples, its manifest counts "
                 f"{len(self)}; run penstock verify {self.name}"
             )
         return parts
 
     @property
     def shard_store(self) -> RangeReader:
-        """Reader of shards: the store, or a reader that also finds those that were registered where they lie.
+        """Reader of shards: the store, or a reader that also opens registered objects in place.
 
         With verify="sha256" it checks the hashes of pages.
 
@@ -156,7 +155,7 @@ class Version:
 
     @property
     def placed(self) -> "PlacedStore | None":
-        """Reader of shards of which some were registered where they lie; None where none were.
+        """Reader of shards of which some were registered where they lie; None if none were.
 
         Raises: as `shard_reader.shard_reader`.
         """
@@ -170,23 +169,23 @@ class Version:
             return self._placed
 
     def _page_hashes(self, path: str) -> PageHashes:
-        """Return a shard's page hashes. Raises: Corrupt; ObjectNotFound; InvalidRuntime for an earlier release's."""
+        """Return a shard's page hashes."""
         shard = self.parts.shard_at(path)
         if shard is None:
             raise Corrupt(f"{path} is no shard of {self.name}: nothing is known of its bytes")
-        found = self.indexes.page_hashes(IndexPlace.of(shard), shard["nbytes"])
-        if found is None and not shard["sha256"]:
+        hashes = self.indexes.page_hashes(IndexPlace.of(shard), shard["nbytes"])
+        if hashes is None and not shard["sha256"]:
             raise InvalidRuntime(
                 f"{path}, a shard of {self.name}, is registered where it lies, and has no hashes of pages: "
                 'verify="sha256" cannot prove it. Open the root with verify="crc32c"'
             )
-        if found is None:
+        if hashes is None:
             raise InvalidRuntime(
                 f"{self.store.url}/{path}, a shard of {self.name}, was written by a release that kept no hashes of "
                 'pages: verify="sha256" cannot prove it. Write its samples again, or open the root with '
                 f'verify="crc32c" and run penstock verify {self.name} --full'
             )
-        return found
+        return hashes
 
     @property
     def indexes(self) -> IndexCache:
@@ -233,8 +232,8 @@ class Version:
         """
         from .samples import decoded, picked
 
-        found = list(decoded(self, self.fields, picked(index, len(self))))
-        return found if isinstance(index, slice) else found[0]
+        samples = list(decoded(self, self.fields, picked(index, len(self))))
+        return samples if isinstance(index, slice) else samples[0]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield every sample as `version[i]` returns it, 64 read together."""
@@ -290,58 +289,64 @@ class Version:
         from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(16, thread_name_prefix="penstock-index") as pool:
-            found = self._key_addresses(np.asarray(ordinals, np.int64), pool.map)
-        return [address.key for address in found]
+            keys_found = self._key_addresses(np.asarray(ordinals, np.int64), pool.map)
+        return [address.key for address in keys_found]
 
     def _key_addresses(self, ordinals: Int64s, run: Map) -> list[SampleAddress]:
         # Keys are in every group's index: take, per sample, a group that its part has.
         part, _ = self.parts.locate(ordinals)
         out: list[SampleAddress | None] = [None] * len(ordinals)
-        left = np.ones(len(ordinals), bool)
+        unread = np.ones(len(ordinals), bool)
         for group, body in self.manifest["groups"].items():
-            mine = np.flatnonzero(left & self.parts.has_group(group)[part])
-            if len(mine):
-                left[mine] = False
+            of_group = np.flatnonzero(unread & self.parts.has_group(group)[part])
+            if len(of_group):
+                unread[of_group] = False
                 field = next(iter(body["field_nbytes"]))
-                for i, address in zip(mine.tolist(), self.address(ordinals[mine], [field], run), strict=True):
+                for i, address in zip(
+                    of_group.tolist(), self.address(ordinals[of_group], [field], run), strict=True
+                ):
                     out[i] = address
         return [address for address in out if address is not None]
 
     def held(self, group: str, part: int, number: int) -> Stretch | None:
         """Return a stretch of a part's index as `stretch`, if it is in memory."""
         place, path = self._shard(group, part)
-        found = self.indexes.held(place, number * ROW_GROUP_ROWS)
-        return None if found is None else self._checked(group, place, Stretch(found, path))
+        rows = self.indexes.held(place, number * ROW_GROUP_ROWS)
+        return None if rows is None else self._checked(group, place, Stretch(rows, path))
 
     def stretch(self, group: str, part: int, number: int) -> Stretch:
         """Return stretch `number`, of 2,048 rows, of a part's index. Raises: Corrupt; ObjectNotFound; FieldNotFound."""
         place, path = self._shard(group, part)
         return self._checked(group, place, Stretch(self.indexes.rows(place, number * ROW_GROUP_ROWS), path))
 
-    def _checked(self, group: str, place: IndexPlace, found: Stretch) -> Stretch:
+    def _checked(self, group: str, place: IndexPlace, stretch: Stretch) -> Stretch:
         fields = self.manifest["groups"][group]["field_nbytes"].keys()
-        if found.rows.offset.keys() != fields:
+        if stretch.rows.offset.keys() != fields:
             raise Corrupt(
-                f"{self.store.url}/{place.path} has fields {sorted(found.rows.offset)}, the manifest of {self.name} "
-                f"says {sorted(fields)}; restore it from a mirror"
+                f"{self.store.url}/{place.path} has fields {sorted(stretch.rows.offset)}, the manifest of {self.name} "
+                f"has {sorted(fields)}; restore it from a mirror"
             )
-        if not found.rows.sealed and (placed := self.placed) is not None and placed.is_adopted(found.path):
+        if (
+            not stretch.rows.sealed
+            and (placed := self.placed) is not None
+            and placed.is_adopted(stretch.path)
+        ):
             raise InvalidRuntime(
-                f"{found.path}, a shard of {self.name}, was copied into {self.store.url} and has no checksums here: "
+                f"{stretch.path}, a shard of {self.name}, was copied into {self.store.url} and has no checksums here: "
                 f"penstock seal {self.name} first, or restore {place.seal} from a mirror"
             )
-        return found
+        return stretch
 
     def _shard(self, group: str, part: int) -> tuple[IndexPlace, str]:
         """Return the place of a shard's index, and the shard. Arrow takes 20 us for it, so the last ones are kept."""
-        found = self._shards.get((group, part))
-        if found is None:
+        shard_place = self._shards.get((group, part))
+        if shard_place is None:
             shard = self.parts.shard(group, part)
-            found = IndexPlace.of(shard), shard["path"]
+            shard_place = IndexPlace.of(shard), shard["path"]
             if len(self._shards) >= KEPT_SHARDS:
                 self._shards.clear()
-            self._shards[group, part] = found
-        return found
+            self._shards[group, part] = shard_place
+        return shard_place
 
 
 def open_record(store: Store, record: VersionRecord, manifest: dict[str, Any] | None = None) -> Version:

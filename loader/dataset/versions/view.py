@@ -122,7 +122,7 @@ class View:
         """Return `where(predicate)` for a caller that has evaluated it. members: bool [len(version)], its result."""
         view = self.where(predicate)
         if self.first:
-            return view  # its table is that of all of the version's samples, which members is not
+            return view  # its table covers all of the version's samples, unlike `members`
         saved = view._load()
         view._members = view._kept(members) if saved is None else saved
         return view
@@ -166,8 +166,8 @@ class View:
         """
         from .samples import decoded, picked
 
-        found = list(decoded(self.version, self.fields, self.version_ordinals(picked(index, len(self)))))
-        return found if isinstance(index, slice) else found[0]
+        samples = list(decoded(self.version, self.fields, self.version_ordinals(picked(index, len(self)))))
+        return samples if isinstance(index, slice) else samples[0]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield every sample as `view[i]` returns it, 64 read together."""
@@ -208,7 +208,7 @@ class View:
     def decoded_chunk(self) -> tuple[int, int] | None:
         """Samples of this view that a chunk of a registered table has on the average, and bytes that one decodes to.
 
-        None where no selected field lies in one.
+        None if no selected field lies in one.
         """
         tables = [one for one in self.version.manifest.get("foreign", ()) if "chunk_rows" in one]
         fields = {field for one in tables for field in one["chunk_fields"]}.intersection(self.fields)
@@ -248,7 +248,7 @@ class View:
 
     @property
     def is_filtered(self) -> bool:
-        """True where it leaves out samples of its version by a predicate, or because they lack a field."""
+        """True if it leaves out samples of its version by a predicate, or because they lack a field."""
         return self.predicate is not None or bool(self._partial)
 
     @property
@@ -331,16 +331,13 @@ class View:
         try:
             self._save(pack(members))
         except AlreadyExists:
-            # Another process was quicker, and its polars or ours says something else: all ranks follow the first.
+            # Another process was quicker, and the two results differ: all ranks follow the first.
             saved = self._load()
             return table if saved is None else saved
         return table
 
     def _save(self, packed: bytes) -> None:
-        """Store the select table for the other ranks; a root that we may not write only costs them the scan.
-
-        Raises: AlreadyExists when another process stored other bytes.
-        """
+        """Store the select table for the other ranks; a root that we may not write only costs them the scan."""
         step = CHUNK_BITS // 8
         chunks = [packed[at : at + step] for at in range(0, len(packed), step)]
         table = pa.table(

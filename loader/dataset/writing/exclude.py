@@ -1,6 +1,6 @@
 """Exclusions: a version without some samples, as one small table of bitmaps.
 
-Its parts must still be those of the version that it is laid on.
+Its parts must still be in the version that it is applied to.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,9 +23,9 @@ from ..versions.version import Version
 def still_there(parent: Version | None, parts: Iterable[str]) -> Version:
     """Return the version, itself, if it still has all of these parts.
 
-    A change of other parts would be in its tables, and nobody would find it there.
+    A change of other parts would enter its tables without any effect.
 
-    Raises: Conflict where a part is missing, or there is no version any more.
+    Raises: Conflict if a part is missing, or there is no version any more.
     """
     if parent is None:
         raise Conflict("every version of the dataset was retired meanwhile; begin again")
@@ -56,7 +56,7 @@ class Superseded:
         return sum(len(rows) for rows in self.rows.values())
 
     def still_live(self) -> "StillLive":
-        """Return the check that nobody excluded one of them meanwhile."""
+        """Return the check that no other writer excluded one of them meanwhile."""
         by_part: Rows = {}
         for (part, _), rows in self.rows.items():
             by_part.setdefault(part, []).extend(rows)
@@ -77,8 +77,8 @@ def check_reason(verb: str, of: str, reason: str) -> None:
 def write_exclusions(version: Version, prefix: str, keys: Sequence[str], reason: str) -> tuple[Change, Rows]:
     """Upload the bitmaps of these keys.
 
-    Raises: SampleNotFound for keys that are not live in the version; EmptyVersion without keys; InvalidKey for one
-    str, whose letters would be taken for keys, or a key that is none.
+    Raises: SampleNotFound for keys that are not live in the version; EmptyVersion without keys; InvalidKey for a
+    single str, whose characters would count as keys, or an invalid key.
     """
     if isinstance(keys, str):
         raise InvalidKey(f"exclude takes a list of keys, got the str {keys!r}; pass [{keys!r}]")
@@ -120,18 +120,18 @@ def put_exclusions(
     """Write the exclusions table under `prefix`. rows: (part id, reason) -> rows of it; n_rows: of each part."""
     table = []
     for (part, reason), members in sorted(rows.items()):
-        gone = np.zeros(n_rows[part], bool)
-        gone[list(members)] = True
-        table.append({"part": part, "bitmap": pack(gone), "n_rows": len(gone), "reason": reason})
-    made = pa.Table.from_pylist(table, schema=EXCLUSIONS_SCHEMA)
-    return put_table(store, f"{prefix}/exclusions.parquet", made, "exclusions")
+        excluded = np.zeros(n_rows[part], bool)
+        excluded[list(members)] = True
+        table.append({"part": part, "bitmap": pack(excluded), "n_rows": len(excluded), "reason": reason})
+    content = pa.Table.from_pylist(table, schema=EXCLUSIONS_SCHEMA)
+    return put_table(store, f"{prefix}/exclusions.parquet", content, "exclusions")
 
 
 def _find(version: Version, keys: frozenset[str]) -> dict[str, dict[int, str]]:
-    """Return part id -> row -> key of these keys. Raises: SampleNotFound for a key that is not live in the version."""
+    """Return part id -> row -> key of these keys."""
     rows = live_rows(version, keys)
-    found = {key for members in rows.values() for key in members.values()}
-    if missing := sorted(keys - found):
+    keys_excluded = {key for members in rows.values() for key in members.values()}
+    if missing := sorted(keys - keys_excluded):
         raise SampleNotFound(
             f"{version.name} has no live sample {missing[0]!r}"
             + (f" (nor {len(missing) - 1} others of these keys)" if len(missing) > 1 else "")
@@ -153,5 +153,5 @@ class StillLive:
             live = parent.parts.live_members(parent.parts.position(part))
             if not live[rows].all():
                 raise Conflict(
-                    f"a sample of part {part} was excluded by somebody else in {parent.name}; open it and retry"
+                    f"a sample of part {part} was excluded by another writer in {parent.name}; open it and retry"
                 )

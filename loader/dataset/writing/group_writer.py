@@ -11,7 +11,7 @@ from ...modalities import decoder_for
 from ...modalities.video.packet_table import SUFFIX
 from ...modalities.video.request import RunDecoder
 from ..names import check_field, check_group
-from ..reading.read_fields import read_fields
+from ..reading.verified_bucket_reads import read_fields
 from ..shards.address import SampleAddress
 from ..shards.index import IndexPlace
 from ..shards.part import Part
@@ -99,13 +99,13 @@ def row_addresses(version: Version, position: int, rows: range, fields: Sequence
     for row in rows:
         index = {}
         for group, shard in shards.items():
-            found = version.indexes.rows(IndexPlace.of(shard), row)
-            index[group] = (found, row - found.first_row)
+            index_rows = version.indexes.rows(IndexPlace.of(shard), row)
+            index[group] = (index_rows, row - index_rows.first_row)
         first, at = next(iter(index.values()))
         places = {}
         for field, group in chosen.items():
-            found, local = index[group]
-            places[field] = found.address(field, group, shards[group]["path"], local)
+            index_rows, local = index[group]
+            places[field] = index_rows.address(field, group, shards[group]["path"], local)
         out.append(
             SampleAddress(
                 key=first.keys[at],
@@ -123,7 +123,7 @@ def row_addresses(version: Version, position: int, rows: range, fields: Sequence
 def write_group(
     version: Version, txn: str, group: str, compute: Compute, inputs: Sequence[str] | None
 ) -> list[Part]:
-    """Return a shard of `group` for every part that lacks it. Raises: Conflict when no part does; TransformFailed."""
+    """Return a shard of `group` for every part that lacks it. Raises: Conflict if no part does; TransformFailed."""
     check_group(group)
     if not compute:
         raise InvalidField("add_group was given no fields; pass {'latent.npy': function} or the like")
@@ -192,7 +192,7 @@ def _computed(block: _Block, local: int, live: bool, compute: Compute) -> Sample
         try:
             values[field] = function(LazySample(block, local))
         except PenstockError as error:
-            # A damaged input, or a field that is not there: that error says more than one around it.
+            # A damaged input, or a field that is not there: that error is more precise than one around it.
             error.add_note(f"while computing {field!r} of {address.describe()}")
             raise
         except Exception as error:

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from ...errors import Conflict, FieldMismatch, FieldNotFound
 from ...storage import RangeReader, Store
-from ..reading.read_fields import read_fields
+from ..reading.verified_bucket_reads import read_fields
 from ..shards.address import SampleAddress
 from ..shards.index import ROW_GROUP_ROWS, IndexFile, IndexPlace, IndexRows
 from ..shards.part import Part, ShardFile
@@ -28,21 +28,23 @@ def read_part(
 ) -> Iterator[tuple[str, dict[str, bytes]]]:
     """Yield (key, field -> bytes) of every sample, or of consecutive `rows`, in the part's order; checksums verified.
 
-    Raises: FieldNotFound when the part has no such field; Corrupt; ObjectNotFound.
+    Raises: FieldNotFound if the part has no such field; Corrupt; ObjectNotFound.
     """
     shards = {field: _shard_with(part, field) for field in fields}
     keyed = next(iter(shards.values()), part.shards[0])
     indexes = {s.path: IndexFile(cast(Store, store), _place(s)) for s in [keyed, *shards.values()]}
     pins: dict[str, str] = {}
-    wanted = range(part.n_rows) if rows is None else rows
-    for first in range(wanted.start // ROW_GROUP_ROWS * ROW_GROUP_ROWS, wanted.stop, ROW_GROUP_ROWS):
-        index = {path: file.read_row_group(file.row_group_of(first)) for path, file in indexes.items()}
-        low, high = max(wanted.start - first, 0), min(wanted.stop - first, ROW_GROUP_ROWS)
+    row_numbers = range(part.n_rows) if rows is None else rows
+    for first in range(
+        row_numbers.start // ROW_GROUP_ROWS * ROW_GROUP_ROWS, row_numbers.stop, ROW_GROUP_ROWS
+    ):
+        index = {path: file.read_group(file.row_group_of(first)) for path, file in indexes.items()}
+        low, high = max(row_numbers.start - first, 0), min(row_numbers.stop - first, ROW_GROUP_ROWS)
         for start in range(low, high, BLOCK_ROWS):
             block = range(start, min(start + BLOCK_ROWS, high))
             addresses = [_address(part, index, keyed, shards, local) for local in block]
-            found = read_fields(store, addresses, pins=pins)
-            yield from zip((address.key for address in addresses), found, strict=True)
+            fields_read = read_fields(store, addresses, pins=pins)
+            yield from zip((address.key for address in addresses), fields_read, strict=True)
 
 
 def part_address(store: RangeReader, part: Part, row: int, fields: Sequence[str]) -> SampleAddress:
@@ -53,7 +55,7 @@ def part_address(store: RangeReader, part: Part, row: int, fields: Sequence[str]
     shards = {field: _shard_with(part, field) for field in fields}
     keyed = next(iter(shards.values()), part.shards[0])
     files = {shard.path: IndexFile(cast(Store, store), _place(shard)) for shard in (keyed, *shards.values())}
-    index = {path: file.read_row_group(file.row_group_of(row)) for path, file in files.items()}
+    index = {path: file.read_group(file.row_group_of(row)) for path, file in files.items()}
     return _address(part, index, keyed, shards, row - index[keyed.path].first_row)
 
 
@@ -64,7 +66,7 @@ def add_part_group(
 
     txn: the transaction that the shard is written with, where the part's own is committed already.
 
-    Raises: Conflict when the part has the group or one of the fields; FieldMismatch when there are more or fewer
+    Raises: Conflict if the part has the group or one of the fields; FieldMismatch if there are more or fewer
     samples than the part has; InvalidSample.
     """
     if any(shard.group == group for shard in part.shards):
@@ -81,10 +83,10 @@ def add_part_group(
     try:
         keys = (key for key, _ in read_part(store, part, []))
         for key, fields in _paired(part, keys, samples):
-            taken = [field for field in fields for shard in part.shards if field in shard.field_nbytes]
-            if taken:
+            own_fields = [field for field in fields for shard in part.shards if field in shard.field_nbytes]
+            if own_fields:
                 raise Conflict(
-                    f"part {part.id} has field {taken[0]!r} already, in another group; choose another name"
+                    f"part {part.id} has field {own_fields[0]!r} already, in another group; choose another name"
                 )
             check_case(
                 [*(field for shard in part.shards for field in shard.field_nbytes), *fields],
@@ -99,7 +101,7 @@ def add_part_group(
 def add_part_columns(store: Store, part: Part, columns: Iterable[Mapping[str, Any]]) -> Part:
     """Return the part with more metadata columns: `columns` gives name -> value of each of its samples, in its order.
 
-    Raises: Conflict when the part has such a column; FieldMismatch for another number of samples; InvalidField.
+    Raises: Conflict if the part has such a column; FieldMismatch for another number of samples; InvalidField.
     """
     if part.samples is None:
         raise FieldMismatch(

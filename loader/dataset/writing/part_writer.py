@@ -94,7 +94,7 @@ class SampleBlock:
     fill: Callable[[Sequence[int], Uint8s, Int64s], Int64s]
     """(columns, memory, at) -> int64 [samples, columns], the CRC-32C of each field of these columns.
 
-    It puts their bytes into memory, those of sample i and column j from byte `at[i, j]` on."""
+    It writes their bytes into memory: sample i, column j from byte `at[i, j]` on."""
 
     @property
     def nbytes(self) -> int:
@@ -161,7 +161,7 @@ class PartWriter:
         return max((shard.tar.nbytes for shard in self._shards.values()), default=0)
 
     def add(self, sample: Sample) -> None:
-        """Append one sample. Raises: FieldMismatch when its fields are not those of the samples before it."""
+        """Append one sample. Raises: FieldMismatch if its fields differ from the samples before it."""
         layout = self._opened(sample.key, sample.fields)
         for group, shard in self._shards.items():
             shard.add(sample.key, [(field, sample.fields[field]) for field in layout[group]])
@@ -206,7 +206,7 @@ class PartWriter:
             shard.close()
 
     def _opened(self, key: str, fields: Collection[str]) -> dict[str, tuple[str, ...]]:
-        """Return the layout of fields, with the shards open. Raises: FieldMismatch where it is another."""
+        """Return the layout of fields, with the shards open."""
         layout = self._layout_of(fields)
         if self._layout is None:
             self._layout = layout
@@ -301,7 +301,7 @@ class _OpenShard:
 def mismatch(
     key: str, got: Mapping[str, Sequence[str]], expected: Mapping[str, Sequence[str]], where: str
 ) -> FieldMismatch:
-    """Return the error for a sample whose fields are not those of its group."""
+    """Return the error for a sample whose fields differ from its group's."""
     have = {field for fields in got.values() for field in fields}
     want = {field for fields in expected.values() for field in fields}
     return FieldMismatch(

@@ -45,7 +45,7 @@ def redact_shard(store: Store, prefix: str, shard: Shard, rows: Mapping[int, str
 
     rows: row -> its new key, of as many bytes.
 
-    Raises: Corrupt when its bytes are not those that the shards table names; StoreError.
+    Raises: Corrupt if its bytes differ from the shards table's; StoreError.
     """
     keys, places = shard_index(store, shard)
     patches: list[tuple[int, bytes | int]] = []
@@ -84,10 +84,7 @@ def _redact_index(
     keys: list[str],
     places: dict[str, Int64s],
 ) -> dict[str, Any]:
-    """Return the row of a registered shard whose index does not name the samples, nor where their bytes are.
-
-    The bytes are others': their owner deletes them.
-    """
+    """Redact only the index of a registered shard: its owner deletes the bytes."""
     for table in places.values():
         table[list(rows)] = 0
     index = index_bytes(keys, places)
@@ -108,26 +105,26 @@ def redact_shards(
 
     Registered bytes that were adopted become shards of the root's own, with all parts that share their objects.
 
-    placed: reader of registered bytes; None where none of them can have been adopted.
+    placed: reader of registered bytes; None if none of them can have been adopted.
     own: paths of adopted shards that become shards of the root's own though nothing of them is to be redacted.
     """
     table = get_table(store, file)
     shards = table.to_pylist()
-    mine = {at for at, shard in enumerate(shards) if rows.get(shard["part"])}
+    affected = {at for at, shard in enumerate(shards) if rows.get(shard["part"])}
     adopted = {
         shards[at]["path"]
-        for at in mine
+        for at in affected
         if placed is not None and is_foreign(shards[at]["path"]) and placed.is_adopted(shards[at]["path"])
     }
     adopted |= {shard["path"] for shard in shards if shard["path"] in own}
-    mine |= {at for at, shard in enumerate(shards) if shard["path"] in adopted}
-    for at in sorted(mine):
-        gone = rows.get(shards[at]["part"], {})
+    affected |= {at for at, shard in enumerate(shards) if shard["path"] in adopted}
+    for at in sorted(affected):
+        redacted = rows.get(shards[at]["part"], {})
         if placed is not None and shards[at]["path"] in adopted:
-            shards[at] = _own_shard(store, placed, prefix, shards[at], gone)
+            shards[at] = _own_shard(store, placed, prefix, shards[at], redacted)
         else:
-            shards[at] = redact_shard(store, prefix, shards[at], gone)
-    if not mine:
+            shards[at] = redact_shard(store, prefix, shards[at], redacted)
+    if not affected:
         return file
     return put_named_table(
         store, prefix, pa.Table.from_pylist(shards, SHARDS_SCHEMA), "shards", SHARDS_ROW_GROUP_ROWS
@@ -137,7 +134,7 @@ def redact_shards(
 def _own_shard(
     store: Store, placed: PlacedStore, prefix: str, shard: Shard, rows: Mapping[int, str]
 ) -> dict[str, Any]:
-    """Return the row of a shard that has the samples of an adopted one, these redacted. Raises: Corrupt; StoreError."""
+    """Return the row of a shard that has the samples of an adopted one, these redacted."""
     keys, places = shard_index(store, shard)
     stem = f"{prefix}/{shard['group']}-{shard['part']}"
     again, meanwhile = "redact again", "while a shard was redacted; nothing was published"
@@ -161,7 +158,7 @@ def _own_shard(
 
 
 def _adopted(placed: PlacedStore, shard: Shard, offset: int, nbytes: int, crc: int) -> bytes:
-    """Return a field of an adopted shard; nothing of one that was left out before it was sealed. Raises: Corrupt."""
+    """Return a field of an adopted shard; nothing of one that was left out before it was sealed."""
     if crc == UNKNOWN_CRC or not nbytes:
         return b""
     data = placed.get_ranges(shard["path"], [Span(offset, nbytes)])[0].data
@@ -184,8 +181,8 @@ def redact_samples(
     out = []
     for file in files:
         table = get_table(store, file.file)
-        gone = rows_of(table, rows)
-        new = redact_rows(table, gone)
+        redacted = rows_of(table, rows)
+        new = redact_rows(table, redacted)
         if new is not table:
             file = replace(file, file=put_named_table(store, prefix, new, table_facts(table)["table"]))
         out.append(file)
@@ -196,19 +193,19 @@ def rows_of(table: pa.Table, rows: Redacted) -> dict[int, str]:
     """Return the redacted rows of a table with `part` and `row` -> their new keys."""
     if not rows:
         return {}
-    found = zip(table["part"].to_pylist(), table["row"].to_pylist(), strict=True)
-    return {at: rows[part][row] for at, (part, row) in enumerate(found) if row in rows.get(part, ())}
+    places = zip(table["part"].to_pylist(), table["row"].to_pylist(), strict=True)
+    return {at: rows[part][row] for at, (part, row) in enumerate(places) if row in rows.get(part, ())}
 
 
-def redact_rows(table: pa.Table, gone: Mapping[int, str]) -> pa.Table:
+def redact_rows(table: pa.Table, redacted: Mapping[int, str]) -> pa.Table:
     """Return the table with nulls in these rows, but for part, row and the key, which is the given one."""
     mask = np.zeros(table.num_rows, bool)
-    mask[list(gone)] = True
-    for position, name in enumerate(table.column_names) if gone else ():
+    mask[list(redacted)] = True
+    for position, name in enumerate(table.column_names) if redacted else ():
         if name in ("part", "row"):
             continue
         values = table[name].to_pylist() if name == "key" else _without(table[name], mask)
-        for at, key in gone.items() if name == "key" else ():
+        for at, key in redacted.items() if name == "key" else ():
             values[at] = key
         field = table.schema.field(name)
         table = table.set_column(position, field, pa.chunked_array([pa.array(values, field.type)]))
@@ -217,8 +214,8 @@ def redact_rows(table: pa.Table, gone: Mapping[int, str]) -> pa.Table:
 
 def redact_stats(store: Store, prefix: str, samples: Sequence[TableFile]) -> TableFile:
     """Return the statistics of a run, made again of its samples files."""
-    made = [column_stats(table) for table in get_tables(store, samples)]
-    return put_named_table(store, prefix, pa.concat_tables(made), "stats")
+    statistics = [column_stats(table) for table in get_tables(store, samples)]
+    return put_named_table(store, prefix, pa.concat_tables(statistics), "stats")
 
 
 @lru_cache(maxsize=4096)
@@ -243,7 +240,7 @@ def shard_index(store: Store, shard: Shard) -> tuple[list[str], dict[str, Int64s
     places: list[Int64s] = []
     fields: list[str] = []
     while len(keys) < index.n_rows:
-        rows = index.read_row_group(index.row_group_of(len(keys)))
+        rows = index.read_group(index.row_group_of(len(keys)))
         keys += rows.keys
         places.append(rows.places)
         fields = list(rows.offset)
@@ -254,10 +251,7 @@ def shard_index(store: Store, shard: Shard) -> tuple[list[str], dict[str, Int64s
 def _copy(
     store: Store, shard: Shard, path: str, patches: Sequence[tuple[int, bytes | int]]
 ) -> tuple[str, bytes]:
-    """Write the shard with patches to `path`, and return its SHA-256, and the hashes of its pages.
-
-    patches: (offset, bytes) to write, or (offset, number of zeros).
-    """
+    """Copy the shard to `path`, patched; return its SHA-256 and page hashes. patches: (offset, bytes or zeros)."""
     again, meanwhile = "redact again", "while a shard was redacted; nothing was published"
     with (
         on_scratch(None, meanwhile, room_for="the largest shard", again=again),
@@ -298,7 +292,7 @@ def _patched(
         write(block)
     if was.hexdigest() != shard["sha256"]:
         raise Corrupt(
-            f"{name} has sha256 {was.hexdigest()}, the shards table says {shard['sha256']}: it was damaged. Restore it "
+            f"{name} has sha256 {was.hexdigest()}, in the shards table {shard['sha256']}: it was damaged. Restore it "
             "from a mirror; nothing was redacted"
         )
     return now.hexdigest()

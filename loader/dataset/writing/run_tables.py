@@ -1,18 +1,222 @@
-"""From parts to one run: the shards, samples and stats tables that a change adds to a dataset."""
+"""From parts to one run: the shards, samples and stats tables that a change adds to a dataset.
 
-from collections.abc import Mapping, Sequence
+Samples come part by part. Memory holds eight bytes per sample and the rows of a few parts. Tables are read twice, so
+callers pass a sequence that makes them again.
+"""
 
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
 import pyarrow as pa
 
-from ...errors import Conflict, EmptyVersion, FieldMismatch, InvalidSample
+from ...errors import Conflict, EmptyVersion, FieldMismatch, InvalidKey, InvalidSample
 from ...storage import Store
 from ...storage.placed import FOREIGN
-from ..shards.key_hashes import put_hashes
+from ..names import hashes_of
+from ..shards.key_hashes import among, put_hashes
 from ..shards.part import SHARDS_ROW_GROUP_ROWS, SHARDS_SCHEMA, Part, ShardFile
-from ..tables.manifest import Change, GroupExtent
-from ..tables.parquet import get_tables, put_table
+from ..tables.columns import KEY_COLUMNS, SOURCE_COLUMNS, concat, fit_types
+from ..tables.manifest import Change, GroupExtent, SamplesFile
+from ..tables.parquet import (
+    HASHED_FROM_ROWS,
+    ROW_GROUP_ROWS,
+    TableFile,
+    footer_sha256_of,
+    get_tables,
+    hashed_bytes,
+    put_bytes,
+    put_table,
+)
+from ..tables.stats import RunStats, smallest
 from .exclude import NOTHING_SUPERSEDED, Superseded, put_exclusions
-from .run_samples import RunKeys, RunSamples
+from .spill import duplicate
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+T = TypeVar("T")
+AT_ONCE = 4
+"""Parts whose rows are in memory together."""
+SMALLEST_AMONG = 2**20
+"""Hashes of different keys among which the smallest few of all are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunKeys:
+    """The live keys that a run adds."""
+
+    hashes: Int64s
+    """Their hashes, ascending."""
+    tables: Sequence[pa.Table]
+    """Tables that have them in their column `key`."""
+    left_out: Container[str] = frozenset()
+    """Keys of these tables that are not live."""
+
+    @staticmethod
+    def of(keys: Sequence[str]) -> "RunKeys":
+        """Return these keys, all live."""
+        table = pa.table({"key": pa.array(keys, pa.string())})
+        return RunKeys(hashes=np.sort(hashes_of(table["key"])), tables=[table])
+
+    def having(self, hashes: Int64s) -> list[str]:
+        """Return the keys that have one of these hashes, which ascend, in order. Costs a pass over the tables."""
+        if not len(hashes):
+            return []
+        of_tables = ahead(self.tables, lambda table: _having(table["key"], hashes))
+        return [key for keys_of_table in of_tables for key in keys_of_table if key not in self.left_out]
+
+    def without(self, keys: Mapping[str, str]) -> "RunKeys":
+        """Return the other keys. keys: of these."""
+        excluded = np.sort(hashes_of(keys))
+        nth = np.arange(len(excluded)) - np.searchsorted(excluded, excluded)  # of several with one hash
+        kept = np.delete(self.hashes, np.searchsorted(self.hashes, excluded) + nth)
+        return RunKeys(hashes=kept, tables=self.tables, left_out=keys.keys())
+
+
+class RunSamples:
+    """The samples of a run.
+
+    tables: of each part. n_rows: of them all. earlier: column -> type that the dataset already has.
+    """
+
+    def __init__(self, tables: Sequence[pa.Table], n_rows: int, earlier: Mapping[str, str]) -> None:
+        """Look at all tables once. Raises: DuplicateKey; FieldMismatch."""
+        self._tables, self._n_rows, self._earlier = tables, n_rows, earlier
+        hashes, at = np.empty(n_rows, np.int64), 0
+        schemas, empty = list[pa.Schema](), set(SOURCE_COLUMNS)
+        for schema, has_source, keys_of in ahead(tables, _looked_at):
+            hashes[at : at + len(keys_of)] = keys_of
+            at += len(keys_of)
+            if not schemas or schema != schemas[-1]:
+                schemas.append(schema)
+            empty -= has_source
+        hashes.sort()
+        self._schema = concat([schema.empty_table() for schema in schemas], "the samples table").schema
+        self._empty = sorted(empty)
+        self.keys = RunKeys(hashes=hashes, tables=tables)
+        self._check_unique()
+
+    def _check_unique(self) -> None:
+        hashes = self.keys.hashes
+        seen: set[str] = set()
+        for key in self.keys.having(hashes[1:][hashes[1:] == hashes[:-1]]):
+            if key in seen:
+                raise duplicate(key)
+            seen.add(key)
+
+    def rows_of(self, reasons: Mapping[str, str]) -> dict[tuple[str, str], list[int]]:
+        """Return (part id, reason) -> rows. reasons: key -> reason. Raises: InvalidKey for a key that is not there."""
+        rows: dict[tuple[str, str], list[int]] = {}
+        unmatched = dict(reasons)
+        hashes = np.sort(hashes_of(reasons))
+        for table in self._tables if unmatched else ():
+            for row in table.filter(pa.array(among(hashes_of(table["key"]), hashes))).to_pylist():
+                if row["key"] in unmatched:
+                    rows.setdefault((row["part"], unmatched.pop(row["key"])), []).append(row["row"])
+        if unmatched:
+            raise InvalidKey(
+                f"exclude names {sorted(unmatched)[0]!r}, which none of these parts has; pass keys of the parts"
+            )
+        return rows
+
+    def put(self, store: Store, prefix: str) -> tuple[list[SamplesFile], TableFile]:
+        """Write tables of keys and of metadata, and their statistics. Raises: FieldMismatch; StoreError."""
+        kinds = {field.name: field.type for field in self._fitted(self._schema.empty_table()).schema}
+        names = {
+            "keys": [name for name in kinds if name in KEY_COLUMNS],
+            "metadata": ["part", "row", *(name for name in kinds if name not in KEY_COLUMNS)],
+        }
+        if len(names["metadata"]) == 2:
+            del names["metadata"]
+        stats = RunStats(smallest(self.keys.hashes[:SMALLEST_AMONG]))
+
+        def rows(group: str) -> Iterator[pa.Table]:
+            for table in ahead(self._tables, self._fitted):
+                if group == "keys":
+                    stats.add(table.drop_columns(["part", "row"]))
+                yield table.select(names[group])
+
+        files = [
+            SamplesFile(
+                file=put_rows(
+                    store,
+                    f"{prefix}/samples-{group}-0.parquet",
+                    rows(group),
+                    pa.schema([(name, kinds[name]) for name in names[group]]),
+                    f"samples-{group}",
+                    self._n_rows,
+                ),
+                group=group,
+                columns={name: str(kinds[name]) for name in names[group] if name not in ("part", "row")},
+            )
+            for group in names
+        ]
+        return files, put_table(store, f"{prefix}/stats.parquet", stats.table(), "stats")
+
+    def _fitted(self, table: pa.Table) -> pa.Table:
+        """Return a table with the columns of all tables, as in the dataset, without columns that no sample has."""
+        if table.schema != self._schema:
+            table = concat([self._schema.empty_table(), table], "the samples table")
+        return fit_types(table, self._earlier).drop_columns(self._empty)
+
+
+def put_rows(
+    store: Store,
+    path: str,
+    tables: Iterable[pa.Table],
+    schema: pa.Schema,
+    kind: str,
+    n_rows: int,
+    row_group_rows: int = ROW_GROUP_ROWS,
+) -> TableFile:
+    """Write a table of samples that comes table by table, as `put_table` writes it whole. n_rows: of them all."""
+    if n_rows < HASHED_FROM_ROWS:
+        whole = pa.concat_tables([schema.empty_table(), *tables])
+        return put_table(store, path, whole, kind, row_group_rows)
+    data = hashed_bytes(by_rows(tables, row_group_rows), schema, kind)
+    return replace(put_bytes(store, path, data, n_rows), footer_sha256=footer_sha256_of(data))
+
+
+def by_rows(tables: Iterable[pa.Table], n_rows: int) -> Iterator[pa.Table]:
+    """Yield the rows of tables, `n_rows` at a time, fewer at the end."""
+    held, n_held = list[pa.Table](), 0
+    for table in tables:
+        held.append(table)
+        n_held += table.num_rows
+        if n_held < n_rows:
+            continue
+        joined, n_held = pa.concat_tables(held), n_held % n_rows
+        whole = joined.num_rows - n_held
+        for first in range(0, whole, n_rows):
+            yield joined.slice(first, n_rows)
+        held = [joined.slice(whole)]
+    if n_held:
+        yield pa.concat_tables(held)
+
+
+def _looked_at(table: pa.Table) -> tuple[pa.Schema, set[str], Int64s]:
+    """Return a table's schema, the columns of provenance that a sample has, and hashes of its keys."""
+    source_columns = {name for name in SOURCE_COLUMNS if table[name].null_count < table.num_rows}
+    return table.schema, source_columns, hashes_of(table["key"])
+
+
+def _having(keys: pa.ChunkedArray, hashes: Int64s) -> list[str]:
+    keys_known: list[str] = keys.filter(pa.array(among(hashes_of(keys), hashes))).to_pylist()
+    return keys_known
+
+
+def ahead(tables: Sequence[pa.Table], work: Callable[[pa.Table], T]) -> Iterator[T]:
+    """Yield the work on each table, in order. Threads make and process `AT_ONCE` tables ahead of the consumer."""
+    waiting: deque[Future[T]] = deque()
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-samples") as pool:
+        for number in range(len(tables)):
+            waiting.append(pool.submit(lambda at: work(tables[at]), number))
+            if len(waiting) == AT_ONCE:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def check_parts(parts: Sequence[Part]) -> str:
@@ -75,7 +279,7 @@ def write_run(
     tables = part_tables(store, parts) if samples is None else samples
     added = sum(part.n_rows for part in parts)
     run = RunSamples(tables, added, earlier)
-    gone = {**run.rows_of(exclude), **superseded.rows}
+    excluded = {**run.rows_of(exclude), **superseded.rows}
     n_rows = {**{part.id: part.n_rows for part in parts}, **superseded.n_rows}
     files, stats = run.put(store, prefix)
     shards = [shard for part in parts for shard in part.shards]
@@ -89,8 +293,8 @@ def write_run(
         groups=extents(parts),
         n_parts=len(parts),
         n_rows=added,
-        exclusions=put_exclusions(store, prefix, gone, n_rows) if gone else None,
-        n_excluded=sum(map(len, gone.values())),
+        exclusions=put_exclusions(store, prefix, excluded, n_rows) if excluded else None,
+        n_excluded=sum(map(len, excluded.values())),
     )
     return change, run.keys.without(exclude) if exclude else run.keys
 
@@ -119,14 +323,14 @@ def part_tables(store: Store, parts: Sequence[Part]) -> list[pa.Table]:
     for part, table in zip(parts, get_tables(store, files), strict=True):
         if table.num_rows != part.n_rows or any(shard.n_rows != part.n_rows for shard in part.shards):
             raise FieldMismatch(
-                f"part {part.id} says {part.n_rows} rows; its samples table has {table.num_rows}"
+                f"part {part.id} has {part.n_rows} rows; its samples table has {table.num_rows}"
             )
         tables.append(table)
     return tables
 
 
 def extents(parts: Sequence[Part]) -> dict[str, GroupExtent]:
-    """Return the additions of these parts to each group. Raises: FieldMismatch when parts of a group differ."""
+    """Return the additions of these parts to each group. Raises: FieldMismatch if parts of a group differ."""
     out: dict[str, GroupExtent] = {}
     seen: set[tuple[str, str]] = set()
     for part in parts:

@@ -1,8 +1,8 @@
 """Samples in hash order, in bounded memory: a class-sorted import comes out shuffled.
 
-Samples are held until `memory_bytes`, then appended to 256 bucket files by the first byte of their hash. Reading goes
+Samples stay in memory up to `memory_bytes`, then go to 256 bucket files by the first byte of their hash. Reading goes
 bucket by bucket: its headers (about 150 bytes a sample) are sorted in memory, payloads stay on disk until they are
-asked for. Two samples with one key have one hash, so duplicates meet here.
+asked for. Two samples with one key have one hash, so duplicates appear together.
 """
 
 import contextlib

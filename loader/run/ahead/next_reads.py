@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...dataset.reading.read_fields import Map
+from ...dataset.reading.verified_bucket_reads import Map
 from ...modalities.video.packet_table import SUFFIX
 from ...order.random.keyed_permutation import I64
 from ..recipe.document_pieces import pieces_of

@@ -10,7 +10,7 @@ from ...cache.cached_store import VERIFIED, CachedStore, Content
 from ...cache.memory import Count, MemoryPages
 from ...cache.node_cache import OpenCache
 from ...cache.spec import CacheSpec, NodeCache
-from ...dataset.reading.read_fields import Map
+from ...dataset.reading.verified_bucket_reads import Map
 from ...dataset.shards.index import IndexFile, IndexPlace
 from ...dataset.shards.shard import END_BYTES
 from ...dataset.tables.foreign_objects import is_foreign
@@ -195,7 +195,7 @@ class _Contents:
         live = self._version.parts.live_members(position)
         index, row = IndexFile(self._version.store, IndexPlace.of(shard), whole=True), 0
         while row < index.n_rows:
-            rows = index.read_row_group(index.row_group_of(row))
+            rows = index.read_group(index.row_group_of(row))
             gone = ~live[row : row + len(rows.keys)]
             if (gone & ~rows.places.any(axis=(1, 2))).any():
                 return True

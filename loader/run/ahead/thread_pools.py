@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from time import perf_counter
 from typing import Any, Generic, TypeVar
 
-from ...dataset.reading.read_fields import Map
+from ...dataset.reading.verified_bucket_reads import Map
 from ...order.plan import Plan
 from ...storage import is_local
 from ...storage.shared.threads import DaemonPool, ends_with_the_process

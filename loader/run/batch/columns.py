@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...dataset.reading.gathered_reads import Allocate as Allocate
+from ...dataset.reading.verified_disk_reads import Allocate as Allocate
 from ...modalities.destination import Place
 from ...order.random.keyed_permutation import I64
 from .bytes_column import BytesColumn

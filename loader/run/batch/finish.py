@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...dataset.reading.places import SamplePlaces
-from ...dataset.reading.sample_crcs import sample_crcs
+from ...dataset.reading.sample_digest import sample_crcs
 from ...errors import Corrupt
 from ...order.random.keyed_permutation import I64
 from ...order.steps.slots import delivered_hashes, slot_identities

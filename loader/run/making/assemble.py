@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...cache.spec import CacheSpec, PageMemory
-from ...dataset.reading.read_fields import Map
+from ...dataset.reading.verified_bucket_reads import Map
 from ...errors import Corrupt
 from ...modalities import Decoder
 from ...order.steps.slots import Slots, delivered_digest, slot_identities

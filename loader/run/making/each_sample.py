@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...dataset.reading.read_fields import Map
+from ...dataset.reading.verified_bucket_reads import Map
 from ...errors import Corrupt
 from ...order.random.keyed_permutation import I64
 from ...storage.shared.threads import DaemonPool

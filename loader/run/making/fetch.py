@@ -12,7 +12,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...dataset.reading.gathered_reads import (
+from ...dataset.reading.places import SamplePlaces
+from ...dataset.reading.shard_read import Reading, ReadingOf
+from ...dataset.reading.verified_bucket_reads import (
+    Map,
+    OnCorrupt,
+    PartsOfField,
+    read_fields,
+    read_parts,
+    read_places,
+)
+from ...dataset.reading.verified_disk_reads import (
     FieldRead,
     Gatherable,
     OpenShards,
@@ -21,9 +31,6 @@ from ...dataset.reading.gathered_reads import (
     gather_bytes,
     gather_rows,
 )
-from ...dataset.reading.places import SamplePlaces
-from ...dataset.reading.read_fields import Map, OnCorrupt, PartsOfField, read_fields, read_parts, read_places
-from ...dataset.reading.shard_read import Reading, ReadingOf
 from ...dataset.shards.address import SampleAddress
 from ...dataset.shards.shard import crc32c
 from ...errors import Corrupt, DecodeFailed

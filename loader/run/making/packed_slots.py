@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...dataset.reading.read_fields import Map, PartsOfField
+from ...dataset.reading.verified_bucket_reads import Map, PartsOfField
 from ...dataset.shards.address import SampleAddress
 from ...dataset.versions.pack import checks_of
 from ...errors import Corrupt, InvalidPlan

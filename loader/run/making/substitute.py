@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ...dataset.reading.read_fields import Map
+from ...dataset.reading.verified_bucket_reads import Map
 from ...errors import Corrupt
 from ...order.steps.slots import substitutes
 from ..batch.columns import BatchRow

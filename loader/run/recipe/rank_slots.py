@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...dataset.reading.places import Lookup, SamplePlaces, layout_of
-from ...dataset.reading.read_fields import Map
+from ...dataset.reading.verified_bucket_reads import Map
 from ...dataset.versions.view import View
 from ...errors import InvalidRuntime, PenstockError
 from ...order.random.keyed_permutation import I64

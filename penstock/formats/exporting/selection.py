@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from loader import Version
-from loader.dataset.reading.read_fields import read_fields
+from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.shards.address import SampleAddress
 from loader.dataset.tables.columns import SOURCE_COLUMNS
 from loader.dataset.versions.samples_table import import_polars, live_where

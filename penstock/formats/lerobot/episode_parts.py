@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from loader import Root, Version
-from loader.dataset.changes import publish_registered
 from loader.dataset.log.entries import canonical
 from loader.dataset.shards.part import Part
 from loader.dataset.tables.foreign_objects import foreign_table, is_adopted, place_id, put_place
+from loader.dataset.writer import publish_registered
 from loader.dataset.writing.exclude import Superseded
 from loader.dataset.writing.part_writer import PartWriter, make_sample
 from loader.errors import Conflict, FieldMismatch

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from loader.dataset.reading.read_fields import read_fields
+from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.tables.columns import SOURCE_COLUMNS
 from loader.errors import InvalidSample
 from loader.json_text import parse_json

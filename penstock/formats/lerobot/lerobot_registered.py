@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from loader import Root, Version
-from loader.dataset.changes import publish_exclusions
 from loader.dataset.names import check_dataset_name
 from loader.dataset.tables.foreign_objects import foreign_objects, is_adopted, put_place
+from loader.dataset.writer import publish_exclusions
 from loader.dataset.writing.exclude import Superseded
 from loader.errors import Conflict, EmptyVersion, InvalidStore
 from loader.json_text import parse_json

@@ -287,7 +287,7 @@ def _fields(unit: _Unit, objects: Sequence[PlacedObject]) -> tuple[list[list[_Fi
 def _index_rows(version: Version, shard: dict[str, Any]) -> Iterator[Any]:
     index, at = IndexFile(version.store, IndexPlace.of(shard), whole=True), 0
     while at < index.n_rows:
-        rows = index.read_row_group(index.row_group_of(at))
+        rows = index.read_group(index.row_group_of(at))
         yield rows
         at += len(rows.keys)
 

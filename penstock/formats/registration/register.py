@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from typing import Any
 
-from loader.dataset.changes import publish_exclusions, publish_registered
 from loader.dataset.columnar.choices import WIDTHS, Options
 from loader.dataset.columnar.partitions import text_columns
 from loader.dataset.log.entries import canonical
@@ -21,6 +20,7 @@ from loader.dataset.names import check_dataset_name
 from loader.dataset.root import Root
 from loader.dataset.tables.foreign_objects import foreign_table, is_adopted, place_id, put_place
 from loader.dataset.versions.version import Version
+from loader.dataset.writer import publish_exclusions, publish_registered
 from loader.errors import Conflict, Corrupt, EmptyVersion, InvalidStore
 from loader.storage import Store, open_store
 from loader.storage.refusals import Refusals

@@ -13,8 +13,7 @@ import numpy as np
 from loader import Version
 from loader.dataset.shards.address import UNKNOWN_CRC
 from loader.dataset.shards.index import IndexFile, IndexPlace
-from loader.dataset.shards.seal import SEALS, Crcs, put_seal, seal_bytes
-from loader.dataset.shards.shard import crc32c
+from loader.dataset.shards.shard import SEALS, Crcs, crc32c, put_seal, seal_bytes
 from loader.dataset.tables.foreign_objects import is_foreign, place_of
 from loader.errors import Changed, InvalidRuntime, ObjectNotFound
 from loader.storage import Span
@@ -186,7 +185,7 @@ class _Index:
         index, places = IndexFile(version.store, self.place, whole=True), list[Any]()
         at, names = 0, list[str]()
         while at < index.n_rows:
-            rows = index.read_row_group(index.row_group_of(at))
+            rows = index.read_group(index.row_group_of(at))
             names, at = list(rows.offset), at + len(rows.keys)
             places.append(rows.places)
         self._places, self._names = np.concatenate(places), names

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from loader.dataset.columnar.arrow_columns import Made, Row, TableRows
+from loader.dataset.columnar.arrow_columns import Row, RowValue, TableRows
 from loader.dataset.columnar.choices import Options
 from loader.dataset.columnar.column_agreement import ColumnAgreement
 from loader.dataset.columnar.column_names import duplicate_key, without_field
@@ -115,7 +115,7 @@ def _sample(
     row: Row, at: int, columns: dict[str, _Values | None], options: Options, info: ObjectInfo
 ) -> ForeignSample:
     sample, fields = row.sample, dict[str, Span]()
-    for value in row.made:
+    for value in row.values:
         if value.column.kind == "field":
             fields[value.name] = _place(value, at, columns[value.column.column], row.where)
     if not fields.keys() - options.without:
@@ -124,7 +124,7 @@ def _sample(
     return ForeignSample(row.key, fields, sample.metadata, sample.source, crcs)
 
 
-def _place(value: Made, at: int, values: _Values | None, where: str) -> Span:
+def _place(value: RowValue, at: int, values: _Values | None, where: str) -> Span:
     """Return the span of a field's bytes."""
     if not value.value:
         return Span(0, 0)

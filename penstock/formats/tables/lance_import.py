@@ -148,7 +148,7 @@ class _Reader:
         begin, end = ((fragment.number << _ROW_BITS) + row for row in (run.first, run.stop))
         with _errors_named(run.info.key):
             scanner = self._opened(run.info).scanner(
-                columns=rows.wanted,
+                columns=rows.columns_read,
                 with_row_address=True,
                 batch_size_bytes=BATCH_BYTES,
                 batch_readahead=1,

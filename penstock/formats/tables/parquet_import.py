@@ -73,7 +73,9 @@ def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSam
         for at in range(run.first, run.stop):
             group = footer.row_group(at)
             each = rows_at_once(group)
-            for batch in reader.iter_batches(each, row_groups=[at], columns=rows.wanted, use_threads=False):
+            for batch in reader.iter_batches(
+                each, row_groups=[at], columns=rows.columns_read, use_threads=False
+            ):
                 yield from rows.samples(batch, row)
                 row += batch.num_rows
 

@@ -97,7 +97,7 @@ class _Walk:
             group = check_row_group(self._footer, at, self._info)
             nbytes, rows_there = [0] * len(self._columns), list[tuple[Row, dict[str, _Value]]]()
             for batch in self._reader.iter_batches(
-                rows_at_once(group), row_groups=[at], columns=self.table.wanted, use_threads=False
+                rows_at_once(group), row_groups=[at], columns=self.table.columns_read, use_threads=False
             ):
                 for table_row in self.table.rows(batch, row):
                     rows_there.append((self._bare(table_row), self._values(table_row, nbytes)))
@@ -116,7 +116,7 @@ class _Walk:
     def _values(self, row: Row, nbytes: list[int]) -> dict[str, _Value]:
         """Return the spans of a row's fields in their chunks, and add up their bytes."""
         fields, sample = dict[str, _Value](), row.sample
-        for value in row.made:
+        for value in row.values:
             if value.column.kind == "field":
                 at = self._columns.index(value.column.column)
                 fields[value.name] = _Value(at, nbytes[at], len(value.value), crc32c(value.value))
@@ -131,7 +131,7 @@ class _Walk:
 
     def _bare(self, row: Row) -> Row:
         """Return the row without the bytes of its fields."""
-        return row._replace(made=[one for one in row.made if one.column.kind != "field"])
+        return row._replace(values=[one for one in row.values if one.column.kind != "field"])
 
     def _end_group(self, at: int, nbytes: list[int]) -> list[int]:
         """Return the first byte of each column's chunk."""

@@ -18,9 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from loader.dataset.leases.heartbeat import read_heartbeat
-from loader.dataset.leases.lease import FOLDER as LEASES
-from loader.dataset.leases.lease import LeaseRecord, Leases
+from loader.dataset.leases import FOLDER as LEASES
+from loader.dataset.leases import LeaseRecord, Leases, read_heartbeat
 from loader.dataset.log.entries import DAMAGED, canonical, checksum_of
 from loader.dataset.log.marker import FOLDERS as ROOT_FOLDERS
 from loader.dataset.log.state import State

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from loader import Root
-from loader.dataset.leases import lease as renewal
-from loader.dataset.leases.lease import FOLDER as LEASES
-from loader.dataset.leases.lease import Leases
+from loader.dataset import leases as renewal
+from loader.dataset.leases import FOLDER as LEASES
+from loader.dataset.leases import Leases
 from loader.dataset.log.marker import is_primary
 from loader.dataset.log.state import State, VersionRecord
-from loader.dataset.shards.seal import SEALS
+from loader.dataset.shards.shard import SEALS
 from loader.errors import Conflict, InvalidRuntime, ObjectNotFound, VersionNotFound
 from loader.storage.placed import FOREIGN
 

@@ -16,9 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from loader.dataset.leases.lease import LeaseRecord
+from loader.dataset.leases import LeaseRecord
 from loader.dataset.log.state import State, VersionRecord
-from loader.dataset.shards.seal import seal_path
+from loader.dataset.shards.shard import seal_path
 from loader.dataset.tables.manifest import read_manifest
 from loader.dataset.tables.parquet import TableFile, get_table
 from loader.dataset.tables.references import table_references

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from loader import Root
-from loader.dataset.leases.lease import Leases
+from loader.dataset.leases import Leases
 from loader.dataset.log.entries import entry_key, parse
 from loader.dataset.log.rules import Done, decide_retire
 from loader.dataset.log.state import State, VersionRecord

@@ -13,7 +13,7 @@ import pyarrow as pa
 from loader.dataset.log.marker import PROBES
 from loader.dataset.log.snapshots import old_hints
 from loader.dataset.log.state import State
-from loader.dataset.shards.seal import SEALS
+from loader.dataset.shards.shard import SEALS
 from loader.storage import Store
 from loader.storage.disk.unlisted_files import is_unfinished, list_in_place
 from loader.storage.placed import FOREIGN

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from loader import Root
-from loader.dataset.leases.lease import Leases
+from loader.dataset.leases import Leases
 from loader.dataset.log.state import VersionRecord
 from loader.errors import Forbidden, StoreError, Throttled, Transient
 from loader.storage import Store

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from loader import Root
 from loader.dataset.log.marker import root_id
-from loader.dataset.shards.seal import SEALS
+from loader.dataset.shards.shard import SEALS
 from loader.errors import InvalidRuntime, PenstockError
 from loader.storage import Store, is_there, open_store
 from loader.storage.placed import FOREIGN

@@ -82,7 +82,7 @@ def _head(version: Version, shard: dict[str, Any], index: IndexFile) -> ObjectIn
         return placed.head(path)
     needed, row = set[int](), 0
     while row < index.n_rows:
-        rows = index.read_row_group(index.row_group_of(row))
+        rows = index.read_group(index.row_group_of(row))
         fields = rows.places[live[row : row + len(rows.keys)]].reshape(-1, 3)
         needed.update(fields[fields[:, 1] > 0, 0].tolist())
         row += len(rows.keys)

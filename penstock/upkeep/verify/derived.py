@@ -11,8 +11,7 @@ import numpy as np
 
 from loader.api.report import FORMAT, Report
 from loader.dataset.log.state import State
-from loader.dataset.shards.seal import parse_seal
-from loader.dataset.shards.shard import crc32c
+from loader.dataset.shards.shard import crc32c, parse_seal
 from loader.dataset.tables.parquet import parse_stored, table_facts
 from loader.dataset.versions.stored_list import parse_list
 from loader.errors import ObjectNotFound, PenstockError

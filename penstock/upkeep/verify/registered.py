@@ -37,7 +37,7 @@ def check_registered(
         decoded.forget()  # what lies there is asked for
     row = 0
     while row < index.n_rows:
-        rows = index.read_row_group(index.row_group_of(row))
+        rows = index.read_group(index.row_group_of(row))
         yield from other_key(address, rows, row, keys)
         yield from _fields(version, shard, rows, unverified, by_chunk=decoded is not None)
         row += len(rows.keys)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from loader import Root
-from loader.dataset.leases.lease import list_leases
+from loader.dataset.leases import list_leases
 from loader.dataset.log.entries import entry_key, entry_number
 from loader.dataset.log.marker import FOLDERS as ROOT_FOLDERS
 from loader.dataset.log.marker import check_root

@@ -54,7 +54,7 @@ def check_bytes(
         reader = _Hashing(stream, pages.page_bytes if pages else 0)
         row, ended = 0, False
         while row < index.n_rows:
-            rows = index.read_row_group(index.row_group_of(row))
+            rows = index.read_group(index.row_group_of(row))
             yield from other_key(address, rows, row, keys)
             for problem in () if ended else _rows(version, shard, rows, reader):
                 yield problem
@@ -102,7 +102,7 @@ def check_last_row(version: Version, shard: dict[str, Any], index: IndexFile) ->
     A shard that was exchanged for another has another key there. Costs one index row group and one range; of a field
     above `BLOCK_BYTES` the header alone is read.
     """
-    rows = index.read_row_group(index.row_group_of(index.n_rows - 1))
+    rows = index.read_group(index.row_group_of(index.n_rows - 1))
     name = min(rows.nbytes, key=lambda field: int(rows.nbytes[field][-1]))
     offset, nbytes, crc = (int(table[name][-1]) for table in (rows.offset, rows.nbytes, rows.crc32c))
     header = member_header(member_name(rows.keys[-1], name), nbytes)

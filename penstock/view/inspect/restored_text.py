@@ -6,7 +6,7 @@ from itertools import takewhile
 import numpy as np
 
 import loader
-from loader.dataset.reading.read_fields import read_fields
+from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.errors import PenstockError
 
 from ...text import clean

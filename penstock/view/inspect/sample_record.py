@@ -7,7 +7,7 @@ import numpy as np
 
 import loader
 from loader.api.explain import provenance
-from loader.dataset.reading.read_fields import read_fields
+from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.shards.address import SampleAddress, crc_text
 from loader.dataset.versions.samples_table import live_row
 from loader.errors import Corrupt, InvalidRuntime, MissingDependency, PenstockError

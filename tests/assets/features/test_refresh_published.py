@@ -16,7 +16,7 @@ from assets.featurizers import Features, Featurizer
 from assets.gate import Gate
 from assets.media.unit import Unusable
 from assets.spec import DatasetSpec, Feature, Filter
-from loader.dataset.reading.read_fields import read_fields
+from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.errors import FieldNotFound
 from loader.modalities import decoder_for
 from penstock.stages import append_record, current_record

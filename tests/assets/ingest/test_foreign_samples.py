@@ -29,7 +29,7 @@ from assets.source_formats import read_formats
 from assets.sources import Source
 from assets.spec import DatasetSpec, Feature
 from loader.dataset.log.denies import Target
-from loader.dataset.reading.read_fields import read_fields
+from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.errors import Corrupt, InvalidSample, StageNotPublished
 from loader.storage import open_store
 from penstock.compute.cluster import Cluster

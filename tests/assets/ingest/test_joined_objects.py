@@ -25,7 +25,7 @@ from assets.sources import BatchLimits, Feed, Source
 from assets.spec import DatasetSpec, Feature
 from assets.tables import read_table
 from loader.dataset.log.denies import Target
-from loader.dataset.reading.read_fields import read_fields
+from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.errors import Changed, InvalidRuntime, InvalidStore, ObjectNotFound
 from loader.storage import Store, open_store
 from penstock.stages import current_record

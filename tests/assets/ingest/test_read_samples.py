@@ -24,7 +24,7 @@ from assets.sources import Source
 from assets.spec import DatasetSpec, Feature
 from assets.tables import read_table
 from loader.dataset.log.denies import Target
-from loader.dataset.reading.read_fields import read_fields
+from loader.dataset.reading.verified_bucket_reads import read_fields
 from penstock.stages import StageRecord, current_record
 from penstock.upkeep.exclude import exclude
 from penstock.upkeep.takedown.run import run_takedown

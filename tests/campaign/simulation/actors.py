@@ -8,7 +8,7 @@ import torch
 
 import loader
 from loader.dataset.log.denies import Target
-from loader.dataset.reading.read_fields import read_fields
+from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.errors import StoreError
 from penstock.checkpoints import Checkpoints
 from penstock.denied.record import condemned

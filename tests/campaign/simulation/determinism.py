@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from loader.dataset.leases import heartbeat, lease
+from loader.dataset import leases
 from loader.storage.shared import threads
 from penstock.upkeep.gc import clock
 
@@ -66,11 +66,10 @@ def determined(world: Any) -> Iterator[None]:
         (clock, "_boot", world.boot),
         (time, "sleep", lambda _: world.slept()),
         (secrets, "token_hex", lambda nbytes=32: world.token(nbytes)),
-        (heartbeat, "_Pulse", world.pulse),
-        (heartbeat, "new_holder", world.holder),
-        (lease, "new_holder", world.holder),
-        (lease, "renew_in_background", world.renew),
-        (lease, "stop_renewing", world.stop_renewing),
+        (leases, "_Pulse", world.pulse),
+        (leases, "new_holder", world.holder),
+        (leases, "renew_in_background", world.renew),
+        (leases, "stop_renewing", world.stop_renewing),
         *((module, name, AtOnce) for module, name in list(executors())),
     ]
     patches = [patch.object(where, name, what) for where, name, what in planned]

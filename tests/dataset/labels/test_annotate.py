@@ -227,12 +227,12 @@ def test_what_is_refused(made):
     with pytest.raises(InvalidSample, match="nulls='drop'; accepted: 'keep'"):
         made.annotate("d", "x", row, author="ann", nulls="drop")
     for values in ({"label": None}, {}):
-        with pytest.raises(InvalidSample, match="says nothing of any sample"):
+        with pytest.raises(InvalidSample, match="has no value for any sample"):
             made.annotate("d", "x", {"k1": values}, author="ann")
     with pytest.raises(InvalidKey, match="no rows"):
         made.annotate("d", "x", {}, author="ann")
     for by in (1, ["a"]):
-        with pytest.raises(InvalidField, match=r"'annotated_by' is .*; it says who"):
+        with pytest.raises(InvalidField, match=r"'annotated_by' is .*; it holds who"):
             made.annotate("d", "x", {"k1": {"label": "b", "annotated_by": by}}, author="ann")
     with pytest.raises(VersionNotFound):
         made.annotate("d@9", "x", row, author="ann")

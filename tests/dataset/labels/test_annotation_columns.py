@@ -95,7 +95,7 @@ def test_edits_of_a_column_that_is_called_as_what_is_said_of_them(made, name):
     assert edit.pop("ordinal") == column(version, "ordinal")["k1"]
     assert edit == {"key": "k1", name: "mine", f"edit_{name}": own, "annotated_by": "ben", **facts}
     with pytest.raises(
-        Conflict, match=f"'{name}' of 1 of these samples was annotated by somebody else in d@2"
+        Conflict, match=f"'{name}' of 1 of these samples was annotated by another writer in d@2"
     ):
         made.annotate("d@1", "ours", {"k1": {name: "other"}, "k2": {name: "other"}}, author="ann")
     version = made.annotate("d@1", "ours", {"k3": {name: "other"}}, author="ann").version

@@ -13,7 +13,7 @@ def test_two_people_annotate_the_same_value(made):
     other.annotate("d@1", "theirs", {"k1": {"label": "b"}}, author="ben")
     with pytest.raises(
         Conflict,
-        match=r"'label' of 1 of these samples was annotated by somebody else in d@2 .*is 'b' now, and was 'a' in d@1",
+        match=r"'label' of 1 of these samples was annotated by another writer in d@2 .*is 'b' now, and was 'a' in d@1",
     ):
         made.annotate("d@1", "ours", {"k1": {"label": "c"}, "k2": {"label": "c"}}, author="ann")
     assert column(made.open("d"), "label")["k1"] == "b"

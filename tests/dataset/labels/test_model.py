@@ -178,10 +178,10 @@ def rows_of_the_neighbour(patch):
 
     def match(*args, **kwargs):
         found = real(*args, **kwargs)
-        given = found.given.copy()
+        given = found.row_of.copy()
         given[:2] = given[:2][::-1]
         return key_match.Matches(
-            given=given,
+            row_of=given,
             position=found.position,
             row=found.row,
             unmatched=found.unmatched,

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loader
-from loader.dataset.labels.batch import Taken
+from loader.dataset.labels.batch import ColumnSelection
 from loader.dataset.labels.from_csv import csv_tables
 from loader.dataset.labels.rows import open_rows
 from loader.errors import FieldMismatch, FieldNotFound, Forbidden, InvalidField, InvalidSample, ObjectNotFound
@@ -276,7 +276,9 @@ def test_csv_that_is_not_utf_8(tmp_path):
 def test_what_text_becomes(tmp_path, texts, kind, values):
     path = csv(tmp_path, "key,v\n" + "".join(f"k{i},{text}\n" for i, text in enumerate(texts)))
     for batch_rows in (1, 10):
-        tables = [one.table for one in csv_tables(str(path), "labels.csv", Taken("key"), {}, batch_rows)]
+        tables = [
+            one.table for one in csv_tables(str(path), "labels.csv", ColumnSelection("key"), {}, batch_rows)
+        ]
         assert {str(table.schema.field("v").type) for table in tables} == {kind}
         found = [value for table in tables for value in table["v"].to_pylist()]
         assert [("nan" if value != value else value) for value in found] == values
@@ -310,7 +312,7 @@ def test_a_number_gives_its_text_back(texts):
 
     with tempfile.TemporaryDirectory() as folder:
         path = csv(Path(folder), "key,v\n" + "".join(f"k{i},{text}\n" for i, text in enumerate(texts)))
-        (batch,) = csv_tables(str(path), "labels.csv", Taken("key"), {}, 1000)
+        (batch,) = csv_tables(str(path), "labels.csv", ColumnSelection("key"), {}, 1000)
         table = batch.table
     for text, value in zip(texts, table["v"].to_pylist(), strict=True):
         if isinstance(value, float):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import loader
-from loader.dataset.leases.lease import list_leases
+from loader.dataset.leases import list_leases
 from loader.errors import ObjectNotFound, VersionRetired
 
 

@@ -10,11 +10,10 @@ import pytest
 import loader
 from loader.dataset.log.append import read_tail
 from loader.dataset.log.entries import canonical, checksum_of, entry_key, parse
-from loader.dataset.log.fold import fold, fold_all
 from loader.dataset.log.log import Log
 from loader.dataset.log.marker import MARKER, check_root
 from loader.dataset.log.snapshots import HINT_EVERY, dump_state, hint_key, load_state
-from loader.dataset.log.state import State
+from loader.dataset.log.state import State, fold, fold_all
 from loader.errors import Corrupt, PenstockError, Transient
 from loader.storage import open_store
 from penstock.upkeep.migrate.target import make_primary
@@ -153,7 +152,7 @@ def test_an_entry_that_was_damaged_where_it_lies_is_named_by_itself(store):
     for name in "abc":
         Log(store).begin("photos", txn=name)
     store.put(entry_key(2), digit_of_time(store.get(entry_key(2)).data))
-    with pytest.raises(Corrupt, match=f"{entry_key(2)} has another checksum than it says"):
+    with pytest.raises(Corrupt, match=f"{entry_key(2)} differs from its checksum"):
         Log(store).refresh()
 
 
@@ -221,7 +220,7 @@ def test_a_forged_hint_is_not_believed(store, entries, caplog):
     assert load_state(forged(good)).prev == load_state(good).prev
     store.put(hint_key(HINT_EVERY), forged(good))
     assert Log(store).state == log.state
-    assert "not what the entry behind it says" in caplog.text
+    assert "differs from its checksum in the next entry" in caplog.text
     assert store.get(hint_key(HINT_EVERY)).data == good  # written again by who read without it
     Log(store).begin("photos", txn="later")
     assert sound(store)

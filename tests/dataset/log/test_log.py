@@ -9,8 +9,8 @@ import pytest
 
 from loader.dataset.log.denies import Target
 from loader.dataset.log.entries import canonical, entry_key
-from loader.dataset.log.fold import fold
 from loader.dataset.log.log import Log
+from loader.dataset.log.state import fold
 from loader.errors import (
     Conflict,
     Corrupt,
@@ -162,7 +162,7 @@ def test_a_version_has_the_id_of_its_manifest(store, change):
     body |= {"id": good.id, "sha256": good.sha256, "manifest": good.manifest}
     assert fold(log.state, after(log.state, **body)).version("photos", 1).id == good.id
     store.put(entry_key(2), after(log.state, **(body | change)).data)
-    with pytest.raises(Corrupt, match="is not that of a manifest with sha256"):
+    with pytest.raises(Corrupt, match="does not belong to a manifest with sha256"):
         Log(store).refresh()
 
 

@@ -6,7 +6,7 @@ import pytest
 import loader
 from loader.dataset.publishing.commit import NewKeys
 from loader.dataset.shards.part import Part
-from loader.dataset.writing.run_samples import RunKeys
+from loader.dataset.writing.run_tables import RunKeys
 from loader.errors import (
     Conflict,
     Corrupt,
@@ -215,10 +215,10 @@ def test_shards_of_a_part_that_disagree(root):
 
     txn = root.begin("d")
     one = part(root, txn, "a", "b")
-    with pytest.raises(FieldMismatch, match="says 3 rows; its samples table has 2"):
+    with pytest.raises(FieldMismatch, match="has 3 rows; its samples table has 2"):
         root.publish("d", [replace(one, n_rows=3)])
     samples = replace(one.samples, sha256="0" * 64)
-    with pytest.raises(Corrupt, match=r"samples\.parquet: .* the manifest says"):
+    with pytest.raises(Corrupt, match=r"samples\.parquet: .* in the manifest"):
         root.publish("d", [replace(one, samples=samples)])
     with pytest.raises(InvalidSample, match="has no samples table"):
         root.publish("d", [replace(one, samples=None)])

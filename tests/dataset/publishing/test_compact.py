@@ -10,7 +10,7 @@ from benchmarks.scale import publish
 from loader.dataset.publishing import compact
 from loader.dataset.publishing.commit import NewKeys
 from loader.dataset.publishing.compact import FAN_IN, MOST_BYTES, SIZES, to_merge
-from loader.dataset.writing.run_samples import RunKeys
+from loader.dataset.writing.run_tables import RunKeys
 from loader.errors import DuplicateKey
 from penstock.upkeep.diff import column_statistics
 from penstock.upkeep.verify.version import verify

@@ -16,7 +16,7 @@ import loader
 from loader.dataset.log.denies import DenyList, Target, keyed_hash, placeholder
 from loader.dataset.log.log import Log
 from loader.dataset.names import check_key, member_name
-from loader.dataset.reading.read_fields import read_fields
+from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.shards.shard import member_header
 from loader.errors import Conflict, Denied, InvalidKey, InvalidName, SampleNotFound
 from penstock.upkeep.verify.version import verify
@@ -313,7 +313,7 @@ def test_excluded_and_denied_at_once(root):
 def test_nothing_left_is_denied(root):
     write(root, "other", z="zoe")
     deny(root)
-    with pytest.raises(Denied, match="was taken down"):
+    with pytest.raises(Denied, match="takedowns cover every sample"):
         write(root, a="alice")
     assert "d" not in root.datasets()
 

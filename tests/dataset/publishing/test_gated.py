@@ -7,10 +7,9 @@ import pytest
 
 import loader
 from loader.dataset.log.entries import KINDS, canonical, seal
-from loader.dataset.log.fold import fold
 from loader.dataset.log.rules import CommitBody, decide_begin
 from loader.dataset.log.snapshots import dump_state, load_state
-from loader.dataset.log.state import State
+from loader.dataset.log.state import State, fold
 from loader.dataset.publishing import gate as gated
 from loader.dataset.shards.part import ShardFile
 from loader.errors import Conflict, Corrupt, Fenced, FormatTooNew, InvalidSample, StageNotPublished
@@ -129,7 +128,7 @@ def test_a_package_that_knows_no_gates_reads_no_further(root, waiting, monkeypat
 
 
 def test_a_verdict_that_failed_lets_nothing_pass(root, waiting):
-    with pytest.raises(StageNotPublished, match=r"says 'failed': because"):
+    with pytest.raises(StageNotPublished, match=r"is 'failed': because"):
         root.publish("photos", waiting, verdict=verdict(root, waiting, says="failed"))
 
 

@@ -83,7 +83,7 @@ def test_a_key_cannot_supersede_itself(made):
 @pytest.fixture
 def overtaken(monkeypatch):
     """Somebody else changes the dataset when the change is ready and its log entry is not written."""
-    from loader.dataset import changes
+    from loader.dataset import writer as changes
 
     def by(act):
         real = changes.write_run
@@ -102,7 +102,7 @@ def overtaken(monkeypatch):
 def test_somebody_excludes_one_of_them_meanwhile(made, overtaken):
     part = part_of(made, "new")
     overtaken(lambda: loader.Root(made.url).exclude("d", ["k3"], reason="y"))
-    with pytest.raises(Conflict, match="was excluded by somebody else in d@2"):
+    with pytest.raises(Conflict, match="was excluded by another writer in d@2"):
         made.publish("d", [part], supersede={"k3": "new is better", "k5": "new is better"})
     assert len(made.open("d")) == 9
 

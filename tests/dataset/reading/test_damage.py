@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import loader
-from loader.dataset.reading.read_fields import read_fields
+from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
 from penstock.upkeep.verify.version import verify
 
@@ -159,7 +159,7 @@ def test_an_index_of_another_group(made):
     place = IndexPlace.of(index)
     version.parts.shard = lambda group, position: {**rows[0], **{k: index[k] for k in index if "index" in k}}
     with pytest.raises(
-        Corrupt, match=rf"{place.path} has fields \['t\.txt'\], the manifest of d@2 says \['cls', 'x'\]"
+        Corrupt, match=rf"{place.path} has fields \['t\.txt'\], the manifest of d@2 has \['cls', 'x'\]"
     ):
         version.address(np.array([0]), ["cls"])
 
@@ -183,7 +183,7 @@ def test_a_damaged_table(made, name):
     change(made, path, flip(100))
     problems = verify(made, "d").problems
     assert [problem.address for problem in problems] == [f"d@1 {path}"]
-    assert "the manifest says" in problems[0].what
+    assert "in the manifest" in problems[0].what
     reads = {
         "shards.parquet": lambda: read_all(made),
         "samples-keys-0.parquet": lambda: made.open("d").samples(),
@@ -279,7 +279,7 @@ def test_tables_that_do_not_fit_the_manifest(made):
     version = made.open("d")
     version._parts, version.manifest = None, {**version.manifest, "n_live": 9}
     with pytest.raises(
-        Corrupt, match="its tables hold 10 live samples, its manifest says 9; run penstock verify d@1"
+        Corrupt, match="its tables hold 10 live samples, its manifest counts 9; run penstock verify d@1"
     ):
         version.address(np.array([0]), ["cls"])
 

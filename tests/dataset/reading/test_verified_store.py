@@ -13,8 +13,8 @@ import pytest
 from google_crc32c import value
 
 import loader
-from loader.dataset.reading.read_fields import FieldPart, PartsOfField, read_parts
 from loader.dataset.reading.sha256_store import VerifiedStore
+from loader.dataset.reading.verified_bucket_reads import FieldPart, PartsOfField, read_parts
 from loader.dataset.shards import index, shard
 from loader.dataset.shards.address import FieldAddress, SampleAddress
 from loader.dataset.shards.shard import PAGE_BYTES, PageHashes
@@ -107,7 +107,7 @@ def test_a_shard_with_forged_checksums_is_read_by_default_and_refused_by_sha256(
     address = forge(url, "k05", field)
     wrong = set(samples(url, "crc32c", cache, on_corrupt="raise")) - set(sound)
     assert len(wrong) == 1
-    with pytest.raises(Corrupt, match=f"{address.fields[field].path}: bytes .* have another SHA-256"):
+    with pytest.raises(Corrupt, match=f"{address.fields[field].path}: bytes .* differ from the SHA-256"):
         samples(url, cache=cache, on_corrupt="raise")
     assert set(samples(url, cache=cache, corrupt_budget=1.0)) <= set(sound)
 
@@ -116,7 +116,7 @@ def test_workers_verify_too(tmp_path):
     url = str(tmp_path / "root")
     write(url)
     forge(url, "k05", "x.npy")
-    with pytest.raises(Corrupt, match="have another SHA-256"):
+    with pytest.raises(Corrupt, match="differ from the SHA-256"):
         samples(url, on_corrupt="raise", executor="processes", workers=1)
 
 
@@ -190,7 +190,7 @@ def test_it_gives_what_the_store_gives_or_nothing(origin):
             kinds = ways(store)
             way = kinds[int(rng.integers(len(kinds)))]
             if touched & wrong:
-                with pytest.raises(Corrupt, match="have another SHA-256 than its index says"):
+                with pytest.raises(Corrupt, match="differ from the SHA-256 in its index"):
                     way(spans, etag)
             else:
                 found, seen = way(spans, etag)
@@ -209,7 +209,9 @@ def test_what_lies_behind_the_shard_is_not_read(origin):
     origin.put("s", bytes(100))
     store = VerifiedStore(origin, {"s": hashes(bytes(90), 16)}.__getitem__)
     for way in ways(store):
-        with pytest.raises(Corrupt, match=r"ends behind byte 90, where the shard ends|have another SHA-256"):
+        with pytest.raises(
+            Corrupt, match=r"ends behind byte 90, where the shard ends|differ from the SHA-256"
+        ):
             way([Span(85, 10)], None)
 
 
@@ -235,7 +237,7 @@ def test_another_object_is_verified_anew(origin):
         origin.put("s", data[:500] + b"?" + data[501:])
         with pytest.raises(Changed):
             ways(store)[way]([Span(490, 20)], etag)
-        with pytest.raises(Corrupt, match=r"bytes \[448:512\] have another SHA-256"):
+        with pytest.raises(Corrupt, match=r"bytes \[448:512\] differ from the SHA-256"):
             ways(store)[way]([Span(490, 20)], None)
         assert bytes(ways(store)[way]([Span(600, 20)], None)[0][0]) == data[600:620]
         origin.put("s", data)
@@ -314,7 +316,7 @@ def test_a_run_of_packets_is_verified(origin):
         return read_parts(store, [PartsOfField(address, "mp4", [[part]])])
 
     assert bytes(read(300)[0][0]) == data[300:400]
-    with pytest.raises(Corrupt, match="have another SHA-256"):
+    with pytest.raises(Corrupt, match="differ from the SHA-256"):
         read(500)
 
 

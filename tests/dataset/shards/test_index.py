@@ -13,8 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.dataset.shards import index as module
-from loader.dataset.shards.index import ROW_GROUP_ROWS, WHOLE_BELOW_BYTES, IndexFile, IndexPlace, index_bytes
-from loader.dataset.shards.index_cache import IndexCache
+from loader.dataset.shards.index import (
+    ROW_GROUP_ROWS,
+    WHOLE_BELOW_BYTES,
+    IndexCache,
+    IndexFile,
+    IndexPlace,
+    index_bytes,
+)
 from loader.dataset.shards.shard import PAGE_BYTES
 from loader.errors import Changed, Corrupt, Transient
 from loader.storage import open_store
@@ -58,7 +64,7 @@ def test_roundtrip(url_of, keys, names, data):
     index = IndexFile(store, IndexPlace.measure("i.parquet", stored))
     assert index.n_rows == len(keys)
     if keys:
-        same(index.read_row_group(0), keys, fields)
+        same(index.read_group(0), keys, fields)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +101,7 @@ def test_a_small_index_is_read_in_one_request(put):
     store, place = put(data)
     index = IndexFile(store, place)
     for group in range(3):
-        same(index.read_row_group(group), keys, fields)
+        same(index.read_group(group), keys, fields)
     assert store.total == 1
 
 
@@ -110,10 +116,10 @@ def test_a_large_index_is_read_by_row_group(put, names):
     footer = int.from_bytes(data[-8:-4], "little")
     assert opening == (1 if footer + 8 <= module.TAIL_BYTES else 2)
     for group in (7, 0, 29):
-        same(index.read_row_group(group), keys, fields)
+        same(index.read_group(group), keys, fields)
     assert store.total == opening + 3
     whole = pq.read_table(io.BytesIO(data))
-    assert index.read_row_group(11).keys == whole["key"].to_pylist()[11 * 2048 : 12 * 2048]
+    assert index.read_group(11).keys == whole["key"].to_pylist()[11 * 2048 : 12 * 2048]
     assert store.nbytes < len(data) / 2
     assert [index.row_group_of(row) for row in (0, 2047, 2048, 59_999)] == [0, 0, 1, 29]
 
@@ -125,7 +131,7 @@ def test_the_footer_case_is_tested():
 
 def read_all(store, place):
     index = IndexFile(store, place)
-    return [index.read_row_group(g) for g in range(index.row_group_of(index.n_rows - 1) + 1)]
+    return [index.read_group(g) for g in range(index.row_group_of(index.n_rows - 1) + 1)]
 
 
 @pytest.mark.parametrize("earlier", [False, True])
@@ -148,9 +154,9 @@ def test_a_flipped_page_of_a_large_index_is_corrupt(put, earlier):
     damaged[column.data_page_offset + column.total_compressed_size // 2] ^= 0x10
     store, place = put(bytes(damaged), data, earlier)
     index = IndexFile(store, place)
-    same(index.read_row_group(4), keys, fields)
+    same(index.read_group(4), keys, fields)
     with pytest.raises(Corrupt, match=r"memory://.*/i\.parquet.* row group 5.*mirror"):
-        index.read_row_group(5)
+        index.read_group(5)
 
 
 @pytest.mark.parametrize("earlier", [False, True])
@@ -170,7 +176,7 @@ def test_any_flip_in_a_large_index_is_corrupt_or_harmless(put, monkeypatch, earl
         damaged[at] ^= 1 << int(rng.integers(8))
         store, place = put(bytes(damaged), data, earlier)
         try:
-            same(IndexFile(store, place).read_row_group(1), keys, fields)
+            same(IndexFile(store, place).read_group(1), keys, fields)
         except Corrupt as error:
             refused.append((at, str(error)))
     assert all("i.parquet" in said for _, said in refused)
@@ -192,7 +198,7 @@ def test_an_index_of_other_rows_with_the_checksums_of_the_first_is_corrupt(put):
     store, place = put(other, data)
     crcs = IndexPlace.measure("i.parquet", other)
     place = replace(place, nbytes=len(other), crc32c=crcs.crc32c, footer_crc32c=crcs.footer_crc32c)
-    with pytest.raises(Corrupt, match=r"i\.parquet: its footer has SHA-256 .*, the shards table says"):
+    with pytest.raises(Corrupt, match=r"i\.parquet: its footer has SHA-256 .*, in the shards table"):
         read_all(store, place)
     (rows,) = read_all(store, replace(place, footer_sha256=""))
     assert rows.offset["jpg"].tolist() == fields["jpg"][::-1, 0].tolist()
@@ -207,7 +213,7 @@ def test_the_hashes_of_pages_are_read_by_those_who_want_them(put, n):
     store, place = put(data)
     place = IndexPlace.measure("i.parquet", data, len(pages))
     index = IndexFile(store, place)
-    same(index.read_row_group(0), keys, fields)
+    same(index.read_group(0), keys, fields)
     assert store.nbytes <= max(module.TAIL_BYTES, len(data) - len(pages))
     assert index.page_hashes(8000 * PAGE_BYTES - 1).digests == pages
     with pytest.raises(Corrupt, match=r"i\.parquet has 256000 bytes of hashes"):
@@ -246,7 +252,7 @@ def test_a_replaced_index_is_noticed(put, monkeypatch):
     index = IndexFile(store, place)
     store.put("i.parquet", data)
     with pytest.raises(Changed, match=r"i\.parquet"):
-        index.read_row_group(0)
+        index.read_group(0)
 
 
 def test_the_cache_is_bounded_and_shared_by_threads(put):

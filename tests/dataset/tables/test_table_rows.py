@@ -133,5 +133,5 @@ def test_a_flipped_byte_of_what_is_read_is_told(tables):
     with pytest.raises(Corrupt):
         get_rows(store, file, np.array([7]))
     store.put("t", good)
-    with pytest.raises(Corrupt, match="the manifest says 00"):
+    with pytest.raises(Corrupt, match="in the manifest 00"):
         get_rows(store, replace(file, footer_sha256="00"), np.array([7]))

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import loader
-from loader.dataset.reading.read_fields import read_fields
+from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.tables.parquet import parse_table, table_bytes, table_facts
 from loader.dataset.versions.pack import checks_of, field_nbytes
 from loader.errors import Corrupt, FieldNotFound, Forbidden, InvalidPlan, InvalidRuntime
@@ -227,7 +227,7 @@ def test_what_cannot_be_packed(root, fields, asked, says):
     [
         ([np.zeros((2, 3), np.uint16)], r"is uint16 \[2, 3\]; one dimension"),
         ([np.zeros(3, np.float32)], "holds float32; tokens are whole numbers"),
-        ([np.zeros(3, np.uint16), np.zeros(3, np.uint8)], "1 documents, such as .* bytes that are not those"),
+        ([np.zeros(3, np.uint16), np.zeros(3, np.uint8)], "1 documents, such as .* are not arrays like"),
     ],
 )
 def test_arrays_that_cannot_be_packed(root, arrays, says):

@@ -5,8 +5,8 @@ import pytest
 
 import loader
 from loader.dataset.tables import parquet
-from loader.dataset.versions.samples_table import _beside, live_row
-from loader.dataset.writing import run_samples
+from loader.dataset.versions.samples_table import _joined, live_row
+from loader.dataset.writing import run_tables
 from loader.errors import Corrupt, InvalidRuntime
 
 KEYS = pl.DataFrame({"part": ["a", "a", "b", "b"], "row": [0, 1, 0, 1], "key": list("wxyz")})
@@ -15,16 +15,16 @@ SCORES = pl.DataFrame({"part": ["a", "a", "b", "b"], "row": [0, 1, 0, 1], "score
 
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [2, 3, 0, 1], [1, 0, 3, 2]])
 def test_columns_follow_their_rows(order):
-    found = _beside(KEYS, SCORES[order])
+    found = _joined(KEYS, SCORES[order])
     assert found.columns == ["part", "row", "key", "score"]
     assert found["key"].to_list() == list("wxyz")
     assert found["score"].to_list() == [1.0, 2.0, 3.0, 4.0]
 
 
 def test_rows_without_a_value_are_null():
-    assert _beside(KEYS, SCORES[[3, 1]])["score"].to_list() == [None, 2.0, None, 4.0]
+    assert _joined(KEYS, SCORES[[3, 1]])["score"].to_list() == [None, 2.0, None, 4.0]
     other = SCORES.with_columns(part=pl.Series(["a", "a", "c", "c"]))
-    assert _beside(KEYS, other)["score"].to_list() == [1.0, 2.0, None, None]
+    assert _joined(KEYS, other)["score"].to_list() == [1.0, 2.0, None, None]
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def version(tmp_path, monkeypatch):
     """Samples in several parts and row groups, of which one is excluded; one column annotated twice, one only there."""
     monkeypatch.setattr(parquet.table_bytes, "__kwdefaults__", {"row_group_rows": 4, "facts": None})
     monkeypatch.setattr(parquet.put_table, "__defaults__", (4,))
-    monkeypatch.setattr(run_samples.put_rows, "__defaults__", (4,))
+    monkeypatch.setattr(run_tables.put_rows, "__defaults__", (4,))
     root = loader.Root(tmp_path / "root")
     with root.write("d", part_samples=7) as writer:
         for i in range(30):

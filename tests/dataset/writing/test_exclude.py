@@ -86,7 +86,7 @@ def test_refused(made, keys, reason, error):
 def test_two_exclude_one_sample(made, properties):
     """Both looked at d@1; the second is refused, for its count of live samples would be wrong."""
     other = loader.Root(made.url)
-    from loader.dataset import changes
+    from loader.dataset import writer as changes
 
     real, ran = changes.write_exclusions, []
 
@@ -99,7 +99,7 @@ def test_two_exclude_one_sample(made, properties):
 
     changes.write_exclusions = overtaken
     try:
-        with pytest.raises(Conflict, match="was excluded by somebody else in d@2"):
+        with pytest.raises(Conflict, match="was excluded by another writer in d@2"):
             made.exclude("d@1", ["k1"], reason="x")
         ran.clear()
     finally:

@@ -36,7 +36,7 @@ def emb(sample):
 
 
 def values(version, field="emb.npy"):
-    from loader.dataset.reading.read_fields import read_fields
+    from loader.dataset.reading.verified_bucket_reads import read_fields
     from loader.modalities import decoder_for
 
     view = version.select(field, where_present=True)
@@ -135,7 +135,7 @@ def test_somebody_else_was_quicker(made):
             other.add_group("d@1", "emb", {"emb.npy": lambda s: np.full(1, 7)})
         return emb(sample)
 
-    with pytest.raises(Conflict, match=r"group 'emb' of part .* was published by somebody else, in d@2"):
+    with pytest.raises(Conflict, match=r"group 'emb' of part .* was published by another writer, in d@2"):
         made.add_group("d@1", "emb", {"emb.npy": compute})
     assert values(made.open("d")) == {f"k{i}": [7] for i in range(10)}
     assert sorted(txn.status for txn in made.state.txns.values()) == ["aborted", "committed", "committed"]

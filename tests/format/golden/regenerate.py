@@ -92,7 +92,7 @@ KINDS = ("shards", "samples", "stats", "exclusions")
 
 
 def shard(version, row):
-    index = IndexFile(version.store, IndexPlace.of(row)).read_row_group(0)
+    index = IndexFile(version.store, IndexPlace.of(row)).read_group(0)
     places = {
         field: [
             list(place)

@@ -437,7 +437,7 @@ def test_of_a_split_document_only_the_corrupt_piece_is_masked(memory_root, watch
     found, _ = an_epoch(reader)
     (one,) = [one for batch in found for one in batch.substitutions]
     assert one.address.key == "docs-003"
-    assert "the checksums of its pieces says" in one.error
+    assert "in the checksums of its pieces" in one.error
     lost = sum((a[FIELD] != b[FIELD]).sum() for a, b in zip(sound, found, strict=True))
     assert lost == 900 % 32
     assert sum(a.digest != b.digest for a, b in zip(sound, found, strict=True)) == 1

@@ -288,7 +288,7 @@ class TestDamage:
         at = place.offset + int(table.pos[38])
         for text in (
             address.describe("mp4"),
-            "its packet table says",
+            "in its packet table",
             f"[{at}:{at + table.size[38]}], after reading it twice",
             "penstock verify one@1",
         ):
@@ -305,7 +305,7 @@ class TestDamage:
         version = plan.sources["v"].view.version
         place = version.address(np.array([0]), ["mp4.packets"])[0].fields["mp4.packets"]
         flipped(root, place.path, place.offset + place.nbytes - 200)
-        with pytest.raises(Corrupt, match=r"field 'mp4.packets'.*its index says"):
+        with pytest.raises(Corrupt, match=r"field 'mp4.packets'.*in its index"):
             self.read(plan)
 
     def test_a_shard_cut_short(self, local):

@@ -51,7 +51,7 @@ def contents():
     """contents(version) -> key -> (field -> bytes, column -> value) of its live samples, read one by one."""
 
     def contents(version):
-        from loader.dataset.reading.read_fields import read_fields
+        from loader.dataset.reading.verified_bucket_reads import read_fields
 
         out = {}
         for row in version.samples().collect().to_dicts():

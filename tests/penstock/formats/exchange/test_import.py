@@ -146,7 +146,7 @@ class Dying:
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_killed_at_every_write(tmp_path, monkeypatch, shuffle):
     """A second run ends in the same version, and writes no part again that was noted."""
-    monkeypatch.setattr("loader.dataset.leases.heartbeat.Heartbeat.start", lambda self: self)
+    monkeypatch.setattr("loader.dataset.leases.Heartbeat.start", lambda self: self)
     folder = tmp_path / "place"
     for k in range(2):
         archive(folder / f"{k}.tar", members(k, 6))

@@ -132,7 +132,7 @@ class Dying:
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_killed_at_every_write(tmp_path, monkeypatch, shuffle):
     """A second run ends in the same version, and writes no part again that was noted."""
-    monkeypatch.setattr("loader.dataset.leases.heartbeat.Heartbeat.start", lambda self: self)
+    monkeypatch.setattr("loader.dataset.leases.Heartbeat.start", lambda self: self)
     for k in range(2):
         put(tmp_path / f"place/{k}.jsonl", "".join(json.dumps(row) + "\n" for row in rows(k, 3)).encode())
     place = open_store(tmp_path / "place")

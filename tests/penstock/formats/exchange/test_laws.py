@@ -195,7 +195,7 @@ class Dying:
 @pytest.mark.parametrize("name", sorted({*formats.REGISTERED, *BOTH}))
 def test_law_5_a_killed_import_ends_in_the_same_version(name, exported_root, tmp_path, monkeypatch):
     """Exports: test_export.py."""
-    monkeypatch.setattr("loader.dataset.leases.heartbeat.Heartbeat.start", lambda self: self)
+    monkeypatch.setattr("loader.dataset.leases.Heartbeat.start", lambda self: self)
     place = open_store(tmp_path / "place")
     version = loader.Root(exported_root).open("tokens" if name in TOKENS_ALONE else "d")
     export(version, name if name in formats.EXPORTED else "files", place, workers=1)

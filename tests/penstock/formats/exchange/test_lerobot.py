@@ -265,7 +265,7 @@ def test_every_wrong_episode_is_named_and_nothing_is_published(own, tmp_path, cl
 
 
 def test_an_import_that_is_killed_ends_in_the_same_version(own, tmp_path, monkeypatch):
-    monkeypatch.setattr("loader.dataset.leases.heartbeat.Heartbeat.start", lambda self: self)
+    monkeypatch.setattr("loader.dataset.leases.Heartbeat.start", lambda self: self)
 
     def run(store):
         place = open_store(own)

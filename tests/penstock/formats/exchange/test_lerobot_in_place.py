@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import loader
-from loader.dataset.reading.read_fields import read_fields
+from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.root import root_over
 from loader.errors import (
     Changed,
@@ -378,7 +378,7 @@ def test_without_videos_or_of_another_place(own, root, tmp_path):
 
 
 def test_a_registration_that_is_killed_ends_in_the_same_version(own, tmp_path, monkeypatch):
-    monkeypatch.setattr("loader.dataset.leases.heartbeat.Heartbeat.start", lambda self: self)
+    monkeypatch.setattr("loader.dataset.leases.Heartbeat.start", lambda self: self)
 
     def run(store):
         return registered(root_over(store), own, workers=1).version

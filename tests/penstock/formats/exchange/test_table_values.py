@@ -51,7 +51,7 @@ def only_row(tmp_path, columns, **how):
 
 
 def fields_of(version):
-    from loader.dataset.reading.read_fields import read_fields
+    from loader.dataset.reading.verified_bucket_reads import read_fields
 
     names = sorted(version.fields)
     return read_fields(version.shard_store, version.address(np.arange(len(version)), names))
@@ -451,7 +451,7 @@ def test_a_folder_that_says_another_value_than_the_row_is_named(tmp_path):
     table(tmp_path / "place/lang=en/a.parquet", {"b": [b"1"], "lang": ["de"]})
     (why,) = imported(tmp_path / "place", tmp_path / "root")[0].failures
     assert (
-        "lang=en/a.parquet: its folder says lang = 'en', and a row has a column of that name with 'de'" in why
+        "lang=en/a.parquet: its folder has lang = 'en', and a row has a column of that name with 'de'" in why
     )
     table(tmp_path / "twice/n=1/n=2/a.parquet", {"b": [b"1"]})
     (why,) = imported(tmp_path / "twice", tmp_path / "other")[0].failures

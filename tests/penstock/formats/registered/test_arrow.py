@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loader
-from loader.dataset.reading.read_fields import read_fields
+from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.root import root_over
 from loader.errors import Changed, Corrupt, DuplicateKey, InvalidSample, InvalidStore, PenstockError
 from loader.storage import open_store

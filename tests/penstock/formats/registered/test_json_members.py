@@ -8,7 +8,7 @@ import pytest
 
 import loader
 from loader.dataset.columnar import json_members
-from loader.dataset.reading.read_fields import read_fields
+from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.tables import agreed_columns
 from penstock.cli import main
 from penstock.formats.reading import window

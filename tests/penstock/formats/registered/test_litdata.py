@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import loader
-from loader.dataset.reading.read_fields import read_fields
+from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.errors import Corrupt, EmptyVersion, InvalidField, InvalidSample, InvalidStore
 from loader.storage import open_store
 from penstock.formats.litdata import litdata_index

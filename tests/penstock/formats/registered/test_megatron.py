@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import loader
-from loader.dataset.reading.read_fields import read_fields
+from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.errors import Corrupt, EmptyVersion
 from loader.storage import open_store
 from penstock.formats import megatron_index

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import loader
 from loader.dataset.columnar.arrow_columns import TableRows, joined
 from loader.dataset.columnar.choices import NO_OPTIONS, Options
-from loader.dataset.columnar.chunk_cache import CHUNKS, ChunkCache
 from loader.dataset.columnar.features import features_of
+from loader.dataset.columnar.parquet_chunks import CHUNKS, ChunkCache
 from loader.dataset.tables import manifest
 from loader.errors import (
     Changed,
@@ -392,7 +392,7 @@ def test_a_chunk_decodes_at_once_to_what_its_rows_become(data, kind, first):
         made.value
         for batch in sliced.to_batches()
         for one in rows.rows(batch, 0)
-        for made in one.made
+        for made in one.values
         if made.column.kind == "field"
     ]
     assert bytes(joined(column, sliced.column("c"), "o")) == b"".join(each)

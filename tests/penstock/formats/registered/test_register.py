@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import loader
-from loader.dataset.reading.sample_crcs import sample_crcs
+from loader.dataset.reading.sample_digest import sample_crcs
 from loader.dataset.shards.index import IndexFile, IndexPlace
-from loader.dataset.shards.seal import SEALS
+from loader.dataset.shards.shard import SEALS
 from loader.dataset.tables import manifest
 from loader.errors import Changed, Conflict, FormatTooNew, InvalidRuntime, InvalidStore, ObjectNotFound
 from loader.order.steps.slots import delivered_digest, slot_identities
@@ -383,7 +383,7 @@ def test_a_sample_that_was_taken_down_is_in_no_index(root, three, capsys):
     capsys.readouterr()
     version = loader.Root(root.url).open("photos")
     assert len(version) == N - 1
-    index = IndexFile(version.store, IndexPlace.of(version.parts.shard("media", 1))).read_row_group(0)
+    index = IndexFile(version.store, IndexPlace.of(version.parts.shard("media", 1))).read_group(0)
     assert "1/0003" not in index.keys
     assert index.places[3].tolist() == [[0, 0, 0], [0, 0, 0]]
     assert index.places[4].tolist() != [[0, 0, 0], [0, 0, 0]]

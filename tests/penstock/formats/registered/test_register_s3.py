@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import loader
-from loader.dataset.columnar.chunk_cache import CHUNKS
+from loader.dataset.columnar.parquet_chunks import CHUNKS
 from loader.errors import Changed
 from loader.storage import open_store
 from loader.storage.shared.requests import Traffic, counted

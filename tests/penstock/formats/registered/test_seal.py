@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import loader
-from loader.dataset.reading.read_fields import read_fields
+from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.shards.index import IndexFile, IndexPlace
-from loader.dataset.shards.seal import SEALS, parse_seal, seal_bytes, seal_path
+from loader.dataset.shards.shard import SEALS, parse_seal, seal_bytes, seal_path
 from loader.dataset.tables.parquet import parse_table, table_bytes, table_facts
 from loader.errors import Corrupt
 from loader.storage import open_store
@@ -50,7 +50,7 @@ def seals_of(root):
 def damage(version, path, field="txt", row=3):
     """Flip a bit of a field in place, with the file's size and time as they were."""
     shard = next(s for s in version.parts.shard_rows().to_pylist() if s["path"].endswith(path.name))
-    at = IndexFile(version.store, IndexPlace.of(shard)).read_row_group(0).offset[field][row]
+    at = IndexFile(version.store, IndexPlace.of(shard)).read_group(0).offset[field][row]
     told = path.stat()
     with path.open("r+b") as file:
         file.seek(int(at))

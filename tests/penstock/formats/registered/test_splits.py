@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import loader
-from loader.dataset.reading.read_fields import read_fields
+from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.errors import Corrupt, InvalidStore
 from loader.storage import open_store
 from penstock.formats.content_digest import content_digest

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import loader
-from loader.dataset.reading.read_fields import read_fields
+from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.errors import Corrupt, EmptyVersion, InvalidField, InvalidSample, InvalidStore
 from loader.storage import Span, open_store
 from penstock.formats.archives import webdataset_registered as format

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 
 import loader
-from loader.dataset.leases.lease import Lease
-from loader.dataset.reading.read_fields import read_fields
+from loader.dataset.leases import Lease
+from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.tables.references import references
 from loader.dataset.versions.version import open_record
 from loader.errors import Corrupt, Fenced, Forbidden, ObjectNotFound

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import loader
-from loader.dataset import changes
+from loader.dataset import writer as changes
 from loader.errors import Conflict, Corrupt, InvalidRuntime, NotARoot, Transient
 from loader.storage import open_store
 from loader.storage.shared.memory_budget import MemoryBudget

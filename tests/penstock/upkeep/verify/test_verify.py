@@ -104,7 +104,7 @@ def test_an_entry_that_was_damaged(root):
     only(root, entry_key(3), "has kind None")
     root.store.put(entry_key(3), root.store.get(entry_key(3)).data.replace(b'"kinf"', b'"kind"'))
     change(root, entry_key(3), lambda data: canonical({**json.loads(data), "at_us": 7}))
-    only(root, entry_key(3), "has another checksum than it says")
+    only(root, entry_key(3), "differs from its checksum")
 
 
 def test_an_entry_that_is_no_json(root):
@@ -159,7 +159,7 @@ def test_entries_that_are_written_meanwhile_are_not_missing(root, monkeypatch):
     [
         ({"number": 7}, "breaks a rule of the log: number 7"),
         ({"parent": None}, "breaks a rule of the log: parent None"),
-        ({"id": "v-" + "0" * 64}, "is not that of a manifest with sha256"),
+        ({"id": "v-" + "0" * 64}, "does not belong to a manifest with sha256"),
         ({"txn": "older"}, "it commits d@4 with txn 'older', the manifest has"),
     ],
 )
@@ -231,7 +231,7 @@ def test_a_hint_that_is_collected_meanwhile(root, monkeypatch):
 def test_a_manifest_edited_by_hand(root):
     path = root.record("d@2").manifest
     change(root, path, rewrite(n_rows=13))
-    only(root, f"d@2 {path}", "its commit says .*: the manifest was edited or damaged")
+    only(root, f"d@2 {path}", "in its commit .*: the manifest was edited or damaged")
 
 
 def test_a_manifest_that_is_gone(root):
@@ -356,7 +356,11 @@ def forge(root, edit):
             "d@4 samples-keys",
             "0 rows, the parts have 12",
         ),
-        (lambda body: body.update(n_live=12), "d@4", "its tables hold 11 live samples, its manifest says 12"),
+        (
+            lambda body: body.update(n_live=12),
+            "d@4",
+            "its tables hold 11 live samples, its manifest counts 12",
+        ),
         (
             lambda body: body["columns"]["w"].update(type="string"),
             "d@4 .*samples-metadata-0.parquet column 'w'",
@@ -731,7 +735,7 @@ def test_what_is_not_ours_is_named_and_left_alone(root):
 
 def test_a_root_of_a_newer_format_is_refused(root, cli):
     change(root, "penstock.json", rewrite(format=2))
-    with pytest.raises(FormatTooNew, match="says format 2; this penstock reads up to 1"):
+    with pytest.raises(FormatTooNew, match="has format 2; this penstock reads up to 1"):
         verify_root(loader.Root(root.url))
     run = cli("verify", root=root.url)
     assert run.code != 0

@@ -20,8 +20,8 @@ Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 OnCorrupt = Callable[[int, Corrupt], object]
 """Told of a sample that is corrupt: its number in the list at hand, and the error. It may raise it."""
 
-_Wanted = tuple[int, str, int, int, int | None]
-"""Number of the sample, field, offset, nbytes, CRC-32C; None where the caller verifies the bytes."""
+_Item = tuple[int, str, int, int, int | None]
+"""Number of the sample, field, offset, nbytes, CRC-32C; None if the caller verifies the bytes."""
 
 _Shard = tuple[int, str]
 """Number of the version, path."""
@@ -31,7 +31,7 @@ OnCrc = Callable[[int, str, int], None]
 
 
 def _nothing(number: int, field: str, crc: int) -> None:
-    """Do nothing with a CRC-32C that nobody keeps."""
+    """Discard a CRC-32C."""
 
 
 def raise_corrupt(number: int, error: Corrupt) -> None:
@@ -84,11 +84,11 @@ def read_fields(
 
     Raises: as on_corrupt, by default Corrupt; Changed; ObjectNotFound; Transient, Throttled past the retry budget.
     """
-    by_shard: dict[_Shard, list[_Wanted]] = {}
+    by_shard: dict[_Shard, list[_Item]] = {}
     for number, address in enumerate(addresses):
         for field, place in address.fields.items():
-            wanted = (number, field, place.offset, place.nbytes, place.crc32c)
-            by_shard.setdefault((0, place.path), []).append(wanted)
+            item = (number, field, place.offset, place.nbytes, place.crc32c)
+            by_shard.setdefault((0, place.path), []).append(item)
     reading = Reading(store, {} if pins is None else pins, on_refetch, on_read)
     out: list[dict[str, Any]] = [dict.fromkeys(address.fields) for address in addresses]
     for number, field, data in _read_shards(lambda _: reading, by_shard, addresses.__getitem__, run):
@@ -121,17 +121,17 @@ def read_places(
     def learn(number: int, field: str, crc: int) -> None:
         places.fields[field].crc32c[number] = crc
 
-    by_shard: dict[_Shard, list[_Wanted]] = {}
-    for field, some in numbers.items():
+    by_shard: dict[_Shard, list[_Item]] = {}
+    for field, rows in numbers.items():
         at = places.fields[field]
-        for shard, mine in at.by_shard(some):
-            n = len(mine)
-            crcs = repeat(None, n) if field in unverified else at.crc32c[mine].tolist()
+        for shard, of_shard in at.by_shard(rows):
+            n = len(of_shard)
+            crcs = repeat(None, n) if field in unverified else at.crc32c[of_shard].tolist()
             columns = (
-                mine.tolist(),
+                of_shard.tolist(),
                 repeat(field, n),
-                at.offset[mine].tolist(),
-                at.nbytes[mine].tolist(),
+                at.offset[of_shard].tolist(),
+                at.nbytes[of_shard].tolist(),
                 crcs,
             )
             by_shard.setdefault((shard.of, shard.path), []).extend(zip(*columns, strict=True))
@@ -140,7 +140,7 @@ def read_places(
 
 def read_parts(
     store: RangeReader,
-    wanted: Sequence[PartsOfField],
+    requests: Sequence[PartsOfField],
     *,
     pins: dict[str, str] | None = None,
     run: Map = map,
@@ -153,23 +153,23 @@ def read_parts(
     One request per run; runs of one shard that lie at most 64 KiB apart share one, as fields do. Bytes between the
     parts of a run are read and not looked at.
 
-    A part whose checksum is wrong is read once more. Arguments and errors as those of `read_fields`; a corrupt item
+    A part whose checksum is wrong is read once more. Arguments and errors as in `read_fields`; a corrupt item
     is [].
     """
     reading = Reading(store, {} if pins is None else pins, on_refetch, on_read)
     by_path: dict[str, list[int]] = {}
-    for i, item in enumerate(wanted):
+    for i, item in enumerate(requests):
         by_path.setdefault(item.address.fields[item.field].path, []).append(i)
 
     def read_shard(item: tuple[str, list[int]]) -> list[list[bytes | memoryview] | Corrupt]:
-        path, mine = item
-        return _read_parts(reading, path, [wanted[i] for i in mine])
+        path, of_path = item
+        return _read_parts(reading, path, [requests[i] for i in of_path])
 
     read: dict[int, list[bytes | memoryview] | Corrupt] = {}
-    for mine, found in zip(by_path.values(), run(read_shard, list(by_path.items())), strict=True):
-        read.update(zip(mine, found, strict=True))
+    for of_path, results in zip(by_path.values(), run(read_shard, list(by_path.items())), strict=True):
+        read.update(zip(of_path, results, strict=True))
     out: list[list[bytes | memoryview]] = []
-    for number in range(len(wanted)):
+    for number in range(len(requests)):
         parts = read[number]
         if isinstance(parts, Corrupt):
             on_corrupt(number, parts)
@@ -179,56 +179,56 @@ def read_parts(
 
 def _read_shards(
     reading_of: ReadingOf,
-    by_shard: Mapping[_Shard, Sequence[_Wanted]],
+    by_shard: Mapping[_Shard, Sequence[_Item]],
     address_of: AddressOf,
     run: Map,
     on_crc: OnCrc = _nothing,
 ) -> list[tuple[int, str, bytes | memoryview | Corrupt]]:
-    def read_shard(item: tuple[_Shard, Sequence[_Wanted]]) -> list[bytes | memoryview | Corrupt]:
-        (of, path), wanted = item
-        return _read_shard(reading_of(of), path, wanted, address_of, on_crc)
+    def read_shard(item: tuple[_Shard, Sequence[_Item]]) -> list[bytes | memoryview | Corrupt]:
+        (of, path), items = item
+        return _read_shard(reading_of(of), path, items, address_of, on_crc)
 
-    # Taken in order, shard by shard: which of several errors is raised does not depend on threads.
+    # In the order of shards: which of several errors is raised does not depend on threads.
     lists = run(read_shard, list(by_shard.items()))
     return [
         (number, field, data)
-        for wanted, found in zip(by_shard.values(), lists, strict=True)
-        for (number, field, _, _, _), data in zip(wanted, found, strict=True)
+        for items, blobs in zip(by_shard.values(), lists, strict=True)
+        for (number, field, _, _, _), data in zip(items, blobs, strict=True)
     ]
 
 
 def _read_shard(
-    reading: Reading, path: str, wanted: Sequence[_Wanted], address_of: AddressOf, on_crc: OnCrc
+    reading: Reading, path: str, items: Sequence[_Item], address_of: AddressOf, on_crc: OnCrc
 ) -> list[bytes | memoryview | Corrupt]:
-    spans = [(offset, nbytes) for _, _, offset, nbytes, _ in wanted]
-    first = partial(address_of, wanted[0][0])
+    spans = [(offset, nbytes) for _, _, offset, nbytes, _ in items]
+    first = partial(address_of, items[0][0])
     start = perf_counter()
-    copied = {one[4] for one in wanted} == {None}  # by the caller, who verifies them
+    copied = {one[4] for one in items} == {None}  # by the caller, who verifies them
     try:
-        found = reading.ranges(path, spans, first, wanted[0][1], lent=copied)
+        blobs = reading.ranges(path, spans, first, items[0][1], lent=copied)
     except Corrupt:  # it ends too early for one of them: ask for each, to know for which
-        return [_again(reading, one, address_of, on_crc) for one in wanted]
+        return [_again(reading, one, address_of, on_crc) for one in items]
     fetched = perf_counter()
-    good = [copied or _is_good(data, one, on_crc) for data, one in zip(found, wanted, strict=True)]
+    good = [copied or _is_good(data, one, on_crc) for data, one in zip(blobs, items, strict=True)]
     verify_s = perf_counter() - fetched
-    out: list[bytes | memoryview | Corrupt] = [*found]
+    out: list[bytes | memoryview | Corrupt] = [*blobs]
     for i, whole in enumerate(good):
         if not whole:
-            out[i] = _again(reading, wanted[i], address_of, on_crc)
+            out[i] = _again(reading, items[i], address_of, on_crc)
     reading.on_read(ShardRead(first, path, extent(spans), perf_counter() - start - verify_s, verify_s))
     return out
 
 
-def _again(reading: Reading, wanted: _Wanted, address_of: AddressOf, on_crc: OnCrc) -> bytes | Corrupt:
-    number, field, _, _, expected = wanted
+def _again(reading: Reading, item: _Item, address_of: AddressOf, on_crc: OnCrc) -> bytes | Corrupt:
+    number, field, _, _, expected = item
     data = reading.again_or_error(address_of(number), field)
     if expected == UNKNOWN_CRC and not isinstance(data, Corrupt):
         on_crc(number, field, crc32c(data))
     return data
 
 
-def _is_good(data: bytes | memoryview, wanted: _Wanted, on_crc: OnCrc) -> bool:
-    number, field, _, _, expected = wanted
+def _is_good(data: bytes | memoryview, item: _Item, on_crc: OnCrc) -> bool:
+    number, field, _, _, expected = item
     if expected is None:
         return True
     crc = crc32c(data)
@@ -239,12 +239,12 @@ def _is_good(data: bytes | memoryview, wanted: _Wanted, on_crc: OnCrc) -> bool:
 
 
 def _read_parts(
-    reading: Reading, path: str, wanted: Sequence[PartsOfField]
+    reading: Reading, path: str, parts_of_fields: Sequence[PartsOfField]
 ) -> list[list[bytes | memoryview] | Corrupt]:
-    places = [item.address.fields[item.field] for item in wanted]
+    places = [item.address.fields[item.field] for item in parts_of_fields]
     spans = [
         (place.offset + run[0].offset, run[-1].offset + run[-1].nbytes - run[0].offset)
-        for item, place in zip(wanted, places, strict=True)
+        for item, place in zip(parts_of_fields, places, strict=True)
         for run in item.runs
     ]
 
@@ -252,30 +252,30 @@ def _read_parts(
         at = replace(place, offset=place.offset + part.offset, nbytes=part.nbytes, crc32c=part.crc32c)
         return reading.again(item.address, at, item.said_by)
 
-    first = partial(_address_of, wanted[0])
+    first = partial(_address_of, parts_of_fields[0])
     start, verify_s = perf_counter(), 0.0
     try:
-        pieces_read = iter(reading.ranges(path, spans, first, wanted[0].field))
+        pieces_read = iter(reading.ranges(path, spans, first, parts_of_fields[0].field))
     except Corrupt:  # it ends too early for one of them
         pieces_read = iter(())
     out: list[list[bytes | memoryview] | Corrupt] = []
-    for item, place in zip(wanted, places, strict=True):
+    for item, place in zip(parts_of_fields, places, strict=True):
         runs = [memoryview(next(pieces_read, b"")) for _ in item.runs]
-        found: list[bytes | memoryview] = []
+        read_pieces: list[bytes | memoryview] = []
         try:
             for run, data in zip(item.runs, runs, strict=True):
                 pieces = [data[part.offset - run[0].offset :][: part.nbytes] for part in run]
                 checking = perf_counter()
                 good = [crc32c(piece) == part.crc32c for part, piece in zip(run, pieces, strict=True)]
                 verify_s += perf_counter() - checking
-                found += [
+                read_pieces += [
                     piece if whole else again(item, place, part)
                     for part, piece, whole in zip(run, pieces, good, strict=True)
                 ]
         except Corrupt as error:
             out.append(error)
         else:
-            out.append(found)
+            out.append(read_pieces)
     reading.on_read(ShardRead(first, path, extent(spans), perf_counter() - start - verify_s, verify_s))
     return out
 

@@ -1,31 +1,141 @@
-"""Leases: the versions that a process has open, in one small object with a counter.
+"""Leases and heartbeats: counters that show a collector which versions and transactions are in use.
 
-One thread renews all leases of a process, as long as there are any.
+    leases/<holder>.json       {"beat": 17, "holder": "...", "host": "...", "versions": ["v-...", ...]}
+    heartbeats/<txn>.json      {"beat": 17, "holder": "..."}      an open transaction is worked on
 
-    leases/<holder>.json    {"beat": 17, "holder": "...", "host": "...", "versions": ["v-...", ...]}
-
-There is one object for each root that a process reads, whatever the number of its versions: renewing them is one
-request. A collector sees on its own clock whether the counter moves. The process that opened a version renews its
-lease, for the workers that it sends the version to as well.
+One thread renews the leases of a process: one object, and one request, for each root. The process that opened a version
+renews its lease for its workers too. A collector compares two readings on its own clock, so no writer's clock counts. A
+beat that cannot be written is logged and never fatal: `Fenced` at the commit protects the data.
 """
 
 import logging
+import os
 import random
+import re
+import secrets
 import socket
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from threading import RLock
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
 
-from ...errors import Forbidden, InvalidStore, ObjectNotFound, StoreError
-from ...json_text import parse_json_object
-from ...storage.shared.threads import begins_anew, ends_with_the_process
-from ...storage.store import Store
-from ..log.entries import DAMAGED, canonical
-from .heartbeat import new_holder
+from ..errors import Forbidden, InvalidStore, ObjectNotFound, StoreError
+from ..json_text import parse_json_object
+from ..storage.shared.threads import begins_anew, ends_with_the_process
+from ..storage.store import Store
+from .log.entries import DAMAGED, canonical
+from .names import check_transaction_name
+
+BEAT_EVERY_S = 30.0
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """One sign of life. It has moved when its `beat` or its `holder` is another than before."""
+
+    beat: int
+    """Number of the beat."""
+    holder: str
+    """Name of the process (`new_holder`)."""
+
+
+def new_holder() -> str:
+    """Return a name for this process that no other has: host, process id and random digits."""
+    host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:60].strip("-") or "host"
+    return f"{host}-{os.getpid()}-{secrets.token_hex(8)}"
+
+
+class _Pulse:
+    """Calls `beat` every `every_s` in a background thread until closed."""
+
+    def __init__(self, beat: Callable[[], object], name: str, every_s: float) -> None:
+        self._stop = threading.Event()
+        self._beat, self._every_s = beat, every_s
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._every_s):
+            try:
+                self._beat()
+            except Exception:  # noqa: BLE001 - the next may be better, and who seems dead is aborted
+                _log.exception("%s failed", threading.current_thread().name)
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+class Heartbeat:
+    """The heartbeat of an open transaction: `with Heartbeat(store, txn): upload()`.
+
+    It is left in the store: the collector removes it with the transaction's leftovers.
+    """
+
+    def __init__(
+        self, store: Store, txn: str, holder: str | None = None, every_s: float = BEAT_EVERY_S
+    ) -> None:
+        self.key, self.holder, self.every_s = heartbeat_key(txn), holder or new_holder(), every_s
+        self._store = store
+        self._count = 0
+        self._lock = threading.Lock()  # beats from the thread and from the caller never overtake each other
+        self._pulse: _Pulse | None = None
+
+    def beat(self) -> bool:
+        """Put the next beat; False (and a logged warning) when the store refused it."""
+        with self._lock:
+            self._count += 1
+            try:
+                self._store.put(self.key, canonical({"beat": self._count, "holder": self.holder}))
+            except StoreError as e:
+                _log.warning("%s in %s was not written: %s", self.key, self._store.url, e)
+                return False
+        return True
+
+    def start(self) -> Self:
+        """Beat now, and in the background every `every_s` seconds until `close`."""
+        self.beat()
+        if self._pulse is None:
+            self._pulse = _Pulse(self.beat, f"penstock-{self.key}", self.every_s)
+        return self
+
+    def close(self) -> None:
+        """Stop beating; the thread has ended when this returns."""
+        if self._pulse is not None:
+            self._pulse.close()
+            self._pulse = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def heartbeat_key(txn: str) -> str:
+    """Return the store key of a transaction's heartbeat. Raises: InvalidName."""
+    return f"heartbeats/{check_transaction_name(txn)}.json"
+
+
+def read_heartbeat(store: Store, txn: str) -> Beat | None:
+    """Return the newest beat of a transaction; None if it never had one. Raises: StoreError."""
+    key = heartbeat_key(txn)
+    try:
+        body = parse_json_object(store.get(key).data)
+        return Beat(beat=int(body["beat"]), holder=str(body["holder"]))
+    except ObjectNotFound:
+        return None
+    except DAMAGED as e:
+        _log.warning("%s in %s is no sign of life (%s): read as beat 0", key, store.url, e)
+        return Beat(beat=0, holder="")
+
 
 RENEW_EVERY_S = 300.0
 """Seconds between two renewals, at most: twelve an hour and process, where a collector waits for days."""
@@ -33,7 +143,6 @@ JOIN_S = 1.0
 """Seconds that giving the last lease back waits for the thread, which may be in a request."""
 # Of the operating system: ranks that seed `random` alike must not all renew in one moment.
 _chance = random.SystemRandom()
-_log = logging.getLogger(__name__)
 
 
 class Renewed(Protocol):
@@ -58,20 +167,20 @@ class Renewal:
         self._thread: threading.Thread | None = None
         self._renewed: dict[int, Renewed] = {}
 
-    def add(self, one: Renewed) -> None:
-        """Beat for it from now on; again is no change. Raises: RuntimeError where no thread can be started."""
+    def add(self, renewed: Renewed) -> None:
+        """Beat for it from now on; again is no change. Raises: RuntimeError if no thread can be started."""
         with self._lock:
-            self._renewed[id(one)] = one
+            self._renewed[id(renewed)] = renewed
             if self._thread is None:
                 stop = threading.Event()
                 thread = threading.Thread(target=self._run, args=(stop,), name="penstock-leases", daemon=True)
                 thread.start()  # where none can be started, the next to be added tries again
                 self._stop, self._thread = stop, thread
 
-    def remove(self, one: Renewed) -> None:
+    def remove(self, renewed: Renewed) -> None:
         """Stop beating for it; with the last one the thread ends."""
         with self._lock:
-            self._renewed.pop(id(one), None)
+            self._renewed.pop(id(renewed), None)
             if self._renewed or self._thread is None:
                 return
             thread, self._thread = self._thread, None
@@ -93,14 +202,14 @@ class Renewal:
         while not stop.wait(RENEW_EVERY_S * _chance.uniform(0.5, 1)):
             with self._lock:
                 renewed = list(self._renewed.values())
-            for one in renewed:
+            for each in renewed:
                 if not stop.is_set():
-                    self._beat(one)
+                    self._beat(each)
 
-    def _beat(self, one: Renewed) -> None:
+    def _beat(self, renewed: Renewed) -> None:
         """Beat for one, and log any error: it ends nothing for the others, nor its own next beat."""
         try:
-            one.beat()
+            renewed.beat()
         except Exception:  # noqa: BLE001 - it is logged
             _log.exception("a lease was not renewed")
 
@@ -108,14 +217,14 @@ class Renewal:
 _RENEWAL = Renewal()
 
 
-def renew_in_background(one: Renewed) -> None:
+def renew_in_background(renewed: Renewed) -> None:
     """Beat for it every five minutes at most, until `stop_renewing`."""
-    _RENEWAL.add(one)
+    _RENEWAL.add(renewed)
 
 
-def stop_renewing(one: Renewed) -> None:
+def stop_renewing(renewed: Renewed) -> None:
     """Stop beating for it."""
-    _RENEWAL.remove(one)
+    _RENEWAL.remove(renewed)
 
 
 FOLDER = "leases/"
@@ -153,9 +262,9 @@ class Lease:
         return f"{FOLDER}{self._holder}.json"
 
     def add(self, version_id: str) -> bool:
-        """Claim a version as well, by one request; False when the store has it claimed already.
+        """Claim a version as well, by one request; False if the store has it claimed already.
 
-        Raises: RuntimeError where no thread can be started to renew it; asked again, it tries again.
+        Raises: RuntimeError if no thread can be started to renew it; asked again, it tries again.
         """
         with self._lock:
             known = version_id in self._versions and (self.active or self._read_only)
@@ -168,7 +277,7 @@ class Lease:
             return not known
 
     def beat(self) -> bool:
-        """Write it with the next number; False when there is nothing to claim, or the store refused it. One request."""
+        """Write it with the next number; False if there is nothing to claim, or the store refused it. One request."""
         with self._lock:
             if self._read_only or not self._versions:
                 return False
@@ -227,9 +336,9 @@ class LeaseRecord:
 
 
 class Leases:
-    """The leases of a root, read again at little cost: a listing, and those that moved or are not listed any more.
+    """The leases of a root, read again at little cost: one listing, then each lease that moved or is no longer listed.
 
-    A listing does not say that a lease was given back: such a lease is asked for.
+    A listing does not show that a lease was released: such a lease is read.
     """
 
     def __init__(self, store: Store) -> None:
@@ -242,9 +351,9 @@ class Leases:
         unlisted = {*self._known, *also}.difference(there)
         new = [*(key for key, etag in there.items() if not self._holds(key, etag)), *unlisted]
         with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-leases") as pool:
-            found = dict(zip(new, pool.map(self._get, new), strict=True))
+            fetched = dict(zip(new, pool.map(self._get, new), strict=True))
         every = sorted({*there, *unlisted})
-        kept = {key: found[key] if key in found else self._known[key] for key in every}
+        kept = {key: fetched[key] if key in fetched else self._known[key] for key in every}
         self._known = {key: one for key, one in kept.items() if one is not None}
         return list(self._known.values())
 
@@ -257,7 +366,7 @@ class Leases:
         except ObjectNotFound:  # given back this moment
             return None
         except InvalidStore as e:  # of a name that no key may have
-            _log.warning("%r in %s is no lease (%s): it is left alone", key, self._store.url, e)
+            _log.warning("%r in %s is no lease (%s): ignored", key, self._store.url, e)
             return None
         return parse_lease(key, data, etag)
 

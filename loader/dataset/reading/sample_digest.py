@@ -35,9 +35,8 @@ def looked_up(table: U32, numbers: NDArray[np.integer]) -> U32:
 def sample_crcs(crcs: Mapping[str, Int64s]) -> Int64s:
     """Return int64 [n]: one CRC-32C per sample over its fields, by name.
 
-    The message is, for each field: name, zero byte, CRC-32C of its bytes as little-endian uint32. Its CRC is that of
-    the message with zeros for all checksums, XOR the term of each checksum. O(fields) operations on
-    arrays.
+    The message is, for each field: name, zero byte, CRC-32C of its bytes as little-endian uint32. Its CRC is the
+    CRC of the message with zeros for all checksums, XOR the term of each checksum. O(fields) operations on arrays.
 
     crcs: field -> int64 [n].
     """
@@ -51,7 +50,7 @@ def sample_crcs(crcs: Mapping[str, Int64s]) -> Int64s:
 
 @lru_cache(maxsize=256)
 def _tables(names: tuple[str, ...]) -> tuple[int, tuple[U32, ...]]:
-    """Return the CRC of the message with zeros for all checksums; per name, the table of its checksum's term."""
+    """Return the CRC of the message with zeros for all checksums, and one table of terms per name."""
     stretches = [name.encode() + bytes(5) for name in names]
     message = b"".join(stretches)
     blank, ends = crc32c(message), accumulate(map(len, stretches))

@@ -1,4 +1,4 @@
-"""Fields gathered into memory, verified: those of one size into rows, others one behind the other.
+"""Gather verified fields into memory: fields of one size as rows, others concatenated.
 
 `loader.native` copies and checks the samples of all shards in one go, outside the interpreter's lock. They come out of
 open files of a disk, or out of pieces that were read from a bucket.
@@ -21,8 +21,8 @@ from ...storage.shared.requests import count_request
 from ..shards.address import SampleAddress
 from ..shards.bitmap import Bools
 from .places import Int64s, SamplePlaces
-from .read_fields import read_places
 from .shard_read import Reading, ReadingOf, ShardRead
+from .verified_bucket_reads import read_places
 
 
 class RowsOfField(NamedTuple):
@@ -62,7 +62,7 @@ class Sources(NamedTuple):
     nbytes: Int64s
     """int64 [n]: number of bytes."""
     report: Callable[[float, float], None]
-    """Is told the seconds that all took, and those of checking among them."""
+    """Called with the seconds of the whole read, and of the verification within it."""
 
 
 class Gatherable(Protocol):
@@ -80,19 +80,19 @@ class Gatherable(Protocol):
         """Return the sources of samples, and the numbers of those without one. numbers: int64, ascending."""
 
 
-def gather_rows(found: Gatherable, one: RowsOfField) -> list[FieldRead]:
+def gather_rows(gatherable: Gatherable, rows: RowsOfField) -> list[FieldRead]:
     """Fill the rows, verified; return the samples that do not lie in their row.
 
     Raises: Changed; ObjectNotFound; Transient.
     """
-    sources, left = found.sources(one.field, one.numbers)
-    every = len(one.numbers) == len(found.places)
-    row = one.rows[sources.numbers if every else np.searchsorted(one.numbers, sources.numbers)]
-    at = row * one.memory.shape[1]
-    right = _gathered(sources, found.places, one.field, one.head, one.memory, at)
-    if not len(left) and right.all():
+    sources, unread = gatherable.sources(rows.field, rows.numbers)
+    every = len(rows.numbers) == len(gatherable.places)
+    row = rows.rows[sources.numbers if every else np.searchsorted(rows.numbers, sources.numbers)]
+    at = row * rows.memory.shape[1]
+    right = _gathered(sources, gatherable.places, rows.field, rows.head, rows.memory, at)
+    if not len(unread) and right.all():
         return []
-    return _read_again(found, one.field, np.concatenate([sources.numbers[~right], left]))
+    return _read_again(gatherable, rows.field, np.concatenate([sources.numbers[~right], unread]))
 
 
 class GatheredBytes(NamedTuple):
@@ -109,18 +109,18 @@ class GatheredBytes(NamedTuple):
 
 
 def gather_bytes(
-    found: Gatherable, field: str, numbers: Int64s, allocate: Allocate
+    gatherable: Gatherable, field: str, numbers: Int64s, allocate: Allocate
 ) -> tuple[GatheredBytes, list[FieldRead]]:
-    """Return samples of a field, verified; and those that had to be read once more, or cannot be.
+    """Return verified samples of a field, and the samples that needed a second read or stay unreadable.
 
     numbers: int64, ascending. Raises: as `gather_rows`.
     """
-    sources, left = found.sources(field, numbers)
+    sources, unread = gatherable.sources(field, numbers)
     at = np.cumsum(sources.nbytes) - sources.nbytes
     memory = allocate((int(sources.nbytes.sum()),), _UINT8)
-    right = _gathered(sources, found.places, field, b"", memory, at)
+    right = _gathered(sources, gatherable.places, field, b"", memory, at)
     read = GatheredBytes(sources.numbers[right], memory, at[right], sources.nbytes[right])
-    return read, _read_again(found, field, np.concatenate([sources.numbers[~right], left]))
+    return read, _read_again(gatherable, field, np.concatenate([sources.numbers[~right], unread]))
 
 
 def _gathered(
@@ -134,15 +134,15 @@ def _gathered(
         columns = sources.which, sources.begin, sources.nbytes
         verified_s = gather(sources.files, *columns, head, memory, at, crcs, status)
         sources.report(perf_counter() - start, verified_s)
-        known[sources.numbers] = crcs  # those that were not known are now
+        known[sources.numbers] = crcs  # fills in unknown checksums
     right: Bools = status == RIGHT
     return right
 
 
-def _read_again(found: Gatherable, field: str, numbers: Int64s) -> list[FieldRead]:
+def _read_again(gatherable: Gatherable, field: str, numbers: Int64s) -> list[FieldRead]:
     """Return samples that are not in place, each by reads of the store, which say what is wrong with it."""
-    wanted = {field: np.sort(numbers)}
-    return read_places(found.reading_of, found.places, wanted) if len(numbers) else []
+    by_field = {field: np.sort(numbers)}
+    return read_places(gatherable.reading_of, gatherable.places, by_field) if len(numbers) else []
 
 
 class Pieces(NamedTuple):
@@ -155,22 +155,22 @@ class Pieces(NamedTuple):
     data: Mapping[str, Mapping[int, bytes | memoryview]]
     """Field -> number of a sample -> its bytes, unverified."""
     on_verified: Callable[[float], None]
-    """Is told the seconds of checking, copies included."""
+    """Called with the seconds of checking, copies included."""
 
     def sources(self, field: str, numbers: Int64s) -> tuple[Sources, Int64s]:
         """Return the pieces of samples that have one of the right size, and the numbers of the others."""
         data, sizes = self.data.get(field, {}), self.places.fields[field].nbytes
         pieces = [data.get(number, b"") for number in numbers.tolist()]
         there = np.fromiter(map(len, pieces), np.int64, len(pieces)) == sizes[numbers]
-        mine = numbers[there]
-        none = np.zeros(len(mine), np.int64)
+        readable = numbers[there]
+        none = np.zeros(len(readable), np.int64)
         files: list[OpenFile] = list(zip(repeat(IN_MEMORY), compress(pieces, there.tolist())))
-        which = np.arange(len(mine))
+        which = np.arange(len(readable))
 
         def report(took_s: float, verified_s: float) -> None:
             self.on_verified(took_s)
 
-        return Sources(files, mine, which, none, sizes[mine], report), numbers[~there]
+        return Sources(files, readable, which, none, sizes[readable], report), numbers[~there]
 
 
 class _Shard(NamedTuple):
@@ -184,7 +184,7 @@ class _Shard(NamedTuple):
 
 
 def _report(shards: Sequence[_Shard], took_s: float, verified_s: float) -> None:
-    """Tell of the shard that took longest, its share of the common time being that of its bytes."""
+    """Report the shard that took longest; each shard's share of the common time follows its bytes."""
     each_s = (took_s - verified_s) / max(1, sum(shard.nbytes for shard in shards))
     fetched_s, slowest = max(
         ((shard.opened_s + each_s * shard.nbytes, shard) for shard in shards), key=itemgetter(0)
@@ -212,12 +212,12 @@ class OpenShards(NamedTuple):
             ends = np.maximum.reduceat(begin + nbytes, starts).tolist()
             totals = np.add.reduceat(nbytes, starts).tolist()
             for (shard, first, stop), low, end, total in zip(shares, lows, ends, totals, strict=True):
-                start, mine, reading = perf_counter(), slice(first, stop), self.reading_of(shard.of)
+                start, rows, reading = perf_counter(), slice(first, stop), self.reading_of(shard.of)
                 address = partial(self.places.address, int(ordered[first]))
-                file = reading.opened(shard.path, begin[mine], nbytes[mine], address, field)
+                file = reading.opened(shard.path, begin[rows], nbytes[rows], address, field)
                 if file is None:
                     continue
-                which[mine] = len(shards)
+                which[rows] = len(shards)
                 opened_s = perf_counter() - start
                 shards.append(
                     _Shard(reading, shard.path, file, address, Span(low, end - low), total, opened_s)
@@ -228,5 +228,5 @@ class OpenShards(NamedTuple):
         report = partial(_report, shards)
         if there.all():
             return Sources(files, ordered, which, begin, nbytes, report), ordered[:0]
-        some = ordered[there], which[there], begin[there], nbytes[there]
-        return Sources(files, *some, report), ordered[~there]
+        readable = ordered[there], which[there], begin[there], nbytes[there]
+        return Sources(files, *readable, report), ordered[~there]

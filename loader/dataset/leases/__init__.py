@@ -1,1 +1,0 @@
-"""Leases of readers and heartbeats of writers: signs that somebody still uses an object."""

@@ -8,23 +8,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from ..errors import InvalidPlan
 from .building.bucketed import bucket_labels, bucketed_segments, interleave_parts, split_sources
-from .building.packed_sources import pack_sources
 from .content import PlanContent, PlannedSource, Source, plan_source, source
-from .mixing.boundary import FILL
-from .mixing.mixture import Weight, chain_segments, integer_weights
+from .mixing.mixture import FILL, Weight, chain_segments, integer_weights
 from .mixing.ramp import GlobalBatch, cut_at, in_force, ramp_of
 from .random.plan_hash import plan_json, whole
 from .sources.bucket import BucketBy, bucket, size_ramp
-from .sources.packing import PackBy
-from .sources.quarantine import QuarantineKeys, quarantine_of
+from .sources.growth import origins
+from .sources.packed_view import PackedView
+from .sources.packing import PackBy, Packing
+from .sources.quarantine import Quarantine, QuarantineKeys, QuarantineList, listed_samples, quarantine_of
 from .sources.views import OrderView, synthetic
 from .steps.slots import Slots, Stacked, planned_slots, planned_stack
 from .steps.state import check_state, state_at
 
 if TYPE_CHECKING:
     from .steps.occurrences import Occurrence, Substituted
+
 
 __all__ = ["OrderView", "Plan", "PlannedSource", "Source", "make_plan", "source", "synthetic"]
 
@@ -168,7 +171,6 @@ class Plan(PlanContent):
         May be called again, for any step. It costs a search for the keys in the views. Raises InvalidPlan: an unknown
         source, or a key that no live sample of that version has.
         """
-        from .building.quarantined import more_quarantine
 
         return replace(self, quarantine=more_quarantine(self, samples, step))
 
@@ -276,3 +278,54 @@ def segment_starts(weights: Mapping[str, Weight], schedule: Schedule) -> list[tu
     if not starts or starts[0][0] > 0:
         starts.insert(0, (0, integer_weights(weights)))
     return starts
+
+
+def pack_sources(
+    views: Mapping[str, OrderView | Source], asked: object, bucket_by: object
+) -> tuple[dict[str, OrderView | Source], Packing]:
+    """Return every source as its packed sequences, and how these are laid out: alike in all. Raises: InvalidPlan."""
+    if not isinstance(asked, PackBy):
+        raise InvalidPlan(f"pack = {asked!r}: loader.pack('tokens.npy', length=2048) is needed")
+    if bucket_by is not None:
+        raise InvalidPlan("pack= with bucket_by=: packed sequences are of one length; leave bucket_by out")
+    packed: dict[str, OrderView | Source] = {}
+    kinds: dict[str, Packing] = {}
+    for name, given in views.items():
+        wanted = given if isinstance(given, Source) else Source(given)
+        if not hasattr(wanted.view, "packed"):
+            raise InvalidPlan(f"source {name!r} is a {type(wanted.view).__name__}, which cannot be packed")
+        try:
+            view: PackedView = wanted.view.packed(asked)
+        except InvalidPlan as error:
+            raise InvalidPlan(f"source {name!r}: {error}") from None
+        packed[name], kinds[name] = replace(wanted, view=view), view.packing
+    first = next(iter(kinds.values()))
+    for number, (field, _, _) in enumerate(first.layout):
+        dtypes = {name: one.layout[number][2] for name, one in kinds.items()}
+        if len(set(dtypes.values())) > 1:
+            raise InvalidPlan(
+                f"pack: {field!r} has the dtypes {dtypes}; a batch has one: store the field of all sources alike"
+            )
+    return packed, first
+
+
+def more_quarantine(plan: PlanContent, given: Any, step: int) -> Quarantine:
+    """Return the plan's lists, and these from a step on. Raises InvalidPlan; see `Plan.quarantined`."""
+    step = whole("quarantined: step", step, 0, 2**53)
+    if not isinstance(given, Mapping):
+        raise InvalidPlan(f"quarantined({given!r}): {{source name: [sample keys]}} is needed")
+    views = {}
+    for name in {one.source for one in plan.sources.values()}:
+        in_force = plan.views_at(name, step)  # buckets are of one version, which knows the keys of all
+        views[name] = max(in_force, key=lambda one: one.shape.n).view
+    more: list[QuarantineList] = []
+    for name, keys in given.items():
+        samples = listed_samples(name, [keys], views)
+        growths = plan.growths_of(name)
+        number = sum(one.step <= step for one in growths)
+        came, there = origins(growths, number, np.array([ordinal for ordinal, _ in samples], np.int64))
+        named = list(zip(came.tolist(), there.tolist(), samples, strict=True))
+        for growth in sorted(set(came.tolist())):
+            mine = tuple((ordinal, key) for at, ordinal, (_, key) in named if at == growth)
+            more.append(QuarantineList(start_step=step, source=name, samples=mine, growth=growth))
+    return plan.quarantine.with_more(more)

@@ -13,9 +13,9 @@ from time import perf_counter
 from typing import NamedTuple
 
 from ..storage.shared.threads import ends_with_the_process
-from .batch.step_metrics import MAKING
+from .batch.batch import MAKING
 from .choice import Stages
-from .metrics.limit import stage_seconds
+from .metrics.status import stage_seconds
 
 FIRST_LOOK_S, LOOK_S = 0.3, 0.5
 """Seconds of training until the first look, which must not come late, and between two others."""

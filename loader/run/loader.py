@@ -16,9 +16,8 @@ from ..keywords import LOADER_WORDS, explains
 from ..order.plan import Plan
 from ..storage.shared.threads import DaemonPool
 from .ahead.thread_pools import range_threads
-from .batch.batch import Batch
+from .batch.batch import Batch, SlowSample
 from .batch.collate import FRAMEWORKS
-from .batch.step_metrics import SlowSample
 from .executor import Execution, Executor, Workers, prefetch_bound
 from .ledger import Budget, Ledger
 from .making.assemble import Assembler

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from loader.order import bucket, plan, source, synthetic
-from loader.order.building import grow_buckets, quarantined
-from loader.order.mixing import boundary, interleave, mixture
+from loader.order import plan as plan_module
+from loader.order.building import grow
+from loader.order.mixing import interleave, mixture
 from loader.order.random import keyed_permutation, lanes
 from loader.order.sources import best_fit as pack_table
 from loader.order.sources import growth
@@ -257,7 +258,7 @@ def lists_of_the_first_version_alone(patch):
 def a_later_list_by_the_newest_ordinals(patch):
     """Every sample listed as if it had come with the newest growth: slots of earlier views still hold it."""
     patch.setattr(
-        quarantined,
+        plan_module,
         "origins",
         lambda growths, number, ordinals: (np.full(len(ordinals), number, np.int64), ordinals),
     )
@@ -637,9 +638,9 @@ def shares_of_the_first_version_for_ever(patch):
 
 
 def shares_of_the_new_version_from_the_start(patch):
-    real = grow_buckets.interleave_parts
+    real = grow.interleave_parts
     patch.setattr(
-        grow_buckets,
+        grow,
         "interleave_parts",
         lambda *given: real(*given[:-1], [replace(one, step=0) for one in given[-1]]),
     )
@@ -738,7 +739,7 @@ def bucketed_batches_are_the_reference(properties, reference):
 
 
 def an_epoch_without_its_rest(patch):
-    patch.setattr(boundary, "epoch_steps", lambda n, batch: max(1, n // batch))
+    patch.setattr(mixture, "epoch_steps", lambda n, batch: max(1, n // batch))
 
 
 def padding_taken_for_the_next_epoch(patch):

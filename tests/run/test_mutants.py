@@ -15,7 +15,7 @@ from loader.dataset.reading import read_fields, shard_read
 from loader.order.steps import slots
 from loader.run import executor
 from loader.run import loader as run_loader
-from loader.run.batch import collate, finish
+from loader.run.batch import collate
 from loader.run.making import assemble, fetch, prefetch, substitute
 from loader.run.recipe import generators as draws
 
@@ -24,7 +24,7 @@ real_generators = draws.of_slots
 real_words = draws.sample_words
 real_read = fetch.read_places
 real_collate = assemble.collate
-real_hashes = finish.delivered_hashes
+real_hashes = collate.delivered_hashes
 
 
 class Equal:
@@ -120,14 +120,14 @@ def state_loaded_and_forgotten(patch):
 
 
 def digest_of_the_plan_alone(patch):
-    patch.setattr(finish, "sample_crcs", lambda crcs: 0)
+    patch.setattr(collate, "sample_crcs", lambda crcs: 0)
 
 
 def digest_by_the_ranks_own_slots(patch):
     def renumbered(steps, slots, identities, crcs):
         return real_hashes(steps, np.arange(len(slots)), identities, crcs)
 
-    patch.setattr(finish, "delivered_hashes", renumbered)
+    patch.setattr(collate, "delivered_hashes", renumbered)
 
 
 def draws_keyed(patch, ordinals):

@@ -9,8 +9,8 @@ import numpy as np
 
 from ...errors import InvalidRuntime
 from ..content import PlanContent, PlannedSource
-from ..random.inverse_lanes import position_of
 from ..random.keyed_permutation import I64
+from ..random.lanes import position_of
 from ..sources.growth import earlier_ordinals
 from ..sources.packed_view import PackedView
 from .slots import MAX_ATTEMPTS, held_back, slot_of, substitutes

@@ -11,7 +11,7 @@ from ...order.random.keyed_permutation import I64
 from ..recipe.document_pieces import pieces_of
 from ..recipe.rank_slots import Locate, Located, real_slots
 from ..recipe.recipe import Recipe
-from ..recipe.video_reads import Group
+from ..recipe.video_packet_reads import Group
 
 
 class Extents(NamedTuple):

@@ -20,10 +20,9 @@ from ...order.plan import PlannedSource
 from ...storage import RangeReader
 from ..metrics.metrics import Metrics
 from ..recipe.recipe import Recipe
-from ..recipe.video_reads import Group
+from ..recipe.video_packet_reads import Group
 from .next_reads import RankFuture, Steps
-from .pages import PagesAhead, pages_of
-from .pages_or_ranges import group_bodies, pages_pay, working_set_bytes
+from .pages import PagesAhead, group_bodies, pages_of, pages_pay, working_set_bytes
 from .ranges import AheadReader, RangesAhead
 from .read_ahead import ReadAhead
 

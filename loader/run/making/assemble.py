@@ -14,24 +14,29 @@ from ...errors import Corrupt
 from ...modalities import Decoder
 from ...order.steps.slots import Slots, delivered_digest, slot_identities
 from ...storage.shared.requests import counted
-from ..ahead.node_reads import NodeReads
-from ..batch.batch import Batch
-from ..batch.collate import collate, gathered, import_framework
+from ..batch.batch import Batch, StepMetrics
+from ..batch.collate import (
+    Delivered,
+    Finish,
+    collate,
+    crcs_of,
+    delivered_of,
+    gathered,
+    import_framework,
+    masked_row,
+    told,
+)
 from ..batch.columns import EXAMPLE, KEPT, Allocate, BatchRow, Columns, Recycled
-from ..batch.finish import Delivered, Finish, crcs_of, delivered_of, masked_row, told
-from ..batch.step_metrics import StepMetrics
 from ..batch.substitution import Substitution
 from ..metrics.metrics import Metrics
 from ..recipe.rank_slots import Located, Planned, RankSlots
 from ..recipe.recipe import Recipe
-from ..recipe.video_reads import groups_of
-from .fetch import Fetch, Fetched
-from .many_samples import ManySamples
-from .one_sample import OneSample
+from ..recipe.video_packet_reads import groups_of
+from .fetch import Fetch, Fetched, NodeReads
+from .many_samples import EachSample, ManySamples, OneSample, TakeSample
 from .substitute import Substitute
 
 if TYPE_CHECKING:
-    from .each_sample import TakeSample
     from .packed_slots import PackedSlots
 
 logger = logging.getLogger(__name__)
@@ -126,7 +131,7 @@ class Assembler:
         for step in steps:
             yield self.batch(step)
 
-    def each(self, step: int, take: "TakeSample") -> Batch:
+    def each(self, step: int, take: TakeSample) -> Batch:
         """Give each sample of the rank's part of a step to `take`; return its batch without fields.
 
         A row is a slot of the part. A part that is all padding has one, EXAMPLE: a sample of another rank in whose
@@ -140,8 +145,6 @@ class Assembler:
             take(EXAMPLE if mine.n_padded else row, sample)
 
         if self._packed is None:
-            from .each_sample import EachSample  # of looks back alone
-
             each = EachSample(self.recipe, self._fetch, self._one_sample, self._samples, self._run)
             made = each(mine, numbered, seen)
         else:

@@ -1,17 +1,16 @@
-"""The bytes of samples, read and verified, counted per step.
-
-Reading alone finishes what needs no decoder: bytes as they are, and arrays of one layout, whose values go into batch
-rows.
-"""
+"""Read and verify the bytes of samples; write values that need no decoder into the rows of the batch."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ...cache.spec import CacheSpec, NodeCache
 from ...dataset.reading.gathered_reads import (
     FieldRead,
     Gatherable,
@@ -31,15 +30,83 @@ from ...modalities import Decoder, array, decode_bytes
 from ...native import copy_bytes
 from ...order.random.keyed_permutation import I64
 from ...order.steps.slots import Slots
+from ...storage import RangeReader, is_local
 from ...storage.disk.file_handles import FileHandles
 from ...storage.store import disk_of
-from ..ahead.node_reads import NodeReads
+from ..batch.batch import StepMetrics
 from ..batch.columns import Columns, Recycled
-from ..batch.step_metrics import StepMetrics
+from ..metrics.metrics import Metrics
 from ..recipe import generators
 from ..recipe.rank_slots import Locate, Located
 from ..recipe.recipe import Recipe
-from ..recipe.video_reads import BareClip, Group, Readers, read_samples, with_tables
+from ..recipe.video_packet_reads import BareClip, Group, Readers, read_samples, with_tables
+
+if TYPE_CHECKING:
+    from ...cache.memory import MemoryPages
+    from ...cache.node_cache import OpenCache
+    from ..ahead.read_ahead import ReadAhead
+
+logger = logging.getLogger(__name__)
+
+
+class NodeReads:
+    """Readers of a loader's views: local folders directly, other stores through pages or ranges read ahead."""
+
+    def __init__(
+        self,
+        cache: CacheSpec,
+        recipe: Recipe,
+        videos: Sequence[Sequence[Group]],
+        metrics: Metrics,
+        run: Map,
+        end: int | None = None,
+    ) -> None:
+        self._stores: list[RangeReader] = [view.version.shard_store for view in recipe.views]
+        self._cache: OpenCache | MemoryPages | None = None
+        self._ahead: ReadAhead[Any] | None = None
+        remote = [i for i, store in enumerate(self._stores) if not is_local(store)]
+        if not remote:
+            if isinstance(cache, NodeCache):
+                logger.info("every source lies on this machine: the node cache %s is not used", cache.path)
+            return
+        if not isinstance(cache, NodeCache) and cache.limit_bytes == 0:
+            return
+        from ..ahead.remote_reads import open_remote  # 5 ms, which folders of this machine do without
+
+        self._cache, self._ahead = open_remote(cache, recipe, videos, metrics, run, end, self._stores, remote)
+
+    def __getitem__(self, view: int) -> RangeReader:
+        """Return the reader of a view."""
+        return self._stores[view]
+
+    def begin(self, steps: Sequence[int]) -> bool:
+        """Read the steps after these ahead. Return whether these are the first after a start or a seek."""
+        return self._ahead is not None and self._ahead.begin(steps)
+
+    def waiting_for_no_page(self) -> AbstractContextManager[None]:
+        """Return a context in which reads do not wait for a page that another thread fetches."""
+        if self._cache is None:
+            return nullcontext()
+        from ...cache.cached_store import waiting_for_no_page
+
+        return waiting_for_no_page()
+
+    def done(self, step: int) -> None:
+        """Note that a batch that was begun has been read, or failed."""
+        if self._ahead is not None:
+            self._ahead.done(step)
+
+    def dismiss(self) -> None:
+        """Read nothing ahead any more; does not wait."""
+        if self._ahead is not None:
+            self._ahead.dismiss()
+
+    def close(self) -> None:
+        """End the threads and close the cache."""
+        if self._ahead is not None:
+            self._ahead.close()
+        if self._cache is not None:
+            self._cache.close()
 
 
 class InRows(NamedTuple):
@@ -133,7 +200,7 @@ class Fetched(NamedTuple):
 class Fetch:
     """Reads samples of a recipe's views. Keeps the ETags of the shards that it has read; thread-safe.
 
-    decoders: per source, by field (`Recipe.decoders`); videos: per source, groups of fields (`video_reads.groups_of`).
+    decoders: per source, by field (`Recipe.decoders`); videos: per source, groups of fields (`video_packet_reads.groups_of`).
     locate: finds the samples, those that are read together together: of sources with videos that have packet tables by
     source, of others by their decoders, on disks or not.
     """

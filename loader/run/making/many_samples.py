@@ -1,27 +1,112 @@
-"""The samples of one read: decoded, transformed and put into their rows in a loop that does little else."""
+"""Decode and transform the samples of one read into their rows; retry one whose bytes do not decode."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from operator import itemgetter
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ...dataset.reading.places import SamplePlaces
+from ...dataset.reading.read_fields import Map
 from ...errors import Corrupt, DecodeFailed
 from ...modalities import Decoder, placing
 from ...modalities.video.request import VideoDecoder
 from ...native import copy_bytes
+from ...order.random.keyed_permutation import I64
 from ...order.steps.slots import Slots
+from ...storage.shared.threads import DaemonPool
+from ..batch.batch import StepMetrics
+from ..batch.collate import Delivered, delivered_of, masked_row
 from ..batch.columns import BatchRow, Columns, FieldRows
-from ..batch.step_metrics import StepMetrics
 from ..recipe import generators
-from ..recipe.decode import apply_transform, draws, failure
-from ..recipe.rank_slots import Located
+from ..recipe.decode import apply_transform, decode_sample, draws, failure
+from ..recipe.rank_slots import Located, RankSlots
 from ..recipe.recipe import Recipe
-from ..recipe.video_reads import times_field
-from .fetch import Payload
-from .one_sample import OneSample
+from ..recipe.video_packet_reads import times_field
+from .fetch import Fetch, Payload, whole
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+class OneSample:
+    """Makes samples of a recipe, one at a time; thread-safe. decoders: per source, by field."""
+
+    def __init__(self, recipe: Recipe, decoders: Sequence[Mapping[str, Decoder]], fetch: Fetch) -> None:
+        self._plan = recipe.plan
+        self.transforms = [recipe.transform_of(source) for source in range(len(recipe.views))]
+        """Transform of each source; None for none."""
+        self._decoders, self._fetch = decoders, fetch
+
+    def __call__(
+        self,
+        slots: Slots,
+        wanted: Located,
+        number: int,
+        payload: Payload,
+        batch_row: BatchRow | None,
+        seen: StepMetrics,
+    ) -> dict[str, Any] | Corrupt:
+        """Return the sample, or why it is corrupt.
+
+        One that does not decode is read and decoded once more; one whose checksum is wrong was read twice already.
+        batch_row: rows where decoders may put their values, unless there is a transform. Raises: TransformFailed;
+        errors of a store that does not answer.
+        """
+        found = self._made(slots, wanted, number, payload, batch_row, seen)
+        return (
+            self.again(slots, wanted, number, batch_row, seen) if isinstance(found, DecodeFailed) else found
+        )
+
+    def again(
+        self, slots: Slots, wanted: Located, number: int, batch_row: BatchRow | None, seen: StepMetrics
+    ) -> dict[str, Any] | Corrupt:
+        """Return a sample that did not decode, read once more, or why it is corrupt. Raises: as a call."""
+        seen.count("refetched")
+        alone = self._fetch.locate.again(slots, int(wanted.rows[number]))
+        again = self._fetch(slots, alone, None, seen)
+        for field, places in wanted.places.fields.items():  # the digest is of what is delivered
+            places.crc32c[number] = alone.places.fields[field].crc32c[0]
+        return again.bad.get(0) or self._made(slots, alone, 0, again.payloads[0], batch_row, seen)
+
+    def _made(
+        self,
+        slots: Slots,
+        wanted: Located,
+        number: int,
+        payload: Payload,
+        batch_row: BatchRow | None,
+        seen: StepMetrics,
+    ) -> dict[str, Any] | Corrupt:
+        at, row, of = wanted.places.at(number), int(wanted.rows[number]), int(wanted.source[number])
+        source, transform = self._plan.source_names[of], self.transforms[of]
+
+        def key() -> generators.Place:
+            return generators.place_of(self._plan, slots, row)
+
+        how: dict[str, Any] = {} if batch_row is None or transform else {"place_of": batch_row.place_of}
+        try:
+            start = perf_counter()
+            sample = decode_sample(
+                {field: whole(data) for field, data in payload.items()},
+                at,
+                self._decoders[of],
+                lambda field: generators.for_decoder(key(), field),
+                **how,
+            )
+            decoded = perf_counter()
+            seen.sample("decode", decoded - start, source, at.address, row)
+            if transform is None:
+                return sample
+            sample = apply_transform(transform, sample, at, generators.for_transform(key()))
+            seen.sample("transform", perf_counter() - decoded, source, at.address, row)
+            return sample
+        except Corrupt as error:
+            return error
+
 
 RngOf = Callable[[int], "np.random.Generator"]
 Call = tuple[Decoder | None, RngOf | None, FieldRows | None]
@@ -203,3 +288,92 @@ def _decoded(
             finally:
                 del said  # else error and frame hold each other, and the sample
     return sample
+
+
+MOST_STORED_BYTES = 2**26
+"""Stored bytes that are read together, unless one sample has more."""
+MOST_AHEAD_BYTES = 2**20
+"""Stored bytes of a sample that is made while the last one is looked at; a larger one waits until that is gone."""
+
+TakeSample = Callable[[int, dict[str, Any]], object]
+"""Function of a row and its sample, field -> value."""
+
+
+class EachSample:
+    """Makes samples of a recipe that looks back, in order.
+
+    Memory: MOST_STORED_BYTES, a decoded sample, and the next one where it has at most MOST_AHEAD_BYTES.
+    """
+
+    def __init__(
+        self, recipe: Recipe, fetch: Fetch, one_sample: OneSample, samples: ManySamples, run: Map
+    ) -> None:
+        self._recipe, self._fetch, self._run = recipe, fetch, run
+        self._one_sample, self._names = one_sample, samples.names
+
+    def __call__(self, mine: RankSlots, take: TakeSample, seen: StepMetrics) -> Delivered:
+        """Give every sample of the slots to `take`, and return what was delivered.
+
+        A sample that cannot be read is masked. Raises: Corrupt where none can be; errors of `take`, and of a store that
+        does not answer.
+        """
+        delivered: list[Located] = []
+        bad: list[tuple[int, Located, int, Corrupt]] = []
+
+        def give(one: Located, number: int, sample: dict[str, Any] | Corrupt) -> None:
+            row = int(one.rows[number])
+            if isinstance(sample, Corrupt):
+                bad.append((row, one, number, sample))
+            else:
+                take(row, {name: sample[name] for name in self._names(one, sample)})
+
+        with DaemonPool(1, "penstock-sample") as pool:
+            for rows in self._together(mine):
+                for one in self._fetch.locate(mine.slots, rows, self._run):
+                    delivered.append(one)
+                    self._each(mine, one, partial(give, one), pool, seen)
+        substitutions = []
+        bad.sort(key=itemgetter(0))
+        for row, one, number, error in bad:
+            substitutions.append(masked_row(self._recipe, mine, one, number, error))
+            mine.valid[row] = False
+        return delivered_of(len(mine), delivered, substitutions)
+
+    def _each(
+        self,
+        mine: RankSlots,
+        one: Located,
+        give: Callable[[int, dict[str, Any] | Corrupt], None],
+        pool: DaemonPool,
+        seen: StepMetrics,
+    ) -> None:
+        """Give the samples of one kind by their numbers, or why they are corrupt. pool: one thread."""
+        fetched, n = self._fetch(mine.slots, one, None, seen), len(one.rows)
+        small = _nbytes(one) <= MOST_AHEAD_BYTES
+        ahead: Future[dict[str, Any] | Corrupt] | None = None
+
+        def made(number: int) -> dict[str, Any] | Corrupt:
+            payload = fetched.payloads.pop(number, {})
+            return fetched.bad.get(number) or self._one_sample(mine.slots, one, number, payload, None, seen)
+
+        for number in range(n):
+            sample = made(number) if ahead is None else ahead.result()  # the one before is gone by now
+            ahead = pool.submit(made, number + 1) if number + 1 < n and small[number + 1] else None
+            give(number, sample)
+
+    def _together(self, mine: RankSlots) -> Iterator[I64]:
+        """Yield rows whose samples are read together."""
+        nbytes = np.zeros(len(mine), np.int64)
+        for one in self._fetch.locate(mine.slots, mine.wanted, self._run):
+            nbytes[one.rows] = _nbytes(one)
+        rows, before = mine.wanted, np.cumsum(nbytes[mine.wanted])
+        while len(rows):
+            n = max(1, int(np.searchsorted(before, MOST_STORED_BYTES, "right")))
+            yield rows[:n]
+            rows, before = rows[n:], before[n:] - before[n - 1]
+
+
+def _nbytes(one: Located) -> I64:
+    """Return the stored bytes of each sample."""
+    found: I64 = np.sum([at.nbytes for at in one.places.fields.values()], axis=0, dtype=np.int64)
+    return found

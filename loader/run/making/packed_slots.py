@@ -18,10 +18,9 @@ from ...modalities import Decoder, decoder_for
 from ...order.random.keyed_permutation import I64
 from ...order.sources.packed_view import PackedView
 from ...order.steps.slots import Slots
-from ..batch.batch import Keys
+from ..batch.batch import Keys, StepMetrics
+from ..batch.collate import Delivered
 from ..batch.columns import BatchRow, Columns
-from ..batch.finish import Delivered
-from ..batch.step_metrics import StepMetrics
 from ..batch.substitution import Substitution, masked
 from ..recipe import generators
 from ..recipe.decode import apply_transform
@@ -29,7 +28,7 @@ from ..recipe.document_pieces import SlotPieces, Values, laid_out, pieces_of, se
 from ..recipe.rank_slots import Located, RankSlots
 from ..recipe.recipe import Recipe
 from .fetch import Fetch, Fetched
-from .one_sample import OneSample
+from .many_samples import OneSample
 
 
 class PieceReads:

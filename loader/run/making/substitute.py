@@ -5,13 +5,13 @@ from typing import Any
 from ...dataset.reading.read_fields import Map
 from ...errors import Corrupt
 from ...order.steps.slots import substitutes
+from ..batch.batch import StepMetrics
 from ..batch.columns import BatchRow
-from ..batch.step_metrics import StepMetrics
 from ..batch.substitution import Substitution, error_text, stage_of
 from ..recipe.rank_slots import Located, RankSlots
 from ..recipe.recipe import Recipe
 from .fetch import Fetch
-from .one_sample import OneSample
+from .many_samples import OneSample
 
 
 class Substitute:

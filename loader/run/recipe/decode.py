@@ -17,7 +17,7 @@ from ...modalities.fields import load
 from ...modalities.video.request import Choice, VideoDecoder, choose
 from ...modalities.video.timeline import Timeline
 from .by_bucket import ByBucket, of_bucket
-from .video_reads import BareClip, Group, group_of, times_field
+from .video_packet_reads import BareClip, Group, group_of, times_field
 
 _MODALITIES = decoder_for.__module__
 

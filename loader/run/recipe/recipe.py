@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ...dataset.versions.view import View
 from ...errors import InvalidRuntime
 from ...modalities import Decoder
-from ...order.mixing.boundary import MASK
+from ...order.mixing.mixture import MASK
 from ...order.plan import Plan
 from ...order.sources.packed_view import PackedView
 from ...order.sources.views import OrderView

@@ -14,10 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from ..batch.batch import Batch, Ids, SlotIds
+from ..batch.batch import Batch, Ids, SlotIds, SlowSample
 from ..batch.bytes_column import BytesColumn
 from ..batch.columns import Allocate
-from ..batch.step_metrics import SlowSample
 
 LEAST_BYTES = 4096
 """Least bytes of samples that are joined; fewer go with the pickle."""

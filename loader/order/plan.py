@@ -54,7 +54,7 @@ class Plan(PlanContent):
     """A frozen plan; picklable if its views are. Two plans are equal when their hashes are."""
 
     def __repr__(self) -> str:
-        names = list(dict.fromkeys(one.source for one in self.sources.values()))
+        names = list(dict.fromkeys(source.source for source in self.sources.values()))
         more = f" and {len(names) - 8} more" if len(names) > 8 else ""
         facts = [f"{self.hash[:14]}", f"seed={self.seed}", f"global_batch={self.global_batch}"]
         if self.buckets is not None:
@@ -86,10 +86,10 @@ class Plan(PlanContent):
         slots = self.slots(step)
         ids: list[tuple[str, str]] = [("", "")] * len(slots)
         for index, (name, planned) in enumerate(self.sources.items()):
-            mine = ((slots.source == index) & slots.valid).nonzero()[0]
-            if len(mine):
-                keys = planned.view.keys(slots.ordinal[mine])
-                for slot, sample_key in zip(mine.tolist(), keys, strict=True):
+            slots_of_source = ((slots.source == index) & slots.valid).nonzero()[0]
+            if len(slots_of_source):
+                keys = planned.view.keys(slots.ordinal[slots_of_source])
+                for slot, sample_key in zip(slots_of_source.tolist(), keys, strict=True):
                     ids[slot] = (name, sample_key)
         return ids
 
@@ -225,9 +225,9 @@ def make_plan(
     packing = None
     if pack is not None:
         views, packing = pack_sources(views, pack, bucket_by)
-    planned = {name: plan_source(name, given) for name, given in views.items()}
+    planned = {name: plan_source(name, view) for name, view in views.items()}
     planned = {name: planned[name] for name in sorted(planned)}
-    weights = {name: given.weight if isinstance(given, Source) else 1 for name, given in views.items()}
+    weights = {name: view.weight if isinstance(view, Source) else 1 for name, view in views.items()}
     starts = segment_starts(weights, schedule or [])
     content: dict[str, Any] = {
         "seed": whole("seed", seed, 0, 2**64 - 1),
@@ -235,7 +235,7 @@ def make_plan(
         "boundary": boundary,
         "allow_repeats": allow_repeats,
         "pack": packing,
-        "quarantine": quarantine_of(quarantine, {name: one.view for name, one in planned.items()}),
+        "quarantine": quarantine_of(quarantine, {name: source.view for name, source in planned.items()}),
     }
     if bucket_by is None:
         mixed, slots = cut_at(starts, dict(ramp)), cut_at(ramp, dict(starts))
@@ -290,18 +290,18 @@ def pack_sources(
         raise InvalidPlan("pack= with bucket_by=: packed sequences are of one length; leave bucket_by out")
     packed: dict[str, OrderView | Source] = {}
     kinds: dict[str, Packing] = {}
-    for name, given in views.items():
-        wanted = given if isinstance(given, Source) else Source(given)
-        if not hasattr(wanted.view, "packed"):
-            raise InvalidPlan(f"source {name!r} is a {type(wanted.view).__name__}, which cannot be packed")
+    for name, view_or_source in views.items():
+        requested = view_or_source if isinstance(view_or_source, Source) else Source(view_or_source)
+        if not hasattr(requested.view, "packed"):
+            raise InvalidPlan(f"source {name!r} is a {type(requested.view).__name__}, which cannot be packed")
         try:
-            view: PackedView = wanted.view.packed(asked)
+            view: PackedView = requested.view.packed(asked)
         except InvalidPlan as error:
             raise InvalidPlan(f"source {name!r}: {error}") from None
-        packed[name], kinds[name] = replace(wanted, view=view), view.packing
+        packed[name], kinds[name] = replace(requested, view=view), view.packing
     first = next(iter(kinds.values()))
     for number, (field, _, _) in enumerate(first.layout):
-        dtypes = {name: one.layout[number][2] for name, one in kinds.items()}
+        dtypes = {name: source.layout[number][2] for name, source in kinds.items()}
         if len(set(dtypes.values())) > 1:
             raise InvalidPlan(
                 f"pack: {field!r} has the dtypes {dtypes}; a batch has one: store the field of all sources alike"
@@ -309,23 +309,23 @@ def pack_sources(
     return packed, first
 
 
-def more_quarantine(plan: PlanContent, given: Any, step: int) -> Quarantine:
+def more_quarantine(plan: PlanContent, lists: Any, step: int) -> Quarantine:
     """Return the plan's lists, and these from a step on. Raises InvalidPlan; see `Plan.quarantined`."""
     step = whole("quarantined: step", step, 0, 2**53)
-    if not isinstance(given, Mapping):
-        raise InvalidPlan(f"quarantined({given!r}): {{source name: [sample keys]}} is needed")
+    if not isinstance(lists, Mapping):
+        raise InvalidPlan(f"quarantined({lists!r}): {{source name: [sample keys]}} is needed")
     views = {}
-    for name in {one.source for one in plan.sources.values()}:
+    for name in {source.source for source in plan.sources.values()}:
         in_force = plan.views_at(name, step)  # buckets are of one version, which knows the keys of all
-        views[name] = max(in_force, key=lambda one: one.shape.n).view
+        views[name] = max(in_force, key=lambda source: source.shape.n).view
     more: list[QuarantineList] = []
-    for name, keys in given.items():
+    for name, keys in lists.items():
         samples = listed_samples(name, [keys], views)
         growths = plan.growths_of(name)
-        number = sum(one.step <= step for one in growths)
+        number = sum(growth.step <= step for growth in growths)
         came, there = origins(growths, number, np.array([ordinal for ordinal, _ in samples], np.int64))
         named = list(zip(came.tolist(), there.tolist(), samples, strict=True))
         for growth in sorted(set(came.tolist())):
-            mine = tuple((ordinal, key) for at, ordinal, (_, key) in named if at == growth)
-            more.append(QuarantineList(start_step=step, source=name, samples=mine, growth=growth))
+            samples = tuple((ordinal, key) for at, ordinal, (_, key) in named if at == growth)
+            more.append(QuarantineList(start_step=step, source=name, samples=samples, growth=growth))
     return plan.quarantine.with_more(more)

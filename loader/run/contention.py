@@ -121,7 +121,7 @@ class Contention:
         self._computed_s += computed_s
         return self._since_s >= self._next_s
 
-    def look(self, metrics: Mapping[str, float], made_cpu_s: float, process_cpu_s: float) -> Seen | None:
+    def measure(self, metrics: Mapping[str, float], made_cpu_s: float, process_cpu_s: float) -> Seen | None:
         """Return the stretch since the call before; None the first time.
 
         made_cpu_s: CPU seconds of making the batches that were taken so far; process_cpu_s: of the whole process.

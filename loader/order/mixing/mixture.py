@@ -201,12 +201,12 @@ def step_of(
 
     None where the source has no weight here, or took that position before. Costs one pass over the table.
     """
-    taken = position - segment.base.get(name, 0)
-    if name not in segment.weights or taken < 0:
+    position_in_stream = position - segment.base.get(name, 0)
+    if name not in segment.weights or position_in_stream < 0:
         return None
-    quotas = tuple(segment.weights.get(one, 0) for one in names)
+    quotas = tuple(segment.weights.get(entry, 0) for entry in names)
     table, _ = quota_table(quotas)
-    cycle, rank = divmod(taken, segment.weights[name])
+    cycle, rank = divmod(position_in_stream, segment.weights[name])
     p = cycle * len(table) + int(np.flatnonzero(table == names.index(name))[rank])
     return segment.start_step + p // global_batch
 
@@ -224,7 +224,7 @@ class Stream:
 
     def segment_at(self, step: int) -> Segment:
         """Return the segment in force at a step: the last one begun, where several begin together."""
-        return self.segments[bisect_right(self.segments, step, key=lambda one: one.start_step) - 1]
+        return self.segments[bisect_right(self.segments, step, key=lambda segment: segment.start_step) - 1]
 
     def batch_in(self, segment: Segment) -> int:
         """Return the slots of each step of a segment."""

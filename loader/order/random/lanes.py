@@ -291,19 +291,19 @@ def unpermuted(k: int, n: int, y: int) -> int:
     if n == 1:
         return 0
     if n <= ARGSORT_MAX:
-        wanted = sub(k, y)
-        return sum(sub(k, other) < wanted for other in range(n))
+        key = sub(k, y)
+        return sum(sub(k, other) < key for other in range(n))
     a = isqrt(n - 1) + 1
     b = -(-n // a)
     keys = [sub(k, r) for r in range(FEISTEL_ROUNDS)]
     while True:  # back along the cycle
-        left, right = divmod(y, b)
+        quotient, right = divmod(y, b)
         for r in reversed(range(FEISTEL_ROUNDS)):
             if r % 2 == 0:
-                left = (left - sub(keys[r], right)) % a
+                quotient = (quotient - sub(keys[r], right)) % a
             else:
-                right = (right - sub(keys[r], left)) % b
-        y = left * b + right
+                right = (right - sub(keys[r], quotient)) % b
+        y = quotient * b + right
         if y < n:
             return y
 

@@ -97,10 +97,10 @@ def _has_known_layout() -> bool:
     address = bits.ctypes.state_address
     begun = (address + _COUNTER_AT, address + _KEY_AT, *_BEGUN, 5, 6, *_COUNTER)
     drawn = (*begun[:2], 2, 7, 8, 9, 10, 1, 11, 15, 16, 1, 2, 3, 4)
-    found = []
+    snapshots = []
     if id(bits) < address <= id(bits) + type(bits).__basicsize__ - _NBYTES:
         memory = _memory_of(bits)
-        found.append((*_POINTERS.unpack_from(memory), *_REST.unpack_from(memory, _POINTERS.size)))
+        snapshots.append((*_POINTERS.unpack_from(memory), *_REST.unpack_from(memory, _POINTERS.size)))
         bits.state = {
             "bit_generator": "Philox",
             "state": {"counter": np.arange(1, 5, dtype=np.uint64), "key": np.array([15, 16], np.uint64)},
@@ -109,8 +109,8 @@ def _has_known_layout() -> bool:
             "has_uint32": 1,
             "uinteger": 11,
         }
-        found.append((*_POINTERS.unpack_from(memory), *_REST.unpack_from(memory, _POINTERS.size)))
-    if found == [begun, drawn]:
+        snapshots.append((*_POINTERS.unpack_from(memory), *_REST.unpack_from(memory, _POINTERS.size)))
+    if snapshots == [begun, drawn]:
         return True
     logger.warning(
         "numpy %s has another memory layout of Philox than penstock knows: each sample gets a new generator, which "

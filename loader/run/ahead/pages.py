@@ -46,12 +46,12 @@ class PagesAhead:
     def units(self, step: int) -> Sequence[Page] | None:
         if self._memory is not None and len(self._memory) >= self._in_all:
             return []
-        wanted = self._steps(step)
-        if wanted is None:
+        pages_of_step = self._steps(step)
+        if pages_of_step is None:
             return None
         return [
             Page(self._stores[view], key, number)
-            for view, shards in wanted.items()
+            for view, shards in pages_of_step.items()
             if view in self._stores
             for key, extents in shards.items()
             if self._stores[view].has_pages(key)
@@ -86,9 +86,9 @@ class PagesAhead:
 
 def pages_of(extents: Extents, page_bytes: int) -> list[int]:
     """Return the numbers of the pages that hold these ranges, ascending, each once."""
-    some = extents.nbytes > 0
-    low = extents.offset[some] // page_bytes
-    high = (extents.offset[some] + extents.nbytes[some] - 1) // page_bytes
+    is_read = extents.nbytes > 0
+    low = extents.offset[is_read] // page_bytes
+    high = (extents.offset[is_read] + extents.nbytes[is_read] - 1) // page_bytes
     most = int((high - low).max(initial=0))
     numbers = np.minimum(low[:, None] + np.arange(most + 1), high[:, None])
     return sorted(set(numbers.ravel().tolist()))

@@ -136,7 +136,7 @@ class StepMetrics:
             if not at.fields:
                 return
             if read is None:
-                place = max(at.fields.values(), key=lambda one: one.nbytes)
+                place = max(at.fields.values(), key=lambda field: field.nbytes)
                 read = place.path, Span(place.offset, place.nbytes)
             path, span = read
             self.slowest[step] = SlowSample(
@@ -300,7 +300,7 @@ class Batch:
             raise InvalidRuntime(
                 f"micro_batches({count!r}) of {len(self)} slots; 1 to {len(self)} are possible"
             )
-        valid = sum(one is not None for one in self.ids)
+        valid = sum(slot_id is not None for slot_id in self.ids)
         pieces = []
         for micro in range(count):
             rows = slice(micro * len(self) // count, (micro + 1) * len(self) // count)
@@ -312,7 +312,7 @@ class Batch:
                 sources=self.sources[rows],
                 ordinals=self.ordinals[rows],
                 mask=self.mask[rows],
-                weight=self.weight * sum(one is not None for one in ids) / max(1, valid),
+                weight=self.weight * sum(slot_id is not None for slot_id in ids) / max(1, valid),
                 fields=fields,
                 nbytes=fields_nbytes(fields),
                 micro=micro,

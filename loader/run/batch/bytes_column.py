@@ -106,4 +106,4 @@ def _place(values: list[Any]) -> str:
 def _sizes(arrays: list[Any]) -> str:
     """Return the shape of arrays of one rank, a * for each size in which they differ."""
     sizes = [set(of_axis) for of_axis in zip(*(tuple(array.shape) for array in arrays), strict=True)]
-    return f"[{', '.join(str(*found) if len(found) == 1 else '*' for found in sizes)}]"
+    return f"[{', '.join(str(*shape) if len(shape) == 1 else '*' for shape in sizes)}]"

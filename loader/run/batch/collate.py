@@ -250,25 +250,27 @@ class Delivered:
 
 def delivered_of(n: int, delivered: Sequence[Located], substitutions: list[Substitution]) -> Delivered:
     """Return the samples of n rows. Those that come later replace earlier ones."""
-    keys = Keys(partial(_keys, n, [(one.rows, one.places) for one in delivered]))
+    keys = Keys(partial(_keys, n, [(located.rows, located.places) for located in delivered]))
     return Delivered(keys=keys, crcs=crcs_of(n, delivered), substitutions=substitutions)
 
 
 def crcs_of(n: int, delivered: Sequence[Located]) -> I64:
     """Return int64 [n]: the CRC-32C of each row's sample over its fields. Later ones replace earlier ones."""
     crcs = np.zeros(n, np.int64)
-    for one in delivered:
-        crcs[one.rows] = sample_crcs({field: at.crc32c for field, at in one.places.fields.items()})
+    for located in delivered:
+        crcs[located.rows] = sample_crcs({field: at.crc32c for field, at in located.places.fields.items()})
     return crcs
 
 
-def masked_row(recipe: Recipe, mine: RankSlots, one: Located, number: int, error: Corrupt) -> Substitution:
+def masked_row(
+    recipe: Recipe, rank_slots: RankSlots, located: Located, number: int, error: Corrupt
+) -> Substitution:
     """Return the entry of a sample that cannot be read any more, and is masked. Raises: the error of the only one."""
-    row = int(one.rows[number])
-    if mine.valid.sum() == 1:
+    row = int(located.rows[number])
+    if rank_slots.valid.sum() == 1:
         raise error
-    address, slot = one.places.address(number), int(mine.number[row])
-    return masked(recipe.plan, mine.step_of(row), mine.slots, row, slot, address, error)
+    address, slot = located.places.address(number), int(rank_slots.number[row])
+    return masked(recipe.plan, rank_slots.step_of(row), rank_slots.slots, row, slot, address, error)
 
 
 def _keys(n: int, delivered: Sequence[tuple[I64, SamplePlaces]]) -> list[str]:
@@ -290,63 +292,67 @@ class Finish:
         self._recipe, self._collate = recipe, collate
         self._names = recipe.plan.source_names
 
-    def __call__(self, mine: RankSlots, columns: Columns, made: Delivered, seen: StepMetrics) -> list[Batch]:
+    def __call__(
+        self, rank_slots: RankSlots, columns: Columns, delivered: Delivered, seen: StepMetrics
+    ) -> list[Batch]:
         """Return the batch of each step."""
-        if mine.n_padded:
-            out = [self._padding(mine, columns)]
+        if rank_slots.n_padded:
+            out = [self._padding(rank_slots, columns)]
         else:
-            out = self._samples(mine, columns, made, seen)
+            out = self._samples(rank_slots, columns, delivered, seen)
         for name in out[0].stats:
             seen.count(name, int(sum([batch.stats[name] for batch in out])))
         return out
 
-    def _samples(self, mine: RankSlots, columns: Columns, made: Delivered, seen: StepMetrics) -> list[Batch]:
-        steps = np.repeat(np.array(mine.steps, np.uint64), np.diff(mine.starts))
+    def _samples(
+        self, rank_slots: RankSlots, columns: Columns, delivered: Delivered, seen: StepMetrics
+    ) -> list[Batch]:
+        steps = np.repeat(np.array(rank_slots.steps, np.uint64), np.diff(rank_slots.starts))
         hashes = delivered_hashes(
-            steps, mine.number, slot_identities(self._recipe.plan, mine.slots), made.crcs
+            steps, rank_slots.number, slot_identities(self._recipe.plan, rank_slots.slots), delivered.crcs
         )
-        hashes[~mine.valid] = 0
-        digests = np.add.reduceat(hashes, mine.starts[:-1])
-        real = np.add.reduceat(mine.valid, mine.starts[:-1], dtype=np.int64)
-        names, slots = self._names, mine.slots
-        sources = np.where(mine.valid, slots.source, np.int32(-1))
-        ordinals = np.where(mine.valid, slots.ordinal, -1)
-        of_source = np.bincount(slots.source[mine.valid], minlength=len(names))
+        hashes[~rank_slots.valid] = 0
+        digests = np.add.reduceat(hashes, rank_slots.starts[:-1])
+        real = np.add.reduceat(rank_slots.valid, rank_slots.starts[:-1], dtype=np.int64)
+        names, slots = self._names, rank_slots.slots
+        sources = np.where(rank_slots.valid, slots.source, np.int32(-1))
+        ordinals = np.where(rank_slots.valid, slots.ordinal, -1)
+        of_source = np.bincount(slots.source[rank_slots.valid], minlength=len(names))
         for name, count in zip(names, of_source.tolist(), strict=True):
             seen.samples[name] = seen.samples.get(name, 0) + count
         out = []
         for (step, rows), (fields, mask), batch, digest, n in zip(
-            mine.parts(),
-            self._collated(mine, columns),
-            mine.batches,
+            rank_slots.parts(),
+            self._collated(rank_slots, columns),
+            rank_slots.batches,
             digests.tolist(),
             real.tolist(),
             strict=True,
         ):
-            ids = SlotIds(names=names, source=sources[rows], keys=made.keys, rows=rows)
+            ids = SlotIds(names=names, source=sources[rows], keys=delivered.keys, rows=rows)
             out.append(self._batch(step, ids, ordinals[rows], fields, mask, digest, n, batch))
-        for one in made.substitutions:
-            out[mine.steps.index(one.step)].substitutions.append(one)
+        for substitution in delivered.substitutions:
+            out[rank_slots.steps.index(substitution.step)].substitutions.append(substitution)
         return out
 
-    def _collated(self, mine: RankSlots, columns: Columns) -> Iterator[tuple[dict[str, Any], Any]]:
+    def _collated(self, rank_slots: RankSlots, columns: Columns) -> Iterator[tuple[dict[str, Any], Any]]:
         """Yield the fields and mask of each step: cut out of those of all steps, where that makes no difference."""
-        framework, parts = self._recipe.framework, [rows for _, rows in mine.parts()]
+        framework, parts = self._recipe.framework, [rows for _, rows in rank_slots.parts()]
         if len(parts) > 1 and framework != "jax" and columns.is_even:
             fields, mask = self._collate(columns, framework)
             cut = [_cut(values, parts) for values in (mask, *fields.values())]
-            for one, *values in zip(*cut, strict=True):
-                yield dict(zip(fields, values, strict=True)), one
+            for part_mask, *values in zip(*cut, strict=True):
+                yield dict(zip(fields, values, strict=True)), part_mask
             return
         for part in columns.parts(parts):
             yield self._collate(part, framework)
 
-    def _padding(self, mine: RankSlots, columns: Columns) -> Batch:
+    def _padding(self, rank_slots: RankSlots, columns: Columns) -> Batch:
         """Return the batch of a rank without samples, in the shapes of another's, with the substitutions made there."""
-        fields, mask = self._collate(Columns(mine.n_padded), self._recipe.framework, like=columns)
-        padding = np.full(mine.n_padded, -1)
-        ids = SlotIds.of(self._names, padding.astype(np.int32), [""] * mine.n_padded)
-        return self._batch(mine.steps[0], ids, padding, fields, mask, 0, 0, mine.batches[0])
+        fields, mask = self._collate(Columns(rank_slots.n_padded), self._recipe.framework, like=columns)
+        padding = np.full(rank_slots.n_padded, -1)
+        ids = SlotIds.of(self._names, padding.astype(np.int32), [""] * rank_slots.n_padded)
+        return self._batch(rank_slots.steps[0], ids, padding, fields, mask, 0, 0, rank_slots.batches[0])
 
     def _batch(
         self,
@@ -384,7 +390,7 @@ def _cut(values: Any, parts: list[slice]) -> Sequence[Any]:
     return cut
 
 
-def told(batches: list[Batch], seen: StepMetrics) -> list[Batch]:
+def with_costs(batches: list[Batch], seen: StepMetrics) -> list[Batch]:
     """Return batches that were made together, each with its cost in `stats`.
 
     The cost is its own counts, and an even share of the common seconds and counts. The first batches have the remainder

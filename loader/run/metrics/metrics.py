@@ -187,9 +187,9 @@ class Metrics:
 
 def _quantile(buckets: list[int], q: float) -> float:
     """Return the upper bound of the bucket that holds the q-quantile; 0 without observations."""
-    wanted, seen = q * sum(buckets), 0
+    target, seen = q * sum(buckets), 0
     for count, bound in zip(buckets, (*BOUNDS_S, float("inf")), strict=True):
         seen += count
-        if count and seen >= wanted:
+        if count and seen >= target:
             return bound
     return 0.0

@@ -44,10 +44,10 @@ def of_slots(
     source, epoch, ordinal = slots.source[rows], slots.epoch[rows], slots.ordinal[rows]
     words = dict[int, tuple[int, int]]()
     for which, turn in {*zip(source.tolist(), epoch.tolist(), strict=True)}:
-        mine = np.flatnonzero((source == which) & (epoch == turn))
-        of = plan.seed, plan.source_names[which], turn, ordinal[mine]
-        found = sample_words(*of) if field is None else field_words(*of, field)
-        words.update(zip(mine.tolist(), found, strict=True))
+        of_epoch = np.flatnonzero((source == which) & (epoch == turn))
+        of = plan.seed, plan.source_names[which], turn, ordinal[of_epoch]
+        drawn = sample_words(*of) if field is None else field_words(*of, field)
+        words.update(zip(of_epoch.tolist(), drawn, strict=True))
 
     def generator(number: int) -> np.random.Generator:
         return generator_of(*words[number])

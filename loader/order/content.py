@@ -315,7 +315,7 @@ class PlanContent:
 
         With buckets the position is left out: it follows from the bases of the segment that begins there.
         """
-        out: list[dict[str, Any]] = [{"step": growth.step, "growth": growth.source} for growth in growths]
+        out: list[dict[str, Any]] = [{"step": growth.step, "source": growth.source} for growth in growths]
         if self.buckets is None:
             for entry, growth in zip(out, growths, strict=True):
                 entry["position"] = self.grown_streams[growth.source].stages[growth.number].start

@@ -177,5 +177,4 @@ def _words(before: Sequence[int | str], ordinals: np.ndarray, behind: Sequence[s
 
 
 def _generator(words: Words) -> np.random.Generator:
-
     return generator_of(*words[0])

@@ -38,7 +38,7 @@ from loader.modalities.video.packet_decode import open_codec, packet_of
 from loader.modalities.video.packet_table import PacketTable, index_packets, read_packets
 from loader.modalities.video.timeline import Timeline
 from loader.run.recipe.decode import decode_sample
-from loader.run.recipe.video_reads import Readers, groups_of, read_samples
+from loader.run.recipe.video_packet_reads import Readers, groups_of, read_samples
 
 from .video_peers import Frames, Peer, installed
 

@@ -110,10 +110,10 @@ def _cgroups(root: Path, controller: str) -> Iterator[Path]:
 def _slurm_counts(text: str) -> list[int]:
     """Return the tasks of each node of "4(x2),3": [4, 4, 3]; nothing for any other text."""
     groups = [_SLURM_GROUP.fullmatch(part) for part in text.split(",")]
-    found = [(int(one[1]), int(one[2] or 1)) for one in groups if one is not None]
-    if len(found) < len(groups) or sum(nodes for _, nodes in found) > 2**20:
+    limits = [(int(one[1]), int(one[2] or 1)) for one in groups if one is not None]
+    if len(limits) < len(groups) or sum(nodes for _, nodes in limits) > 2**20:
         return []
-    return [count for count, nodes in found for _ in range(nodes)]
+    return [count for count, nodes in limits for _ in range(nodes)]
 
 
 def _read(path: Path) -> str:

@@ -19,17 +19,17 @@ def check_only_distribution() -> None:
 
     Raises: PackageClash.
     """
-    found: dict[str, str] = {}
+    folders: dict[str, str] = {}
     for folder in sys.path:
         if os.path.basename(folder) not in ("site-packages", "dist-packages") or not os.path.isdir(folder):
             continue
         for name in os.listdir(folder):
             if match := _INFO.fullmatch(name):
-                found.setdefault(match[1].lower(), os.path.join(folder, name))
-    if len(found) == 2:
+                folders.setdefault(match[1].lower(), os.path.join(folder, name))
+    if len(folders) == 2:
         raise PackageClash(
             f"two distributions install the package `penstock`: this one, {DISTRIBUTION} "
-            f"({found['penstock_data']}), and another project's `penstock` ({found['penstock']}). Their files "
+            f"({folders['penstock_data']}), and another project's `penstock` ({folders['penstock']}). Their files "
             f"overwrite each other. Remove both, then install only {DISTRIBUTION} again: "
             f"pip uninstall penstock {DISTRIBUTION} (docs/install.md)"
         )

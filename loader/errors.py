@@ -164,8 +164,8 @@ class VersionNotFound(RootError, LookupError):
     dataset: the one that is there and lacks it, "" where that is missing too, None where it is none of a dataset's.
     """
 
-    def __init__(self, *told: object, dataset: str | None = None) -> None:
-        super().__init__(*told)
+    def __init__(self, *args: object, dataset: str | None = None) -> None:
+        super().__init__(*args)
         self.dataset = dataset
 
 
@@ -188,8 +188,8 @@ class TakedownNotFound(RootError, LookupError):
 class VersionRetired(RootError, LookupError):
     """The version was retired; its reason is in the message. dataset: of the version."""
 
-    def __init__(self, *told: object, dataset: str | None = None) -> None:
-        super().__init__(*told)
+    def __init__(self, *args: object, dataset: str | None = None) -> None:
+        super().__init__(*args)
         self.dataset = dataset
 
 

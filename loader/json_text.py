@@ -24,10 +24,10 @@ class DamagedJson(ValueError):
     """The damage, for the reader to say of which object."""
 
 
-def is_text(given: object) -> bool:
+def is_text(value: object) -> bool:
     """Return whether it is text that UTF-8 can hold: a str without half characters (surrogates)."""
     try:
-        return isinstance(given, str) and given.encode() is not None
+        return isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:
         return False
 
@@ -123,8 +123,8 @@ def _check_depth(value: Any) -> None:
             return
         level = [
             item
-            for some in level
-            for item in (some.values() if isinstance(some, dict) else some)
+            for child in level
+            for item in (child.values() if isinstance(child, dict) else child)
             if item.__class__ is dict or item.__class__ is list
         ]
     if level:

@@ -60,12 +60,12 @@ def explains(words: Mapping[str, str]) -> Callable[[Callable[P, T]], Callable[P,
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            for given in kwargs:
-                if given in words and given not in accepted:
-                    raise TypeError(f"{name}() has no argument {given!r}: {words[given]}")
-                if given not in accepted and not takes_any:
-                    near = did_you_mean(given, accepted) or f"; it has {', '.join(accepted)}"
-                    raise TypeError(f"{name}() has no argument {given!r}{near}")
+            for keyword in kwargs:
+                if keyword in words and keyword not in accepted:
+                    raise TypeError(f"{name}() has no argument {keyword!r}: {words[keyword]}")
+                if keyword not in accepted and not takes_any:
+                    near = did_you_mean(keyword, accepted) or f"; it has {', '.join(accepted)}"
+                    raise TypeError(f"{name}() has no argument {keyword!r}{near}")
             return function(*args, **kwargs)
 
         return call

@@ -9,8 +9,8 @@ import loader
 from loader.cores import n_cores
 from loader.errors import InvalidRuntime
 from loader.native import KIND
-from loader.run.batch.step_metrics import MAKING
-from loader.run.metrics.limit import CONSUMER, limited_by, stage_seconds
+from loader.run.batch.batch import MAKING
+from loader.run.metrics.status import CONSUMER, limited_by, stage_seconds
 
 from .progress import progress
 

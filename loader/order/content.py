@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import BatchTooLarge, EmptyView, InvalidPlan, InvalidRuntime
-from .mixing.boundary import FILL, MASK, check_boundary, epoch_steps
 from .mixing.interleave import Interleaving, Turn
-from .mixing.mixture import Segment, Stream, Weight
+from .mixing.mixture import FILL, MASK, Segment, Stream, Weight, check_boundary, epoch_steps
 from .random.keyed_permutation import key
 from .random.lanes import LaneShape, fits_live, frozen_shape
 from .random.plan_hash import MAX_GLOBAL_BATCH, content_hash, whole
@@ -112,7 +111,7 @@ class PlannedSource:
         }
 
 
-def plan_source(name: str, given: OrderView | Source, bucket: str | None = None) -> PlannedSource:
+def plan_source(name: str, view_or_source: OrderView | Source, bucket: str | None = None) -> PlannedSource:
     """Freeze a source, or one bucket of it. Raises EmptyView, or InvalidPlan for a bad name, view, chunk or lanes."""
     if not isinstance(name, str) or not name:
         raise InvalidPlan(
@@ -122,8 +121,8 @@ def plan_source(name: str, given: OrderView | Source, bucket: str | None = None)
         name.encode("utf-8")
     except UnicodeEncodeError:
         raise InvalidPlan(f"source name {name!r} is not valid Unicode text") from None
-    wanted = given if isinstance(given, Source) else Source(given)
-    view = wanted.view
+    requested = view_or_source if isinstance(view_or_source, Source) else Source(view_or_source)
+    view = requested.view
     if not (hasattr(view, "version_ordinals") and hasattr(view, "spec") and hasattr(view, "__len__")):
         raise InvalidPlan(
             f"source {name!r} is a {type(view).__name__}, not a view: pass version.select(...), "
@@ -135,7 +134,7 @@ def plan_source(name: str, given: OrderView | Source, bucket: str | None = None)
     try:
         _check_together(view)
         decoded = getattr(view, "decoded_chunk", None)
-        shape = frozen_shape(n, view.mean_sample_bytes, wanted.chunk, wanted.lanes, decoded)
+        shape = frozen_shape(n, view.mean_sample_bytes, requested.chunk, requested.lanes, decoded)
     except InvalidPlan as error:
         raise InvalidPlan(f"source {name!r}: {error}") from None
     return PlannedSource(name=name, view=view, view_id=view.id, shape=shape, bucket=bucket)
@@ -191,11 +190,11 @@ class PlanContent:
         if not isinstance(self.allow_repeats, bool):
             raise InvalidPlan(f"allow_repeats = {self.allow_repeats!r}: True or False is needed")
         check_boundary(self.boundary, self.sources, len(self.segments), self.buckets is not None)
-        views = {(one.stream, one.growth, one.delta): one for one in self.sources.values()}
-        sizes = {of: one.shape.n for of, one in views.items()}
+        views = {(source.stream, source.growth, source.delta): source for source in self.sources.values()}
+        sizes = {of: source.shape.n for of, source in views.items()}
         names: dict[str, dict[str, None]] = {}
-        for one in self.sources.values():
-            names.setdefault(one.source, {})[one.stream] = None
+        for source in self.sources.values():
+            names.setdefault(source.source, {})[source.stream] = None
         object.__setattr__(self, "view_index", {of: at for at, of in enumerate(views)})
         object.__setattr__(self, "grown_streams", grown_streams(self.grown, names, sizes, self.used_before))
         if not self.allow_repeats and self.boundary != MASK:
@@ -209,9 +208,9 @@ class PlanContent:
             for segment, batch in zip(stream.segments, stream.batch_sizes, strict=True):
                 largest |= {name: max(batch, largest.get(name, 0)) for name in sorted(segment.weights)}
         small = [
-            (name, largest[one.stream])
-            for name, one in self.sources.items()
-            if not one.delta and one.shape.n < largest.get(one.stream, 0)
+            (name, largest[source.stream])
+            for name, source in self.sources.items()
+            if not source.delta and source.shape.n < largest.get(source.stream, 0)
         ]
         if not small:
             return
@@ -234,7 +233,7 @@ class PlanContent:
         """bucket label -> what its batches are drawn from; without buckets one stream, under None."""
         if self.buckets is not None:
             return dict(self.buckets.streams.items())
-        names = tuple(name for name, one in self.sources.items() if not one.growth)
+        names = tuple(name for name, source in self.sources.items() if not source.growth)
         return {None: Stream(names=names, batch=self.global_batch, segments=self.segments)}
 
     def used_before(self, step: int) -> dict[str, int]:
@@ -249,15 +248,15 @@ class PlanContent:
 
     def growths_of(self, source: str) -> list[Growth]:
         """Return the growths of a source, by number."""
-        return [one for one in self.grown if one.source == source]
+        return [planned for planned in self.grown if planned.source == source]
 
     def views_at(self, source: str, step: int) -> list[PlannedSource]:
         """Return the whole view of a source in force at a step, alone; with buckets those of each that has samples."""
-        number = sum(one.step <= step for one in self.growths_of(source))
+        number = sum(planned.step <= step for planned in self.growths_of(source))
         return [
-            one
-            for one in self.sources.values()
-            if (one.source, one.growth, one.delta) == (source, number, False)
+            planned
+            for planned in self.sources.values()
+            if (planned.source, planned.growth, planned.delta) == (source, number, False)
         ]
 
     def turn(self, step: int) -> Turn:
@@ -274,14 +273,14 @@ class PlanContent:
 
         None where no step does. Costs a pass over a mixture table per segment.
         """
-        one = self.sources[name]
+        source = self.sources[name]
         if self.boundary == MASK:
             epoch, i = divmod(position, self.sources[name].shape.n)
             return epoch * epoch_steps(self.sources[name].shape.n, self.global_batch) + i // self.global_batch
-        own = self.streams[one.bucket].step_of(one.stream, position)
-        if own is None or self.buckets is None or one.bucket is None:
+        own = self.streams[source.bucket].step_of(source.stream, position)
+        if own is None or self.buckets is None or source.bucket is None:
             return own
-        return self.buckets.turns.step_of(one.bucket, own)
+        return self.buckets.turns.step_of(source.bucket, own)
 
     @property
     def batch_range(self) -> tuple[int, int]:
@@ -316,10 +315,10 @@ class PlanContent:
 
         With buckets the position is left out: it follows from the bases of the segment that begins there.
         """
-        out: list[dict[str, Any]] = [{"step": one.step, "source": one.source} for one in growths]
+        out: list[dict[str, Any]] = [{"step": growth.step, "source": growth.source} for growth in growths]
         if self.buckets is None:
-            for entry, one in zip(out, growths, strict=True):
-                entry["position"] = self.grown_streams[one.source].stages[one.number].start
+            for entry, growth in zip(out, growths, strict=True):
+                entry["position"] = self.grown_streams[growth.source].stages[growth.number].start
         return out
 
     def checked_step(self, step: int) -> int:

@@ -5,7 +5,7 @@ from typing import Any
 
 from ..errors import InvalidRuntime
 from .content import ORDER_VERSION, PlanContent, PlannedSource
-from .mixing.boundary import MASK, epoch_steps
+from .mixing.mixture import MASK, epoch_steps
 from .sources.growth import Growth
 from .sources.packed_view import PackedView
 from .steps.slots import rank_slice
@@ -20,7 +20,7 @@ def describe(facts: Mapping[str, Any]) -> str:
         f"seed {facts['seed']}, global batch {facts['global_batch']}{bucketed}, {len(facts['sources'])} source(s), "
         f"{len(facts['segments'])} segment(s), order version {facts['order']}",
     ]
-    lines += [_source_line(name, one) for name, one in facts["sources"].items()]
+    lines += [_source_line(name, source) for name, source in facts["sources"].items()]
     lines.append(f"working set of all sources {facts['live_bytes']} bytes over all ranks")
     if len(facts["sources"]) > 1 and facts["first_exhausted"] is not None:
         lines.append(f"first exhausted: {facts['first_exhausted']!r}")
@@ -31,53 +31,56 @@ def describe(facts: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _source_line(name: str, one: Mapping[str, Any]) -> str:
-    if one["lanes"] == one["h"] == one["chunk"] == 1:
+def _source_line(name: str, facts: Mapping[str, Any]) -> str:
+    if facts["lanes"] == facts["h"] == facts["chunk"] == 1:
         reading = "full shuffle, every sample read alone"
     else:
         reading = (
-            f"chunks of {one['chunk']} samples, {one['lanes']} lanes x {one['h']}, {one['chunk_rounds']} rounds, "
-            f"tail {100 * one['tail_share']:.2f} % of an epoch"
+            f"chunks of {facts['chunk']} samples, {facts['lanes']} lanes x {facts['h']}, "
+            f"{facts['chunk_rounds']} rounds, tail {100 * facts['tail_share']:.2f} % of an epoch"
         )
     live = (
-        f", working set {one['live_bytes']} bytes in {one['live_chunks']} chunks" if one["live_bytes"] else ""
+        f", working set {facts['live_bytes']} bytes in {facts['live_chunks']} chunks"
+        if facts["live_bytes"]
+        else ""
     )
-    end = one["exhausted_at_step"]
+    end = facts["exhausted_at_step"]
     exhausted = "never exhausted" if end is None else f"exhausted (and begun again) at step {end}"
-    packed = one["pack"]
-    samples = f"{one['samples']} samples" if packed is None else _packed(one["samples"], packed)
-    return f"source {name!r}: {samples} of view {one['view']}; {reading}{live}; {exhausted}"
+    packed = facts["pack"]
+    samples = f"{facts['samples']} samples" if packed is None else _packed(facts["samples"], packed)
+    return f"source {name!r}: {samples} of view {facts['view']}; {reading}{live}; {exhausted}"
 
 
-def _packed(n: int, one: Mapping[str, Any]) -> str:
+def _packed(n: int, facts: Mapping[str, Any]) -> str:
     return (
-        f"{n} sequences of {one['length']} tokens, packed from {one['documents']} documents with {one['tokens']} "
-        f"tokens in {one['pieces']} pieces ({100 * one['efficiency']:.2f} % of the places hold a token)"
+        f"{n} sequences of {facts['length']} tokens, packed from {facts['documents']} documents with {facts['tokens']} "
+        f"tokens in {facts['pieces']} pieces ({100 * facts['efficiency']:.2f} % of the places hold a token)"
     )
 
 
-def _growth_lines(one: Mapping[str, Any]) -> list[str]:
-    whose = f"source {one['source']!r}"
-    removed = f"; {one['removed']} removed samples are in no slot" if one["removed"] else ""
-    if not one["buckets"]:
-        return [_growth_line(one["step"], whose, one) + removed]
-    lines = [f"from step {one['step']} {whose} grows to {one['samples']} samples, by bucket{removed}"]
+def _growth_lines(facts: Mapping[str, Any]) -> list[str]:
+    whose = f"source {facts['source']!r}"
+    removed = f"; {facts['removed']} removed samples are in no slot" if facts["removed"] else ""
+    if not facts["buckets"]:
+        return [_growth_line(facts["step"], whose, facts) + removed]
+    lines = [f"from step {facts['step']} {whose} grows to {facts['samples']} samples, by bucket{removed}"]
     return lines + [
-        "  " + _growth_line(one["step"], f"bucket {label!r}", part) for label, part in one["buckets"].items()
+        "  " + _growth_line(facts["step"], f"bucket {label!r}", part)
+        for label, part in facts["buckets"].items()
     ]
 
 
-def _growth_line(step: int, whose: str, one: Mapping[str, Any]) -> str:
-    mixed = f"{one['left_of_epoch']} samples left of its epoch are mixed with {one['new']} new ones, then"
-    mixed = mixed if one["left_of_epoch"] else "its"
+def _growth_line(step: int, whose: str, facts: Mapping[str, Any]) -> str:
+    mixed = f"{facts['left_of_epoch']} samples left of its epoch are mixed with {facts['new']} new ones, then"
+    mixed = mixed if facts["left_of_epoch"] else "its"
     start = (
         "never (it grows again before)"
-        if one["whole_from_step"] is None
-        else f"from step {one['whole_from_step']}"
+        if facts["whole_from_step"] is None
+        else f"from step {facts['whole_from_step']}"
     )
     return (
         f"from step {step} {whose} grows: {mixed} epochs are "
-        f"of the {one['samples']} samples of view {one['view']}, {start}"
+        f"of the {facts['samples']} samples of view {facts['view']}, {start}"
     )
 
 
@@ -85,16 +88,16 @@ def _segment_lines(segment: Mapping[str, Any], facts: Mapping[str, Any]) -> list
     until = "" if segment["end_step"] is None else f" up to step {segment['end_step'] - 1}"
     batch = "" if segment["buckets"] else f", global batch {segment['global_batch']}"
     lines = [f"from step {segment['start_step']}{until}{batch}:"]
-    for label, one in segment["buckets"].items():
+    for label, numbers in segment["buckets"].items():
         lines.append(
-            f"  bucket {label!r}: batches of {one['batch']}, {one['turns']} of {one['total_turns']} steps "
-            f"({100 * one['turns'] / one['total_turns']:.2f} %)"
+            f"  bucket {label!r}: batches of {numbers['batch']}, {numbers['turns']} of {numbers['total_turns']} steps "
+            f"({100 * numbers['turns'] / numbers['total_turns']:.2f} %)"
         )
-    for name, one in segment["sources"].items():
-        share = 100 * one["weight"] / one["total_weight"]
+    for name, numbers in segment["sources"].items():
+        share = 100 * numbers["weight"] / numbers["total_weight"]
         lines.append(
-            f"  {name!r}: {one['weight']} of {one['total_weight']} slots ({share:.2f} %), an epoch is "
-            f"{one['steps_per_epoch']:.1f} steps"
+            f"  {name!r}: {numbers['weight']} of {numbers['total_weight']} slots ({share:.2f} %), an epoch is "
+            f"{numbers['steps_per_epoch']:.1f} steps"
         )
     if segment["buckets"]:
         lines += [
@@ -147,8 +150,8 @@ def plan_facts(plan: PlanContent, *, world_size: int = 1, steps_per_s: float = 1
         or not 0 < steps_per_s < float("inf")
     ):
         raise InvalidRuntime(f"steps_per_s = {steps_per_s!r}: a number above 0 is needed")
-    sources = {name: _source_facts(plan, one) for name, one in plan.sources.items()}
-    ends = [(one["exhausted_at_step"], name) for name, one in sources.items()]
+    sources = {name: _source_facts(plan, source) for name, source in plan.sources.items()}
+    ends = [(facts["exhausted_at_step"], name) for name, facts in sources.items()]
     known = [(step, name) for step, name in ends if step is not None]
     return {
         "plan": plan.hash,
@@ -160,8 +163,8 @@ def plan_facts(plan: PlanContent, *, world_size: int = 1, steps_per_s: float = 1
         "world_size": world_size,
         "steps_per_s": steps_per_s,
         "sources": sources,
-        "growths": [_growth_facts(plan, one) for one in plan.grown],
-        "live_bytes": sum(one["live_bytes"] for one in sources.values()),
+        "growths": [_growth_facts(plan, growth) for growth in plan.grown],
+        "live_bytes": sum(facts["live_bytes"] for facts in sources.values()),
         "first_exhausted": min(known)[1] if known else None,
         "segments": [
             _segment_facts(plan, number, world_size, steps_per_s) for number in range(len(plan.segments))
@@ -169,62 +172,64 @@ def plan_facts(plan: PlanContent, *, world_size: int = 1, steps_per_s: float = 1
     }
 
 
-def _source_facts(plan: PlanContent, one: PlannedSource) -> dict[str, Any]:
-    shape = one.shape
+def _source_facts(plan: PlanContent, source: PlannedSource) -> dict[str, Any]:
+    shape = source.shape
     live_chunks = 0 if shape.chunk == 1 else -(-shape.live_samples // shape.chunk)
     return {
-        "source": one.source,
-        "bucket": one.bucket,
-        "view": one.view_id,
+        "source": source.source,
+        "bucket": source.bucket,
+        "view": source.view_id,
         "samples": shape.n,
-        "mean_sample_bytes": one.view.mean_sample_bytes,
+        "mean_sample_bytes": source.view.mean_sample_bytes,
         "chunk": shape.chunk,
         "lanes": shape.lanes,
         "h": shape.rounds_h,
         "chunk_rounds": shape.chunk_rounds,
         "tail_share": (shape.n - shape.body) / shape.n,
         "live_chunks": live_chunks,
-        "live_bytes": shape.live_samples * one.view.mean_sample_bytes if live_chunks else 0,
+        "live_bytes": shape.live_samples * source.view.mean_sample_bytes if live_chunks else 0,
         "exhausted_at_step": None
-        if (last := _last_position(plan, one)) is None
-        else plan.step_of(one.name, last),
-        "pack": _pack_facts(one.view) if isinstance(one.view, PackedView) else None,
+        if (last := _last_position(plan, source)) is None
+        else plan.step_of(source.name, last),
+        "pack": _pack_facts(source.view) if isinstance(source.view, PackedView) else None,
     }
 
 
-def _last_position(plan: PlanContent, one: PlannedSource) -> int | None:
+def _last_position(plan: PlanContent, source: PlannedSource) -> int | None:
     """Return the last position of the first epoch of a view, in its source's stream; None where it has none."""
-    return plan.stream_of(one.stream).last_of(one.growth, one.delta)
+    return plan.stream_of(source.stream).last_of(source.growth, source.delta)
 
 
 def _growth_facts(plan: PlanContent, growth: Growth) -> dict[str, Any]:
     parts = {
-        one.bucket: _view_growth(plan, one)
-        for one in plan.sources.values()
-        if (one.source, one.growth, one.delta) == (growth.source, growth.number, False)
+        source.bucket: _view_growth(plan, source)
+        for source in plan.sources.values()
+        if (source.source, source.growth, source.delta) == (growth.source, growth.number, False)
     }
-    wholes = [one["whole_from_step"] for one in parts.values()]
+    wholes = [facts["whole_from_step"] for facts in parts.values()]
     return {
         "step": growth.step,
         "source": growth.source,
         "view": parts[None]["view"] if None in parts else None,
-        **{name: sum(one[name] for one in parts.values()) for name in ("samples", "left_of_epoch", "new")},
+        **{
+            name: sum(facts[name] for facts in parts.values()) for name in ("samples", "left_of_epoch", "new")
+        },
         "removed": len(growth.removed),
         "whole_from_step": None if None in wholes else max(wholes),
-        "buckets": {bucket: one for bucket, one in parts.items() if bucket is not None},
+        "buckets": {bucket: facts for bucket, facts in parts.items() if bucket is not None},
     }
 
 
-def _view_growth(plan: PlanContent, one: PlannedSource) -> dict[str, Any]:
+def _view_growth(plan: PlanContent, source: PlannedSource) -> dict[str, Any]:
     """Return the facts of the whole view that a growth makes, of a source or of one of its buckets."""
-    stage = plan.grown_streams[one.stream].stages[one.growth]
-    is_read = _last_position(plan, one) is not None
+    stage = plan.grown_streams[source.stream].stages[source.growth]
+    is_read = _last_position(plan, source) is not None
     return {
-        "view": one.view_id,
-        "samples": one.shape.n,
+        "view": source.view_id,
+        "samples": source.shape.n,
         "left_of_epoch": stage.origin - stage.start - stage.delta,
         "new": stage.delta,
-        "whole_from_step": plan.step_of(one.name, stage.origin) if is_read else None,
+        "whole_from_step": plan.step_of(source.name, stage.origin) if is_read else None,
     }
 
 
@@ -238,9 +243,9 @@ def _pack_facts(view: PackedView) -> dict[str, Any]:
     }
 
 
-def _reads(one: PlannedSource) -> float:
+def _reads(source: PlannedSource) -> float:
     """Return the mean number of stored samples that a slot is made of."""
-    return one.view.table.n_pieces / len(one.view) if isinstance(one.view, PackedView) else 1.0
+    return source.view.table.n_pieces / len(source.view) if isinstance(source.view, PackedView) else 1.0
 
 
 def _segment_facts(plan: PlanContent, number: int, world_size: int, steps_per_s: float) -> dict[str, Any]:
@@ -248,19 +253,23 @@ def _segment_facts(plan: PlanContent, number: int, world_size: int, steps_per_s:
     turns: dict[str | None, int] = {None: 1}
     if plan.buckets is not None:
         turns = dict(plan.buckets.turns.segments[number].weights.items())
-    views = {one.stream: one for name in segment.weights for one in plan.views_at(name, segment.start_step)}
+    views = {
+        source.stream: source
+        for name in segment.weights
+        for source in plan.views_at(name, segment.start_step)
+    }
     rates = {
         name: rate for label in turns for name, rate in _rates(plan, number, label, turns, views).items()
     }
     per_step = {
-        "samples": sum(one["samples_per_step"] for one in rates.values()),
+        "samples": sum(facts["samples_per_step"] for facts in rates.values()),
         "bytes": sum(
-            one["samples_per_step"] * views[name].view.mean_sample_bytes for name, one in rates.items()
+            facts["samples_per_step"] * views[name].view.mean_sample_bytes for name, facts in rates.items()
         ),
-        "requests": sum(one["samples_per_step"] * _reads(views[name]) for name, one in rates.items()),
+        "requests": sum(facts["samples_per_step"] * _reads(views[name]) for name, facts in rates.items()),
         "chunk_requests": sum(
-            one["samples_per_step"] * _reads(views[name]) / views[name].shape.chunk
-            for name, one in rates.items()
+            facts["samples_per_step"] * _reads(views[name]) / views[name].shape.chunk
+            for name, facts in rates.items()
         ),
     }
     following = plan.segments[number + 1 :]

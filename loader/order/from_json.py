@@ -69,10 +69,10 @@ def plan_from_json(d: dict[str, Any], reopen: Callable[[dict[str, Any]], OrderVi
             starts, names, d["global_batch"], dict(_batches(d["segments"], d["global_batch"]))
         )
         plan = Plan(sources=sources, segments=segments, **content)
-    wanted = content_hash("p", d)
-    if plan.hash != wanted:
+    expected = content_hash("p", d)
+    if plan.hash != expected:
         raise PlanMismatch(
-            f"the plan comes out as {plan.hash}, its JSON is {wanted}: {_changed(d, plan.to_json())} differs"
+            f"the plan comes out as {plan.hash}, its JSON is {expected}: {_changed(d, plan.to_json())} differs"
         )
     return plan
 
@@ -172,10 +172,10 @@ def _reopened(
 ) -> PlannedSource:
     shape = LaneShape(n=entry["n"], chunk=entry["chunk"], lanes=entry["lanes"], rounds_h=entry["h"])
     view = reopen(entry["view"])
-    found = {"id": view.id, "n": len(view)}
+    facts = {"id": view.id, "n": len(view)}
     differences = [
         f"{field} was {entry[field]!r} and is {value!r}"
-        for field, value in found.items()
+        for field, value in facts.items()
         if entry[field] != value
     ]
     if differences:
@@ -195,6 +195,8 @@ def _reopened(
     )
 
 
-def _changed(saved: dict[str, Any], made: dict[str, Any]) -> str:
-    names = sorted(saved.keys() | made.keys())
-    return ", ".join(name for name in names if saved.get(name) != made.get(name)) or "nothing that JSON shows"
+def _changed(saved: dict[str, Any], rebuilt: dict[str, Any]) -> str:
+    names = sorted(saved.keys() | rebuilt.keys())
+    return (
+        ", ".join(name for name in names if saved.get(name) != rebuilt.get(name)) or "nothing that JSON shows"
+    )

@@ -8,23 +8,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from ..errors import InvalidPlan
 from .building.bucketed import bucket_labels, bucketed_segments, interleave_parts, split_sources
-from .building.packed_sources import pack_sources
 from .content import PlanContent, PlannedSource, Source, plan_source, source
-from .mixing.boundary import FILL
-from .mixing.mixture import Weight, chain_segments, integer_weights
+from .mixing.mixture import FILL, Weight, chain_segments, integer_weights
 from .mixing.ramp import GlobalBatch, cut_at, in_force, ramp_of
 from .random.plan_hash import plan_json, whole
 from .sources.bucket import BucketBy, bucket, size_ramp
-from .sources.packing import PackBy
-from .sources.quarantine import QuarantineKeys, quarantine_of
+from .sources.growth import origins
+from .sources.packed_view import PackedView
+from .sources.packing import PackBy, Packing
+from .sources.quarantine import Quarantine, QuarantineKeys, QuarantineList, listed_samples, quarantine_of
 from .sources.views import OrderView, synthetic
 from .steps.slots import Slots, Stacked, planned_slots, planned_stack
 from .steps.state import check_state, state_at
 
 if TYPE_CHECKING:
     from .steps.occurrences import Occurrence, Substituted
+
 
 __all__ = ["OrderView", "Plan", "PlannedSource", "Source", "make_plan", "source", "synthetic"]
 
@@ -51,7 +54,7 @@ class Plan(PlanContent):
     """A frozen plan; picklable if its views are. Two plans are equal when their hashes are."""
 
     def __repr__(self) -> str:
-        names = list(dict.fromkeys(one.source for one in self.sources.values()))
+        names = list(dict.fromkeys(source.source for source in self.sources.values()))
         more = f" and {len(names) - 8} more" if len(names) > 8 else ""
         facts = [f"{self.hash[:14]}", f"seed={self.seed}", f"global_batch={self.global_batch}"]
         if self.buckets is not None:
@@ -83,10 +86,10 @@ class Plan(PlanContent):
         slots = self.slots(step)
         ids: list[tuple[str, str]] = [("", "")] * len(slots)
         for index, (name, planned) in enumerate(self.sources.items()):
-            mine = ((slots.source == index) & slots.valid).nonzero()[0]
-            if len(mine):
-                keys = planned.view.keys(slots.ordinal[mine])
-                for slot, sample_key in zip(mine.tolist(), keys, strict=True):
+            slots_of_source = ((slots.source == index) & slots.valid).nonzero()[0]
+            if len(slots_of_source):
+                keys = planned.view.keys(slots.ordinal[slots_of_source])
+                for slot, sample_key in zip(slots_of_source.tolist(), keys, strict=True):
                     ids[slot] = (name, sample_key)
         return ids
 
@@ -168,7 +171,6 @@ class Plan(PlanContent):
         May be called again, for any step. It costs a search for the keys in the views. Raises InvalidPlan: an unknown
         source, or a key that no live sample of that version has.
         """
-        from .building.quarantined import more_quarantine
 
         return replace(self, quarantine=more_quarantine(self, samples, step))
 
@@ -223,9 +225,9 @@ def make_plan(
     packing = None
     if pack is not None:
         views, packing = pack_sources(views, pack, bucket_by)
-    planned = {name: plan_source(name, given) for name, given in views.items()}
+    planned = {name: plan_source(name, view) for name, view in views.items()}
     planned = {name: planned[name] for name in sorted(planned)}
-    weights = {name: given.weight if isinstance(given, Source) else 1 for name, given in views.items()}
+    weights = {name: view.weight if isinstance(view, Source) else 1 for name, view in views.items()}
     starts = segment_starts(weights, schedule or [])
     content: dict[str, Any] = {
         "seed": whole("seed", seed, 0, 2**64 - 1),
@@ -233,7 +235,7 @@ def make_plan(
         "boundary": boundary,
         "allow_repeats": allow_repeats,
         "pack": packing,
-        "quarantine": quarantine_of(quarantine, {name: one.view for name, one in planned.items()}),
+        "quarantine": quarantine_of(quarantine, {name: source.view for name, source in planned.items()}),
     }
     if bucket_by is None:
         mixed, slots = cut_at(starts, dict(ramp)), cut_at(ramp, dict(starts))
@@ -276,3 +278,54 @@ def segment_starts(weights: Mapping[str, Weight], schedule: Schedule) -> list[tu
     if not starts or starts[0][0] > 0:
         starts.insert(0, (0, integer_weights(weights)))
     return starts
+
+
+def pack_sources(
+    views: Mapping[str, OrderView | Source], asked: object, bucket_by: object
+) -> tuple[dict[str, OrderView | Source], Packing]:
+    """Return every source as its packed sequences, and how these are laid out: alike in all. Raises: InvalidPlan."""
+    if not isinstance(asked, PackBy):
+        raise InvalidPlan(f"pack = {asked!r}: loader.pack('tokens.npy', length=2048) is needed")
+    if bucket_by is not None:
+        raise InvalidPlan("pack= with bucket_by=: packed sequences are of one length; leave bucket_by out")
+    packed: dict[str, OrderView | Source] = {}
+    kinds: dict[str, Packing] = {}
+    for name, view_or_source in views.items():
+        requested = view_or_source if isinstance(view_or_source, Source) else Source(view_or_source)
+        if not hasattr(requested.view, "packed"):
+            raise InvalidPlan(f"source {name!r} is a {type(requested.view).__name__}, which cannot be packed")
+        try:
+            view: PackedView = requested.view.packed(asked)
+        except InvalidPlan as error:
+            raise InvalidPlan(f"source {name!r}: {error}") from None
+        packed[name], kinds[name] = replace(requested, view=view), view.packing
+    first = next(iter(kinds.values()))
+    for number, (field, _, _) in enumerate(first.layout):
+        dtypes = {name: source.layout[number][2] for name, source in kinds.items()}
+        if len(set(dtypes.values())) > 1:
+            raise InvalidPlan(
+                f"pack: {field!r} has the dtypes {dtypes}; a batch has one: store the field of all sources alike"
+            )
+    return packed, first
+
+
+def more_quarantine(plan: PlanContent, lists: Any, step: int) -> Quarantine:
+    """Return the plan's lists, and these from a step on. Raises InvalidPlan; see `Plan.quarantined`."""
+    step = whole("quarantined: step", step, 0, 2**53)
+    if not isinstance(lists, Mapping):
+        raise InvalidPlan(f"quarantined({lists!r}): {{source name: [sample keys]}} is needed")
+    views = {}
+    for name in {planned.source for planned in plan.sources.values()}:
+        in_force = plan.views_at(name, step)  # buckets are of one version, which knows the keys of all
+        views[name] = max(in_force, key=lambda source: source.shape.n).view
+    more: list[QuarantineList] = []
+    for name, keys in lists.items():
+        samples = listed_samples(name, [keys], views)
+        growths = plan.growths_of(name)
+        number = sum(growth.step <= step for growth in growths)
+        came, there = origins(growths, number, np.array([ordinal for ordinal, _ in samples], np.int64))
+        named = list(zip(came.tolist(), there.tolist(), samples, strict=True))
+        for growth in sorted(set(came.tolist())):
+            samples = tuple((ordinal, key) for at, ordinal, (_, key) in named if at == growth)
+            more.append(QuarantineList(start_step=step, source=name, samples=samples, growth=growth))
+    return plan.quarantine.with_more(more)

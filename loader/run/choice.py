@@ -104,11 +104,11 @@ def _why_processes(locked: float, room: Room, stages: Stages) -> str | None:
             f"of {room.cores} cores busy, and the training waited for {stages.waits:.0%} of its time"
         )
     # (where other programs leave less than a core, all of it is less)
-    left = min(1.0, stages.cores)
-    loaded = decodes and stages.load >= LOAD * left
+    idle_share = min(1.0, stages.cores)
+    loaded = decodes and stages.load >= LOAD * idle_share
     if not waits and not loaded:
         return None
-    if decodes and stages.computes >= COMPUTES * left:
+    if decodes and stages.computes >= COMPUTES * idle_share:
         return (
             f"the training waited for {stages.waits:.0%} of its time and computed for {stages.computes:.0%}, in which "
             "threads that decode take the interpreter's lock from it, and it from them"

@@ -13,9 +13,9 @@ from time import perf_counter
 from typing import NamedTuple
 
 from ..storage.shared.threads import ends_with_the_process
-from .batch.step_metrics import MAKING
+from .batch.batch import MAKING
 from .choice import Stages
-from .metrics.limit import stage_seconds
+from .metrics.status import stage_seconds
 
 FIRST_LOOK_S, LOOK_S = 0.3, 0.5
 """Seconds of training until the first look, which must not come late, and between two others."""
@@ -121,7 +121,7 @@ class Contention:
         self._computed_s += computed_s
         return self._since_s >= self._next_s
 
-    def look(self, metrics: Mapping[str, float], made_cpu_s: float, process_cpu_s: float) -> Seen | None:
+    def measure(self, metrics: Mapping[str, float], made_cpu_s: float, process_cpu_s: float) -> Seen | None:
         """Return the stretch since the call before; None the first time.
 
         made_cpu_s: CPU seconds of making the batches that were taken so far; process_cpu_s: of the whole process.

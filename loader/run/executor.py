@@ -23,28 +23,28 @@ from .batch.batch import Batch
 from .choice import FEW, WORK, Maker, Room, choice, first_threads
 from .contention import Contention, Seen, decodes
 from .making.assemble import Assembler
-from .making.prefetch import READY, BatchMaker, Bound, Made, Prefetch, making
+from .making.prefetch import READY, BatchMaker, Bound, MadeBatches, Prefetch, making
 from .metrics.metrics import Metrics
 
 if TYPE_CHECKING:
     from .workers.pool import WorkerPool
 
 
-class _Asked(Future[Made]):
-    """Made when it is asked for."""
+class _Asked(Future[MadeBatches]):
+    """MadeBatches when it is asked for."""
 
-    def __init__(self, make: Callable[[], Made]) -> None:
+    def __init__(self, make: Callable[[], MadeBatches]) -> None:
         super().__init__()
         self._make = make
 
-    def result(self, timeout: float | None = None) -> Made:
+    def result(self, timeout: float | None = None) -> MadeBatches:
         """Return the batches. Raises: errors that are not the batch's, such as KeyboardInterrupt, at once."""
         if not self.done():
-            made = self._make()
-            if made.error is not None and not isinstance(made.error, Exception):
-                raise made.error
+            result = self._make()
+            if result.error is not None and not isinstance(result.error, Exception):
+                raise result.error
             if self.set_running_or_notify_cancel():
-                self.set_result(made)
+                self.set_result(result)
         return super().result(timeout)
 
 
@@ -53,14 +53,14 @@ class InlineExecutor:
 
     size = 0
 
-    def __init__(self, make: Callable[[range], Made]) -> None:
+    def __init__(self, make: Callable[[range], MadeBatches]) -> None:
         self._make = make
 
-    def submit(self, steps: range) -> Future[Made]:
+    def submit(self, steps: range) -> Future[MadeBatches]:
         """Return the future batches of the steps, made once somebody asks."""
         return _Asked(lambda: self._make(steps))
 
-    def cancel(self, futures: Iterable[Future[Made]]) -> None:
+    def cancel(self, futures: Iterable[Future[MadeBatches]]) -> None:
         """Cancel the steps that nobody asked for."""
         for future in futures:
             future.cancel()
@@ -115,7 +115,7 @@ class Execution:
     ) -> None:
         """Choose the first maker. Raises: InvalidRuntime; Unpicklable, with executor="processes"."""
         self._assembler, self._cache, self._metrics = assembler, cache, metrics
-        self._given, self._bound = workers, bound
+        self._workers_asked, self._bound = workers, bound
         self._cores, self._memory_bytes = rank_cores(), rank_memory_bytes()
         self._local = all(is_local(view.version.shard_store) for view in assembler.recipe.views)
         self._sent_bytes = 0
@@ -159,7 +159,7 @@ class Execution:
         measured = self._contention
         if measured is not None and measured.saw(waited_s, busy_s, computed_s) and self._starting is None:
             metrics = self._metrics.snapshot()
-            seen = measured.look(metrics, self.prefetch().cpu_s, process_time())
+            seen = measured.measure(metrics, self.prefetch().cpu_s, process_time())
             if seen is not None:
                 self._choose(seen)
             elif self._may_start_processes and self._cores > FEW and decodes(metrics) >= WORK:
@@ -211,7 +211,7 @@ class Execution:
         if executor not in EXECUTORS:
             raise InvalidRuntime(f"executor = {executor!r}; accepted: {', '.join(map(repr, EXECUTORS))}")
         if executor == "processes":
-            if self._given == 0:
+            if self._workers_asked == 0:
                 raise InvalidRuntime(
                     "workers = 0 with executor = 'processes'; at least 1, or 'auto', is needed"
                 )
@@ -223,7 +223,7 @@ class Execution:
             self._sent_bytes = check_can_be_sent(self._assembler.recipe)
             prepare()  # it imports while the training does what else it has to
             return "processes", "asked for"
-        if self._given == 0:
+        if self._workers_asked == 0:
             return "caller", "workers = 0"
         if executor == "threads":
             return "threads", "asked for"
@@ -233,8 +233,8 @@ class Execution:
         """Return the number of workers to begin with."""
         if name == "caller":
             return 0
-        if self._given != "auto":
-            return self._given
+        if self._workers_asked != "auto":
+            return self._workers_asked
         if name == "threads":
             return first_threads(self._cores, local=self._local)
         each = WORKER_BYTES + self._sent_bytes
@@ -259,7 +259,7 @@ class Execution:
         room = Room(
             cores=self._cores,
             processes=self._count("processes") if self._may_start_processes else 0,
-            threads=self._given == "auto",
+            threads=self._workers_asked == "auto",
             local=self._local,
             caller=self._may_be_caller,
         )

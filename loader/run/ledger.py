@@ -47,7 +47,7 @@ class Budget:
         ledger: where the substitutions are on record.
         """
         samples += self._samples
-        substituted = self._substituted + len({one.slot for one in substitutions})
+        substituted = self._substituted + len({entry.slot for entry in substitutions})
         allowed = self.share * samples + (ALLOWANCE if self.share else 0)
         if substitutions and substituted > allowed:
             last = substitutions[-1]
@@ -75,7 +75,7 @@ class Ledger:
 
     def name(self, substitutions: Sequence[Substitution]) -> str:
         """Return the places where these are listed, for people."""
-        urls = sorted({self._stores[one.source].url for one in substitutions})
+        urls = sorted({self._stores[entry.source].url for entry in substitutions})
         return ", ".join(f"{url}/{self._prefix}" for url in urls)
 
     def write(self, substitutions: Sequence[Substitution]) -> None:
@@ -84,7 +84,7 @@ class Ledger:
             self._raise_failed([future for future in self._pending if future.done()])
         if not substitutions:
             return
-        for attempts in [list(some) for _, some in groupby(substitutions, lambda one: one.slot)]:
+        for attempts in [list(group) for _, group in groupby(substitutions, lambda entry: entry.slot)]:
             logger.warning(
                 "step %d slot %d: a corrupt sample was %s (%s)",
                 attempts[0].step,
@@ -117,9 +117,9 @@ class Ledger:
 
     def _put(self, attempts: list[Substitution]) -> None:
         first = attempts[0]
-        named = json.dumps([one.identity for one in attempts]).encode()
+        named = json.dumps([entry.identity for entry in attempts]).encode()
         key = f"{self._prefix}{first.step:019d}-{first.slot:010d}-{hashlib.sha256(named).hexdigest()[:16]}.jsonl"
-        lines = [json.dumps(one.to_json(), ensure_ascii=False, separators=(",", ":")) for one in attempts]
+        lines = [json.dumps(entry.to_json(), ensure_ascii=False, separators=(",", ":")) for entry in attempts]
         store = self._stores[first.source]
         try:
             store.put_if_absent(key, "".join(line + "\n" for line in lines).encode())
@@ -141,13 +141,16 @@ def read_ledger(root: Root, plan: Plan | str) -> list[Substitution]:
     FormatTooNew; StoreError.
     """
     prefix = _folder(plan if isinstance(plan, str) else plan.hash)
-    found: dict[tuple[str | int, ...], Substitution] = {}
+    entries: dict[tuple[str | int, ...], Substitution] = {}
     store = primary_of(root.store)
     for info in store.list(prefix):
         for line in store.get(info.key).data.splitlines():
             entry = _parsed(line, f"{root.url}/{info.key}")
-            found.setdefault(entry.identity, entry)
-    return sorted(found.values(), key=lambda one: (one.step, one.slot, one.attempt))
+            entries.setdefault(entry.identity, entry)
+    return sorted(
+        entries.values(),
+        key=lambda substitution: (substitution.step, substitution.slot, substitution.attempt),
+    )
 
 
 def _folder(plan_hash: str) -> str:

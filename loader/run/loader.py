@@ -16,9 +16,8 @@ from ..keywords import LOADER_WORDS, explains
 from ..order.plan import Plan
 from ..storage.shared.threads import DaemonPool
 from .ahead.thread_pools import range_threads
-from .batch.batch import Batch
+from .batch.batch import Batch, SlowSample
 from .batch.collate import FRAMEWORKS
-from .batch.step_metrics import SlowSample
 from .executor import Execution, Executor, Workers, prefetch_bound
 from .ledger import Budget, Ledger
 from .making.assemble import Assembler
@@ -156,10 +155,10 @@ class Loader:
         self._framework = framework
         # Worker threads would put JAX's arrays on its default device first.
         self._copies_jax = device is not None and framework == "jax"
-        made = replace(recipe, framework="numpy") if self._copies_jax else recipe
+        own_recipe = replace(recipe, framework="numpy") if self._copies_jax else recipe
         self._io, run = range_threads(plan)
         kept = cache_spec(cache)
-        self._assembler = Assembler(made, self._metrics, run, kept, end=self._end)
+        self._assembler = Assembler(own_recipe, self._metrics, run, kept, end=self._end)
         self._execution = Execution(
             self._assembler,
             kept,
@@ -241,11 +240,11 @@ class Loader:
         Returns this loader: `for batch in batches.on(accelerator.device)`. Raises: InvalidRuntime.
         """
         self._check_usable()
-        made = self._delivery_to(device)
+        delivery = self._delivery_to(device)
         with self._turn:
             if self._delivery is not None:
                 self._delivery.end()
-            self._delivery = made
+            self._delivery = delivery
         return self
 
     @property
@@ -402,10 +401,10 @@ class Loader:
         """Return the recorder of this rank; None where it is not recorded. Raises: InvalidRuntime."""
         from .trail.recorder import recorder_of  # which most runs of a test do without
 
-        made = recorder_of(trail, recipe, epochs)
-        if made is not None:
-            weakref.finalize(self, made.dismiss)
-        return made
+        recorder = recorder_of(trail, recipe, epochs)
+        if recorder is not None:
+            weakref.finalize(self, recorder.dismiss)
+        return recorder
 
     def _delivery_to(self, device: Any) -> "Delivery | None":
         """Return the way to a device; None where batches stay on the host. Raises: InvalidRuntime."""
@@ -416,9 +415,9 @@ class Loader:
 
         if (backend := backend_of(device, self._framework, default=self._copies_jax)) is None:
             return None
-        made = Delivery(backend, self._execution, self._recorder, self._metrics)
-        weakref.finalize(self, made.abandon)
-        return made
+        delivery = Delivery(backend, self._execution, self._recorder, self._metrics)
+        weakref.finalize(self, delivery.abandon)
+        return delivery
 
     def _list(self, batch: Batch) -> None:
         """Put a batch's substitutions on record. Raises: StoreError for earlier ones that could not be."""

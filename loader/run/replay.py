@@ -79,7 +79,7 @@ class Replay:
         self._limit = bounds(plan, epochs, None)[1]
         self._pool, self._run = range_threads(plan)
         self._world = World.of(0, 1)
-        self._assembler = self._made(self._world)
+        self._assembler = self._assembler_of(self._world)
         self._closed = False
 
     def substituted(self, step: int) -> bool:
@@ -106,8 +106,8 @@ class Replay:
         answer: bool | None
         for rank, world_size, digest, substituted in parts:
             world = World.of(rank, world_size)
-            mine = rank_slice(n, world.rank, world.world_size)
-            options = self._recorded.options(step, range(mine.start, mine.stop))
+            rows = rank_slice(n, world.rank, world.world_size)
+            options = self._recorded.options(step, range(rows.start, rows.stop))
             if not substituted:
                 answer, laid = True, dict.fromkeys(options, Laid())
             elif options:
@@ -132,14 +132,16 @@ class Replay:
             return None, {}
         # A digest adds up over slots: to the whole, each choice adds its difference.
         sums = np.zeros(1, np.uint64)
-        for slot, some in options.items():
-            alone = np.array([self._slot_digest(step, slot, one) for one in some], np.uint64)
+        for slot, choices in options.items():
+            alone = np.array([self._slot_digest(step, slot, laid) for laid in choices], np.uint64)
             sums = np.add.outer(sums, alone - alone[0]).ravel()
-        found = np.flatnonzero(sums == np.uint64((digest - whole) % 2**64))
-        if not len(found):
+        matches = np.flatnonzero(sums == np.uint64((digest - whole) % 2**64))
+        if not len(matches):
             return False, {}
-        picked = np.unravel_index(found[0], [len(some) for some in options.values()])
-        return True, {slot: some[int(i)] for (slot, some), i in zip(options.items(), picked, strict=True)}
+        picked = np.unravel_index(matches[0], [len(choices) for choices in options.values()])
+        return True, {
+            slot: choices[int(i)] for (slot, choices), i in zip(options.items(), picked, strict=True)
+        }
 
     def _slot_digest(self, step: int, slot: int, laid: Laid) -> int:
         self._choose(step, {slot: laid})
@@ -202,19 +204,19 @@ class Replay:
             return {"seen": np.zeros(1)}
 
         recipe = replace(self._recipe(World.of(slot, n)), transform=capture)
-        slots, wanted = real_slots(recipe, step)
-        if not len(wanted):
+        slots, rows = real_slots(recipe, step)
+        if not len(rows):
             raise InvalidRuntime(f"slot {slot} of step {step} is padding")
         transform = self._recipe(recipe.world).transform_of(int(slots.source[0]))
         decoded: dict[str, Any] | PenstockError
-        one = Assembler(recipe, Metrics(self.plan.source_names), self._run, kept=0)
+        assembler = Assembler(recipe, Metrics(self.plan.source_names), self._run, kept=0)
         try:
-            one.batch(step, alone=True)
+            assembler.batch(step, alone=True)
             decoded = captured[-1]
         except Corrupt as error:
             decoded = error
         finally:
-            one.close()
+            assembler.close()
         return seen(self.plan, step, slot, slots, decoded, transform)
 
     def steps_of(self, source: str, key: str, *, before: int, ordinal: int | None = None) -> list[Occurrence]:
@@ -255,9 +257,9 @@ class Replay:
         self._check_open()
         world = World.of(rank, world_size)
         if anew or world != self._world:
-            made = self._made(world)
+            assembler = self._assembler_of(world)
             self._assembler.close()
-            self._assembler, self._world = made, world
+            self._assembler, self._world = assembler, world
         return self._assembler
 
     def _recipe(self, world: World) -> Recipe:
@@ -270,6 +272,6 @@ class Replay:
             **self._how,  # type: ignore[arg-type]
         )
 
-    def _made(self, world: World) -> Assembler:
+    def _assembler_of(self, world: World) -> Assembler:
         # A look back is at one batch: its memory is worth more than the time to have it anew.
         return Assembler(self._recipe(world), Metrics(self.plan.source_names), self._run, kept=0)

@@ -10,7 +10,7 @@ import numpy as np
 from ..dataset.shards.address import SampleAddress
 from ..errors import PenstockError
 from ..order.plan import Plan
-from ..order.random.generators import sample_rng_key
+from ..order.random.philox_key import sample_rng_key
 from ..order.sources.packed_view import PackedView
 from ..order.steps.slots import Slots
 from .recipe import generators
@@ -69,8 +69,8 @@ def address_of(plan: Plan, slots: Slots, row: int) -> SampleAddress:
         return sequence_address(view, ordinal)
     stored = stored_view(view)
     assert stored is not None  # `Recipe` takes no other
-    (found,) = stored.version.address(np.array([ordinal], np.int64), stored.fields)
-    return found
+    (address,) = stored.version.address(np.array([ordinal], np.int64), stored.fields)
+    return address
 
 
 def seen(
@@ -90,7 +90,7 @@ def seen(
             return sample
         return apply_transform(transform, sample, address, rng or sample_rng_key(*key))
 
-    told: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "step": step,
         "slot": number,
         "source": plan.source_names[int(slots.source[0])],
@@ -101,14 +101,14 @@ def seen(
         "transformed": transformed,
     }
     if isinstance(decoded, PenstockError):
-        return Seen(**told, decoded={}, trained={}, error=decoded)
+        return Seen(**facts, decoded={}, trained={}, error=decoded)
     rng = _Recording(sample_rng_key(*key).bit_generator)
     try:
         trained = transformed(copy.deepcopy(decoded), rng)
         again = transformed(copy.deepcopy(decoded))
     except PenstockError as error:
-        return Seen(**told, decoded=decoded, trained={}, draws=rng.listed(), error=error)
-    return Seen(**told, decoded=decoded, trained=trained, draws=rng.listed(), repeats=_same(trained, again))
+        return Seen(**facts, decoded=decoded, trained={}, draws=rng.listed(), error=error)
+    return Seen(**facts, decoded=decoded, trained=trained, draws=rng.listed(), repeats=_same(trained, again))
 
 
 class _Recording(np.random.Generator):
@@ -120,19 +120,19 @@ class _Recording(np.random.Generator):
         self.n_draws = 0
 
     def __getattribute__(self, name: str) -> Any:
-        found = super().__getattribute__(name)
+        attribute = super().__getattribute__(name)
         if (
             name.startswith("_")
             or name in ("draws", "n_draws", "listed", "bit_generator")
-            or not callable(found)
+            or not callable(attribute)
         ):
-            return found
+            return attribute
 
-        def drawn(*given: Any, **named: Any) -> Any:
-            value = found(*given, **named)
+        def drawn(*args: Any, **named: Any) -> Any:
+            value = attribute(*args, **named)
             self.n_draws += 1
             if len(self.draws) < MAX_DRAWS:
-                words = [*map(repr, given), *(f"{key}={one!r}" for key, one in named.items())]
+                words = [*map(repr, args), *(f"{key}={one!r}" for key, one in named.items())]
                 self.draws.append(f"{name}({_short(', '.join(words))}) = {_short(str(value))}")
             return value
 

@@ -8,8 +8,8 @@ import pytest
 
 import loader
 from loader.native import KIND
-from loader.run.batch.step_metrics import MAKING
-from loader.run.metrics.limit import LIMITS
+from loader.run.batch.batch import MAKING
+from loader.run.metrics.status import LIMITS
 from penstock.bench import ADVICE, bench
 
 SHORT = ("--batch", "6", "--seconds", "0.05")

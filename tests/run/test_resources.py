@@ -16,7 +16,7 @@ import pytest
 import loader
 from loader.errors import InvalidRuntime, TransformFailed
 from loader.run import executor
-from loader.run.making.prefetch import MAX_AHEAD, MAX_STEPS, Bound, Made, Prefetch
+from loader.run.making.prefetch import MAX_AHEAD, MAX_STEPS, Bound, MadeBatches, Prefetch
 from loader.run.workers.ring import Ring
 
 
@@ -232,7 +232,7 @@ class Held:
 
     def submit(self, steps):
         done = Future()
-        done.set_result(Made([Empty(steps.start)], None, 0.0, 1.0, 2**20))
+        done.set_result(MadeBatches([Empty(steps.start)], None, 0.0, 1.0, 2**20))
         return done
 
     def cancel(self, futures):

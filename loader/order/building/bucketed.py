@@ -15,16 +15,16 @@ from ..sources.views import OrderView
 
 def split_sources(views: Mapping[str, OrderView | Source], asked: BucketBy) -> dict[str, PlannedSource]:
     """Return every source's buckets as sources of their own, in order of their names. Raises: InvalidPlan."""
-    found: dict[str, PlannedSource] = {}
-    for name, given in views.items():
-        wanted = given if isinstance(given, Source) else Source(given)
-        for label, view in split_view(name, wanted.view, asked.by, asked.edges).items():
+    planned: dict[str, PlannedSource] = {}
+    for name, view_or_source in views.items():
+        source = view_or_source if isinstance(view_or_source, Source) else Source(view_or_source)
+        for label, view in split_view(name, source.view, asked.by, asked.edges).items():
             full = bucket_source(name, label)
-            if full in found:
+            if full in planned:
                 raise InvalidPlan(f"{full!r} names a bucket of two sources: rename source {name!r}")
-            found[full] = plan_source(full, replace(wanted, view=view), label)
-    bucket_labels(found.values(), asked.by)
-    return {name: found[name] for name in sorted(found)}
+            planned[full] = plan_source(full, replace(source, view=view), label)
+    bucket_labels(planned.values(), asked.by)
+    return {name: planned[name] for name in sorted(planned)}
 
 
 def split_view(name: str, view: OrderView, by: str, edges: tuple[str, ...] | None) -> dict[str, OrderView]:

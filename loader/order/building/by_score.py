@@ -46,8 +46,8 @@ def by_score(
     """
     asked = bucket(by, edges=edges)
     bands = split_view(name, view, asked.by, asked.edges)
-    given = _weights(by, weights, asked.edges, bands)
-    drawn = {label: _number(by, label, given[label]) * len(band) for label, band in bands.items()}
+    weight_of = _weights(by, weights, asked.edges, bands)
+    drawn = {label: _number(by, label, weight_of[label]) * len(band) for label, band in bands.items()}
     shares = _whole({label: value for label, value in drawn.items() if value})
     if not shares:
         raise InvalidPlan(
@@ -79,13 +79,13 @@ def _weights(
         raise InvalidPlan(
             f"by_score({by!r}, weights={weights!r}): a mapping of each value to its weight is needed, or edges="
         )
-    given = {str(value): weight for value, weight in weights.items()}
-    if given.keys() != bands.keys():
+    weight_of = {str(value): weight for value, weight in weights.items()}
+    if weight_of.keys() != bands.keys():
         raise InvalidPlan(
-            f"by_score({by!r}): weights are for {some(sorted(given))}, the values are {some(sorted(bands))}; give each "
-            "a weight, 0 to leave it out"
+            f"by_score({by!r}): weights are for {some(sorted(weight_of))}, the values are {some(sorted(bands))}; give "
+            "each a weight, 0 to leave it out"
         )
-    return given
+    return weight_of
 
 
 def _number(by: str, label: str, weight: Weight) -> Fraction:

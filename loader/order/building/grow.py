@@ -1,4 +1,4 @@
-"""A plan that goes on under later versions from a chosen step: what `Plan.grow` makes of its plan."""
+"""Continue a plan under later versions from a chosen step; buckets take turns by the new sizes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -6,13 +6,14 @@ from typing import Any
 
 from ...errors import EmptyView, InvalidPlan
 from ..content import PlanContent, PlannedSource, Source, plan_source
-from ..mixing.boundary import MASK
 from ..mixing.interleave import Interleaving, bucket_source
+from ..mixing.mixture import MASK
+from ..mixing.ramp import cut_at, in_force
 from ..random.plan_hash import whole
+from ..sources.bucket import BucketBy, size_ramp, some
 from ..sources.growth import Growth, delta_name, whole_name
 from ..sources.views import Delta, OrderView, delta_since
-from .bucketed import split_view
-from .grow_buckets import more_buckets
+from .bucketed import bucket_labels, bucketed_segments, interleave_parts, split_view
 
 
 def grown_content(
@@ -37,54 +38,54 @@ def grown_content(
             f"a source grows at step {plan.grown[-1].step} already, and shares of buckets change there: with buckets "
             f"a later growth has that step or a later one, not {step}"
         )
-    names = sorted({one.source for one in plan.sources.values()})
+    names = sorted({entry.source for entry in plan.sources.values()})
     for name in sorted(views, key=str):
         if name not in names:
             raise InvalidPlan(f"grow names the source {name!r}; the sources are {names}")
-        earlier = [one for one in grown if one.source == name]
+        earlier = [entry for entry in grown if entry.source == name]
         if earlier and step <= earlier[-1].step:
             raise InvalidPlan(
                 f"source {name!r} grows at step {earlier[-1].step} already; a later growth has a later step, not {step}"
             )
         growth, entries = _grown_source(plan, name, views[name], step, len(earlier) + 1)
-        if taken := sorted(entries.keys() & sources.keys()):
-            raise InvalidPlan(f"source {taken[0]!r} has the name of a grown view: rename it in a new plan")
+        if doubled := sorted(entries.keys() & sources.keys()):
+            raise InvalidPlan(f"source {doubled[0]!r} has the name of a grown view: rename it in a new plan")
         sources |= entries
         grown.append(growth)
     content: dict[str, Any] = {
         "sources": {name: sources[name] for name in sorted(sources)},
-        "grown": tuple(sorted(grown, key=lambda one: (one.step, one.source))),
+        "grown": tuple(sorted(grown, key=lambda entry: (entry.step, entry.source))),
     }
     return content | more_buckets(plan, content["sources"], content["grown"], step, bucket_by)
 
 
 def _grown_source(
-    plan: PlanContent, name: str, given: Any, step: int, number: int
+    plan: PlanContent, name: str, view_or_source: Any, step: int, number: int
 ) -> tuple[Growth, dict[str, PlannedSource]]:
     """Return the growth, and the views that it adds by their names in the plan."""
-    wanted = given if isinstance(given, Source) else Source(given)
-    if wanted.weight != 1:
+    source = view_or_source if isinstance(view_or_source, Source) else Source(view_or_source)
+    if source.weight != 1:
         raise InvalidPlan(
-            f"source {name!r}: a growth has no weight = {wanted.weight!r}; the schedule has them"
+            f"source {name!r}: a growth has no weight = {source.weight!r}; the schedule has them"
         )
     old = {
-        one.bucket: one.view
-        for one in plan.sources.values()
-        if (one.source, one.growth, one.delta) == (name, number - 1, False)
+        planned.bucket: planned.view
+        for planned in plan.sources.values()
+        if (planned.source, planned.growth, planned.delta) == (name, number - 1, False)
     }
-    if any(hasattr(one, "first_epoch") for one in (*old.values(), wanted.view)):
+    if any(hasattr(planned, "first_epoch") for planned in (*old.values(), source.view)):
         raise InvalidPlan(
             f"source {name!r} has a list, which does not grow: make a new plan over the new version"
         )
-    new = _new_views(plan.buckets, name, wanted.view, old)
+    new = _new_views(plan.buckets, name, source.view, old)
     used = plan.used_before(step)
-    streams = {one.stream for one in plan.sources.values()}
+    streams = {planned.stream for planned in plan.sources.values()}
     entries: dict[str, PlannedSource] = {}
     for bucket, view in new.items():
         stream = name if bucket is None else bucket_source(name, bucket)
         begins = stream not in streams
         full = stream if begins else whole_name(stream, number)
-        planned = plan_source(full, replace(wanted, view=view), bucket)
+        planned = plan_source(full, replace(source, view=view), bucket)
         entries[full] = replace(planned, growth=number, begins=begins)
     deltas: list[Delta] = []
     for bucket, was in old.items():
@@ -98,7 +99,7 @@ def _grown_source(
         )  # its epoch is not over
         if delta.view is not None and mixed:
             full = delta_name(stream, number)
-            planned = plan_source(full, replace(wanted, view=delta.view), bucket)
+            planned = plan_source(full, replace(source, view=delta.view), bucket)
             entries[full] = replace(planned, growth=number, delta=True)
     return _growth(step, name, number, deltas), entries
 
@@ -148,12 +149,12 @@ def growths_again(
     Raises InvalidPlan where a view does not go on from the one before.
     """
     views: dict[tuple[str, int], dict[str | None, OrderView]] = {}
-    for one in sources.values():
-        if not one.delta:
-            views.setdefault((one.source, one.growth), {})[one.bucket] = one.view
+    for planned in sources.values():
+        if not planned.delta:
+            views.setdefault((planned.source, planned.growth), {})[planned.bucket] = planned.view
     out: list[Growth] = []
     for step, name in steps:
-        number = 1 + sum(one.source == name for one in out)
+        number = 1 + sum(growth.source == name for growth in out)
         if (name, number) not in views:
             raise InvalidPlan(
                 f"the plan's JSON is damaged: grown says that {name!r} grows at step {step}, sources have no view of it"
@@ -167,3 +168,78 @@ def growths_again(
         deltas = [delta_since(name, view, was, compare=False) for view, was in pairs.values()]
         out.append(_growth(step, name, number, deltas))
     return tuple(out)
+
+
+Sizes = Sequence[tuple[int, Mapping[str, int]]]
+"""(start step, label -> slots of its batches), from step 0 on."""
+
+
+def more_buckets(
+    plan: PlanContent,
+    sources: Mapping[str, PlannedSource],
+    grown: Sequence[Growth],
+    step: int,
+    bucket_by: object,
+) -> dict[str, Any]:
+    """Return the segments and turns of a plan that grows at a step.
+
+    Nothing for one without buckets. bucket_by: the question that the plan was made with. It is needed
+    for the batches of buckets that come with the growth. Raises: InvalidPlan.
+    """
+    if plan.buckets is None:
+        if bucket_by is not None:
+            raise InvalidPlan("grow(bucket_by=) of a plan without buckets: leave it out")
+        return {}
+    labels = bucket_labels(sources.values(), plan.buckets.by)
+    starts = [(segment.start_step, segment.weights) for segment in plan.segments]
+    slots = [(segment.start_step, segment.batch or plan.global_batch) for segment in plan.segments]
+    sizes: Sizes = [(start, batch) for (start, _), batch in zip(starts, plan.buckets.batches, strict=True)]
+    if bucket_by is not None:
+        sizes = _with_new(
+            plan.buckets, sizes, size_ramp(_asked(plan.buckets, bucket_by), labels, slots), step
+        )
+    if new := sorted(set(labels) - set(sizes[0][1])):
+        raise InvalidPlan(
+            f"the new version has samples of the bucket(s) {some(new)}, which the plan has no batch size for: pass the "
+            "bucket_by that the plan was made with, grow(..., bucket_by=loader.bucket(...)), or start a new plan"
+        )
+    starts = cut_at(starts, (*dict(sizes), *(growth.step for growth in grown)))
+    batches = [in_force(sizes, start) for start, _ in starts]
+    return {
+        "segments": bucketed_segments(starts, cut_at(slots, dict(starts))),
+        "buckets": interleave_parts(plan.buckets.by, plan.buckets.edges, sources, starts, batches, grown),
+    }
+
+
+def _with_new(
+    buckets: Interleaving, sizes: Sizes, changes: Sequence[tuple[int, dict[str, int]]], step: int
+) -> Sizes:
+    """Return the plan's batch sizes, and those `changes` to buckets that come at a step.
+
+    Raises: InvalidPlan where others would change.
+    """
+    for start, known in cut_at(sizes, dict(changes)):
+        now = in_force(changes, start)
+        if other := [label for label, size in known.items() if now[label] != size]:
+            raise InvalidPlan(
+                f"bucket {other[0]!r} has batches of {known[other[0]]} in the plan, {now[other[0]]} by bucket_by "
+                f"from step {start} on: a growth leaves them as they are; pass what the plan was made with"
+            )
+    new = set(changes[0][1]) - set(buckets.streams)
+    later = [start for start, _ in changes if start > step]  # before its step a growth changes nothing
+    return [
+        (start, {**known, **{label: in_force(changes, max(start, step))[label] for label in new}})
+        for start, known in cut_at(sizes, later)
+    ]
+
+
+def _asked(buckets: Interleaving, bucket_by: object) -> BucketBy:
+    """Return the question that the plan was made with. Raises: InvalidPlan for another."""
+    if not isinstance(bucket_by, BucketBy):
+        raise InvalidPlan(f"bucket_by = {bucket_by!r}: loader.bucket(...) is needed")
+    if (bucket_by.by, bucket_by.edges) != (buckets.by, buckets.edges):
+        raise InvalidPlan(
+            f"bucket_by asks {bucket_by.by!r} with edges {bucket_by.edges}, the plan has {buckets.by!r} with "
+            f"{buckets.edges}: a plan keeps its buckets when it grows"
+        )
+    return bucket_by

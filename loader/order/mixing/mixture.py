@@ -2,7 +2,7 @@
 
 Integer weights q_k with sum W make a table of W entries that is repeated for ever. Any prefix of the stream holds each
 source within one sample of its exact share. Changing weights appends a segment that starts from the counts already
-used, so nothing repeats. Formulas: docs/order.md, "Mixture".
+used, so nothing repeats. With `boundary="mask"` an epoch is ceil(N/B) whole batches. Formulas: docs/order.md.
 """
 
 from bisect import bisect_right
@@ -17,6 +17,41 @@ import numpy as np
 
 from ...errors import InvalidPlan
 from ..random.keyed_permutation import I64
+
+FILL, MASK = "fill", "mask"
+
+
+def check_boundary(boundary: object, sources: Mapping[str, object], segments: int, bucketed: bool) -> None:
+    """Raise InvalidPlan for another value, and for "mask" with sources that have no common end of an epoch."""
+    if boundary not in (FILL, MASK):
+        raise InvalidPlan(f'boundary = {boundary!r}: "fill" or "mask" is needed')
+    if boundary == FILL:
+        return
+    for there, what in (
+        (len(sources) > 1 and not bucketed, f"{len(sources)} sources, whose epochs end at different steps"),
+        (bucketed, "buckets, whose epochs end at different steps"),
+        (segments > 1, "a schedule or a ramp, whose segments begin in the middle of an epoch"),
+    ):
+        if there:
+            raise InvalidPlan(
+                f'boundary = "mask" with {what}: it is for one source alone. With "fill" nothing is lost, and a batch '
+                "across an epoch's end goes on into the next epoch"
+            )
+
+
+def epoch_steps(n: int, batch: int) -> int:
+    """Return the steps of an epoch of n samples under "mask": ceil(n / batch)."""
+    return -(-n // batch)
+
+
+def whole_epochs(n: int, batch: int, step: int) -> tuple[I64, I64]:
+    """Return (epoch, position in it) of each slot of a step in stream order under "mask", int64 [batch] each.
+
+    Slots at positions from n on are padding. O(batch).
+    """
+    epoch, own = divmod(step, epoch_steps(n, batch))
+    return np.full(batch, epoch, np.int64), np.arange(own * batch, (own + 1) * batch, dtype=np.int64)
+
 
 MAX_TOTAL_WEIGHT = 2**16
 
@@ -166,12 +201,12 @@ def step_of(
 
     None where the source has no weight here, or took that position before. Costs one pass over the table.
     """
-    taken = position - segment.base.get(name, 0)
-    if name not in segment.weights or taken < 0:
+    position_in_stream = position - segment.base.get(name, 0)
+    if name not in segment.weights or position_in_stream < 0:
         return None
-    quotas = tuple(segment.weights.get(one, 0) for one in names)
+    quotas = tuple(segment.weights.get(entry, 0) for entry in names)
     table, _ = quota_table(quotas)
-    cycle, rank = divmod(taken, segment.weights[name])
+    cycle, rank = divmod(position_in_stream, segment.weights[name])
     p = cycle * len(table) + int(np.flatnonzero(table == names.index(name))[rank])
     return segment.start_step + p // global_batch
 
@@ -189,7 +224,7 @@ class Stream:
 
     def segment_at(self, step: int) -> Segment:
         """Return the segment in force at a step: the last one begun, where several begin together."""
-        return self.segments[bisect_right(self.segments, step, key=lambda one: one.start_step) - 1]
+        return self.segments[bisect_right(self.segments, step, key=lambda segment: segment.start_step) - 1]
 
     def batch_in(self, segment: Segment) -> int:
         """Return the slots of each step of a segment."""

@@ -13,22 +13,22 @@ GlobalBatch = int | Sequence[tuple[int, int]]
 """Slots per optimizer step over all ranks: one number, or [(step, number), ...] from each step on."""
 
 
-def ramp_of(given: object) -> list[tuple[int, int]]:
+def ramp_of(value: object) -> list[tuple[int, int]]:
     """Return `steps_of` a global batch: (start step, slots). Raises InvalidPlan."""
-    return steps_of("global_batch", given, lambda name, slots: whole(name, slots, 1, MAX_GLOBAL_BATCH))
+    return steps_of("global_batch", value, lambda name, slots: whole(name, slots, 1, MAX_GLOBAL_BATCH))
 
 
-def steps_of(name: str, given: object, checked: Callable[[str, Any], T]) -> list[tuple[int, T]]:
+def steps_of(name: str, changes: object, checked: Callable[[str, Any], T]) -> list[tuple[int, T]]:
     """Return (start step, value) from step 0 on, without entries that change nothing.
 
-    given: one value, or [(step, value), ...].
+    changes: one value, or [(step, value), ...].
     checked: (what it is, a value given) -> the value. Raises InvalidPlan.
     """
-    if not isinstance(given, Sequence) or isinstance(given, str):
-        return [(0, checked(name, given))]
+    if not isinstance(changes, Sequence) or isinstance(changes, str):
+        return [(0, checked(name, changes))]
     ramp: list[tuple[int, T]] = []
     low = high = 0  # the first entry is at step 0
-    for number, entry in enumerate(given):
+    for number, entry in enumerate(changes):
         try:
             start, value = entry
         except (TypeError, ValueError):
@@ -39,13 +39,13 @@ def steps_of(name: str, given: object, checked: Callable[[str, Any], T]) -> list
         if not ramp or ramp[-1][1] != value:
             ramp.append((start, value))
     if not ramp:
-        raise InvalidPlan(f"{name} = {given!r}: a number, or [(0, number), (step, number), ...], is needed")
+        raise InvalidPlan(f"{name} = {changes!r}: a number, or [(0, number), (step, number), ...], is needed")
     return ramp
 
 
 def in_force(steps: Sequence[tuple[int, T]], step: int) -> T:
     """Return the value of a schedule at a step. It ascends and begins at step 0."""
-    return steps[bisect_right(steps, step, key=lambda one: one[0]) - 1][1]
+    return steps[bisect_right(steps, step, key=lambda entry: entry[0]) - 1][1]
 
 
 def cut_at(steps: Sequence[tuple[int, T]], starts: Iterable[int]) -> list[tuple[int, T]]:

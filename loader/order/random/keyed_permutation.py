@@ -136,9 +136,9 @@ def _sorted_rows(k: U64, n: int | I64, x: I64) -> I64:
     hashes = sub_array(k[:, None], columns)
     if not isinstance(n, int):
         hashes[columns >= n[:, None].astype(np.uint64)] = MASK
-    wanted = np.sort(hashes, axis=1)[np.arange(len(x)), x]
-    found = np.argmax(hashes == wanted[:, None], axis=1)
-    return np.asarray(found, dtype=np.int64)
+    ranked = np.sort(hashes, axis=1)[np.arange(len(x)), x]
+    index = np.argmax(hashes == ranked[:, None], axis=1)
+    return np.asarray(index, dtype=np.int64)
 
 
 def _feistel(k: int | U64, n: int | I64, x: I64) -> I64:
@@ -150,8 +150,8 @@ def _feistel(k: int | U64, n: int | I64, x: I64) -> I64:
     out = _rounds(keys, *sizes, x.astype(np.uint64))
     over = np.flatnonzero(out >= bound)
     while over.size:
-        some = [at(key, over) for key in keys]
-        out[over] = _rounds(some, at(sizes[0], over), at(sizes[1], over), out[over])
+        keys_there = [at(key, over) for key in keys]
+        out[over] = _rounds(keys_there, at(sizes[0], over), at(sizes[1], over), out[over])
         over = over[out[over] >= at(bound, over)]
     return out.astype(np.int64)
 
@@ -175,14 +175,14 @@ def at(value: int | Numbers, rows: I64 | NDArray[np.bool_]) -> int | Numbers:
 
 def _rounds(keys: Sequence[int | U64], a: int | U64, b: int | U64, x: U64) -> U64:
     """Return x behind the network over [0, a*b): even rounds move the quotient, odd rounds the remainder."""
-    left: U64 = np.floor_divide(x, b)
-    right: U64 = x - left * b
+    quotient: U64 = np.floor_divide(x, b)
+    right: U64 = x - quotient * b
     for r, k in enumerate(keys):
         if r % 2 == 0:
-            left = _add_mod(left, sub_array(k, right), a)
+            quotient = _add_mod(quotient, sub_array(k, right), a)
         else:
-            right = _add_mod(right, sub_array(k, left), b)
-    out: U64 = np.multiply(left, b) + right
+            right = _add_mod(right, sub_array(k, quotient), b)
+    out: U64 = np.multiply(quotient, b) + right
     return out
 
 

@@ -8,6 +8,7 @@ Formulas, letter by letter: docs/order.md, "Lanes".
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import isqrt
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InvalidPlan
-from .keyed_permutation import I64, U64, at, key, perm, sub_array
+from .keyed_permutation import ARGSORT_MAX, FEISTEL_ROUNDS, I64, U64, at, key, perm, sub, sub_array
 from .plan_hash import whole
 
 LIVE_CHUNK_BYTES = 2**31
@@ -283,3 +284,57 @@ def _deal(shape: Epochs, chunk: int | I64, rounds: int | I64, key_r: int | U64, 
     x = (tau + (lane * lanes + d) * chunk // (lanes * h)) % (rounds * chunk)
     kappa: I64 = np.floor_divide(x, chunk)
     return d + lanes * (kappa * h + lane), x - kappa * chunk
+
+
+def unpermuted(k: int, n: int, y: int) -> int:
+    """Return the x in [0, n) that `keyed_permutation.perm` sends to y."""
+    if n == 1:
+        return 0
+    if n <= ARGSORT_MAX:
+        key = sub(k, y)
+        return sum(sub(k, other) < key for other in range(n))
+    a = isqrt(n - 1) + 1
+    b = -(-n // a)
+    keys = [sub(k, r) for r in range(FEISTEL_ROUNDS)]
+    while True:  # back along the cycle
+        quotient, right = divmod(y, b)
+        for r in reversed(range(FEISTEL_ROUNDS)):
+            if r % 2 == 0:
+                quotient = (quotient - sub(keys[r], right)) % a
+            else:
+                right = (right - sub(keys[r], quotient)) % b
+        y = quotient * b + right
+        if y < n:
+            return y
+
+
+def position_of(shape: LaneShape, seed: int, name: str, epoch: int, ordinal: int) -> int:
+    """Return the position in an epoch at which `lanes.locate` has a view ordinal, 0 <= ordinal < shape.n."""
+    keys, n, chunk = epoch_keys(seed, name, epoch), shape.n, shape.chunk
+    slots = shape.lanes * shape.rounds_h
+    m, within = divmod((ordinal - keys.rot) % n, chunk)
+    full_chunks, read = n // chunk, shape.body // chunk
+    j = unpermuted(keys.p, full_chunks, m) if m < full_chunks else m
+    if j < read:
+        return _undealt(
+            shape, chunk, shape.chunk_rounds, keys.r, j, unpermuted(sub(keys.q, m), chunk, within)
+        )
+    tail = n - shape.body
+    z = ((j - read) * chunk + within - keys.rot2) % tail
+    size = tail // slots
+    if z >= size * slots:
+        first = size * slots
+        return shape.body + first + unpermuted(keys.t, tail - first, z - first)
+    m, within = divmod(z, size)
+    y = unpermuted(sub(keys.q2, m), size, within)
+    return shape.body + _undealt(shape, size, 1, keys.r2, unpermuted(keys.p2, slots, m), y)
+
+
+def _undealt(shape: LaneShape, chunk: int, rounds: int, key_r: int, j: int, y: int) -> int:
+    """Return the position that `lanes` deals to sample y of the chunk that is read as number j."""
+    lanes, h = shape.lanes, shape.rounds_h
+    number, d = divmod(j, lanes)
+    kappa, lane = divmod(number, h)
+    stagger = (lane * lanes + d) * chunk // (lanes * h)
+    tau = (kappa * chunk + y - stagger) % (rounds * chunk)
+    return (tau * h + unpermuted(sub(sub(key_r, d), tau), h, lane)) * lanes + d

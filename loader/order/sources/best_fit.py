@@ -89,8 +89,8 @@ class PackTable:
     def sequences_of(self, document: int) -> list[int]:
         """Return the sequences with pieces of a document, by its version ordinal; ascending. O(pieces)."""
         pieces = np.flatnonzero(self._document == document)
-        found: list[int] = np.unique(np.searchsorted(self._first, pieces, side="right") - 1).tolist()
-        return found
+        sequences: list[int] = np.unique(np.searchsorted(self._first, pieces, side="right") - 1).tolist()
+        return sequences
 
     def longer_than(self, length: int) -> tuple[I64, I64]:
         """Return int64: the documents of more than `length` tokens, ascending, and their tokens."""
@@ -126,11 +126,11 @@ def pack_documents(documents: I64, tokens: I64, length: int) -> PackTable:
     parts, n = [], 0
     for first in range(0, len(documents), BLOCK_DOCUMENTS):
         block = slice(first, first + BLOCK_DOCUMENTS)
-        sequence, local, start, taken = pack_block(tokens[block], length)
-        parts.append((sequence + n, documents[block][local], start, taken))
+        sequence, local, start, tokens_used = pack_block(tokens[block], length)
+        parts.append((sequence + n, documents[block][local], start, tokens_used))
         n += int(sequence[-1]) + 1 if len(sequence) else 0
     empty = np.zeros(0, np.int64)
-    columns = [np.concatenate(some) for some in zip(*parts, strict=True)] if parts else [empty] * 4
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)] if parts else [empty] * 4
     return PackTable(*columns)
 
 
@@ -142,13 +142,13 @@ def pack_block(tokens: I64, length: int) -> tuple[I64, I64, I64, I64]:
     number = np.arange(len(tokens), dtype=np.int64)
     filled = tokens // length  # sequences that a document fills alone
     rest = tokens - filled * length
-    some = np.flatnonzero(rest)
-    fitted = best_fit(rest[some], length)
+    with_rest = np.flatnonzero(rest)
+    fitted = best_fit(rest[with_rest], length)
     whole = np.repeat(number, filled)
     start = (np.arange(len(whole), dtype=np.int64) - np.repeat(np.cumsum(filled) - filled, filled)) * length
-    document = np.concatenate([whole, some])
-    start = np.concatenate([start, filled[some] * length])
-    taken = np.concatenate([np.full(len(whole), length, np.int64), rest[some]])
+    document = np.concatenate([whole, with_rest])
+    start = np.concatenate([start, filled[with_rest] * length])
+    tokens_used = np.concatenate([np.full(len(whole), length, np.int64), rest[with_rest]])
     bins = np.concatenate([np.arange(len(whole), dtype=np.int64) - len(whole), fitted])
     order = np.lexsort((start, document))
     _, first, of = np.unique(bins[order], return_index=True, return_inverse=True)
@@ -156,7 +156,7 @@ def pack_block(tokens: I64, length: int) -> tuple[I64, I64, I64, I64]:
     rank[np.argsort(first)] = np.arange(len(first))
     sequence = rank[of]
     order = order[np.argsort(sequence, kind="stable")]
-    return np.sort(sequence), document[order], start[order], taken[order]
+    return np.sort(sequence), document[order], start[order], tokens_used[order]
 
 
 def best_fit(sizes: I64, capacity: int) -> I64:
@@ -173,14 +173,14 @@ def best_fit(sizes: I64, capacity: int) -> I64:
     for size in sizes[order].tolist():
         at = bisect_left(room, size << bits)
         if at < len(room):
-            found = room.pop(at)
+            room_left = room.pop(at)
         else:
-            found = (capacity << bits) + opened
+            room_left = (capacity << bits) + opened
             opened += 1
-        left = found - (size << bits)
-        if left >> bits:
-            insort(room, left)
-        placed.append(found & ((1 << bits) - 1))
+        rest_of_room = room_left - (size << bits)
+        if rest_of_room >> bits:
+            insort(room, rest_of_room)
+        placed.append(room_left & ((1 << bits) - 1))
     out = np.empty(len(sizes), np.int64)
     out[order] = placed
     return out

@@ -69,19 +69,19 @@ def bucket(
         )
     if budget is None and (cost is not None or multiple != 1):
         raise InvalidPlan("bucket(cost=, multiple=) say how batches follow from a budget: give budget= too")
-    for name, given in (("batch", batch), ("cost", cost)):
-        if given is not None and not isinstance(given, Mapping):
+    for name, option in (("batch", batch), ("cost", cost)):
+        if option is not None and not isinstance(option, Mapping):
             raise InvalidPlan(
-                f"bucket({name}={given!r}): a mapping of a bucket's label to its number is needed"
+                f"bucket({name}={option!r}): a mapping of a bucket's label to its number is needed"
             )
     return BucketBy(
         by=by,
         edges=None if edges is None else _edges(edges),
         batch={
             str(label): steps_of(
-                f"batch of bucket {label!r}", given, lambda name, n: whole(name, n, 1, MAX_GLOBAL_BATCH)
+                f"batch of bucket {label!r}", option, lambda name, n: whole(name, n, 1, MAX_GLOBAL_BATCH)
             )
-            for label, given in (batch or {}).items()
+            for label, option in (batch or {}).items()
         },
         budget=None if budget is None else steps_of("budget", budget, _positive),
         cost={str(label): value for label, value in (cost or {}).items()},
@@ -90,50 +90,59 @@ def bucket(
 
 
 def size_ramp(
-    wanted: BucketBy, labels: Collection[str], global_batch: Sequence[tuple[int, int]]
+    bucket_by: BucketBy, labels: Collection[str], global_batch: Sequence[tuple[int, int]]
 ) -> list[tuple[int, dict[str, int]]]:
     """Return (start step, `batch_sizes` from there on), from step 0 on, where any of them changes.
 
     global_batch: (start step, slots). Raises: InvalidPlan.
     """
-    ramps: list[Iterable[tuple[int, object]]] = [global_batch, wanted.budget or (), *wanted.batch.values()]
+    ramps: list[Iterable[tuple[int, object]]] = [
+        global_batch,
+        bucket_by.budget or (),
+        *bucket_by.batch.values(),
+    ]
     out: list[tuple[int, dict[str, int]]] = []
     for step in sorted({start for ramp in ramps for start, _ in ramp}):
-        sizes = batch_sizes(wanted, labels, in_force(global_batch, step), step)
+        sizes = batch_sizes(bucket_by, labels, in_force(global_batch, step), step)
         if not out or out[-1][1] != sizes:
             out.append((step, sizes))
     return out
 
 
-def batch_sizes(wanted: BucketBy, labels: Iterable[str], global_batch: int, step: int = 0) -> dict[str, int]:
+def batch_sizes(
+    bucket_by: BucketBy, labels: Iterable[str], global_batch: int, step: int = 0
+) -> dict[str, int]:
     """Return label -> slots of its batches at a step, labels ascending.
 
     Raises: InvalidPlan for labels that no sample has, and a cost that is not known.
     """
     labels = sorted(labels)
-    for name, given in (("batch", wanted.batch), ("cost", wanted.cost)):
-        if unknown := sorted(set(given) - set(labels)):
+    for name, value in (("batch", bucket_by.batch), ("cost", bucket_by.cost)):
+        if unknown := sorted(set(value) - set(labels)):
             raise InvalidPlan(
-                f"bucket({name}=) names {unknown[:8]}; the buckets of {wanted.by!r} are {some(labels)}"
+                f"bucket({name}=) names {unknown[:8]}; the buckets of {bucket_by.by!r} are {some(labels)}"
             )
-    if wanted.budget is None:
-        return {label: in_force(wanted.batch.get(label, [(0, global_batch)]), step) for label in labels}
-    if wanted.multiple > global_batch:
+    if bucket_by.budget is None:
+        return {label: in_force(bucket_by.batch.get(label, [(0, global_batch)]), step) for label in labels}
+    if bucket_by.multiple > global_batch:
         raise InvalidPlan(
-            f"multiple = {wanted.multiple} is more than global_batch = {global_batch}, the largest batch of any bucket"
+            f"multiple = {bucket_by.multiple} is more than global_batch = {global_batch}, the largest batch "
+            "of any bucket"
         )
     out = {}
     for label in labels:
-        fits = min(global_batch, max(1, int(in_force(wanted.budget, step) // sample_cost(wanted, label))))
-        out[label] = max(1, fits // wanted.multiple) * wanted.multiple
+        fits = min(
+            global_batch, max(1, int(in_force(bucket_by.budget, step) // sample_cost(bucket_by, label)))
+        )
+        out[label] = max(1, fits // bucket_by.multiple) * bucket_by.multiple
     return out
 
 
-def sample_cost(wanted: BucketBy, label: str) -> Fraction:
+def sample_cost(bucket_by: BucketBy, label: str) -> Fraction:
     """Return the cost of one sample of a bucket, in the budget's unit. Raises: InvalidPlan where nothing says so."""
-    if label in wanted.cost:
-        return _positive(f"cost of bucket {label!r}", wanted.cost[label])
-    if wanted.edges is not None:
+    if label in bucket_by.cost:
+        return _positive(f"cost of bucket {label!r}", bucket_by.cost[label])
+    if bucket_by.edges is not None:
         upper = label.partition("..")[2]
         if upper != "inf":
             return _positive(f"upper edge of bucket {label!r}", upper)

@@ -69,12 +69,14 @@ class Stage:
         Where all are gone (n = 0) the epoch is over.
         """
         if start <= self.origin:  # the epoch that this stage's own mixing ends is not over
-            left, epoch = self.origin - start, self.epoch
+            remaining, epoch = self.origin - start, self.epoch
         else:
             begun = -(-(start - self.origin) // self.n)
-            left, epoch = self.origin + begun * self.n - start, self.epoch + begun
-        left = left if n else 0
-        return Stage(start=start, origin=start + (left + delta if left else 0), epoch=epoch, n=n, delta=delta)
+            remaining, epoch = self.origin + begun * self.n - start, self.epoch + begun
+        remaining = remaining if n else 0
+        return Stage(
+            start=start, origin=start + (remaining + delta if remaining else 0), epoch=epoch, n=n, delta=delta
+        )
 
     def new_among(self, j: int) -> int:
         """Return `new_before` of one number."""
@@ -89,7 +91,7 @@ class Stage:
         total = self.origin - self.start
         if int(j.max(initial=0)) * self.delta < 2**63:
             return j * self.delta // max(1, total)
-        return np.array([self.new_among(one) for one in j.tolist()], np.int64)
+        return np.array([self.new_among(stage) for stage in j.tolist()], np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,21 +110,21 @@ class GrownStream:
         position = position.copy()
         number, epoch, inside = (np.zeros_like(position) for _ in range(3))
         of_delta = np.zeros(len(position), np.bool_)
-        left = np.ones(len(position), np.bool_)
+        remaining = np.ones(len(position), np.bool_)
         for at in range(
-            bisect_right(self.stages, int(position.max()), key=lambda one: one.start) - 1, -1, -1
+            bisect_right(self.stages, int(position.max()), key=lambda entry: entry.start) - 1, -1, -1
         ):
             stage = self.stages[at]
-            here = np.flatnonzero(left & (position >= stage.origin))
+            here = np.flatnonzero(remaining & (position >= stage.origin))
             passes, inside[here] = np.divmod(position[here] - stage.origin, stage.n)
-            number[here], epoch[here], left[here] = at, stage.epoch + passes, False
-            mixed = np.flatnonzero(left & (position >= stage.start))
+            number[here], epoch[here], remaining[here] = at, stage.epoch + passes, False
+            mixed = np.flatnonzero(remaining & (position >= stage.start))
             j = position[mixed] - stage.start
             new = stage.new_before(j)
             is_new = stage.new_before(j + 1) > new
             here = mixed[is_new]
             number[here], epoch[here], inside[here] = at, stage.epoch - 1, new[is_new]
-            of_delta[here], left[here] = True, False
+            of_delta[here], remaining[here] = True, False
             position[mixed[~is_new]] -= new[~is_new]
         return number, of_delta, epoch, inside
 
@@ -151,7 +153,7 @@ class GrownStream:
 
     def epoch_start(self, epoch: int) -> int:
         """Return the position at which an epoch begins."""
-        stage = self.stages[bisect_right(self.stages, epoch, key=lambda one: one.epoch) - 1]
+        stage = self.stages[bisect_right(self.stages, epoch, key=lambda entry: entry.epoch) - 1]
         return stage.origin + (epoch - stage.epoch) * stage.n
 
     def last_of(self, number: int, of_delta: bool) -> int | None:
@@ -184,12 +186,12 @@ def grown_streams(
     used_before: step -> stream -> positions that earlier steps took.
     """
     stages: dict[str, list[Stage]] = {}
-    for one in growths:
-        used = used_before(one.step)
-        for name in streams[one.source]:
+    for stage in growths:
+        used = used_before(stage.step)
+        for name in streams[stage.source]:
             first = Stage(start=0, origin=0, epoch=0, n=sizes.get((name, 0, False), 0))
             own = stages.setdefault(name, [first])
-            n, delta = (sizes.get((name, one.number, of_delta), 0) for of_delta in (False, True))
+            n, delta = (sizes.get((name, stage.number, of_delta), 0) for of_delta in (False, True))
             own.append(own[-1].after(used.get(name, 0), n, delta))
     return {name: GrownStream(tuple(own)) for name, own in stages.items()}
 
@@ -200,16 +202,16 @@ def removed_since(growths: Sequence[Growth], number: int, step: int, ordinals: I
     growths: of the source, by number.
     number: of the view.
     """
-    gone = np.zeros(len(ordinals), np.bool_)
+    is_removed = np.zeros(len(ordinals), np.bool_)
     for growth in growths[number:]:
         if growth.step > step:
             break
         before = np.searchsorted(growth.removed, ordinals)
         here = before < len(growth.removed)
         here[here] = growth.removed[before[here]] == ordinals[here]
-        gone |= here
+        is_removed |= here
         ordinals = ordinals - before  # in the next version; of those that are gone it does not matter
-    return gone
+    return is_removed
 
 
 def earlier_ordinals(growths: Sequence[Growth], number: int, ordinals: I64) -> Iterator[tuple[int, I64]]:

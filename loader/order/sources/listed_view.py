@@ -82,21 +82,21 @@ def list_sha256(ordinals: I64) -> str:
     return hashlib.sha256(np.ascontiguousarray(ordinals, dtype="<i8").tobytes()).hexdigest()
 
 
-def checked_list(given: Any) -> I64:
+def checked_list(value: Any) -> I64:
     """Return a list as int64 [N], a copy. Raises: InvalidPlan for anything else; EmptyView for an empty one."""
-    found = np.asarray(given if isinstance(given, np.ndarray) else list(given))
-    if found.size == 0:
+    array = np.asarray(value if isinstance(value, np.ndarray) else list(value))
+    if array.size == 0:
         raise EmptyView("listed: the list is empty; name the version ordinals of one sample at least")
-    if found.ndim != 1 or found.dtype.kind not in "iu":
+    if array.ndim != 1 or array.dtype.kind not in "iu":
         raise InvalidPlan(
-            f"listed: the list is {found.dtype} {list(found.shape)}; version ordinals are needed, whole numbers in one "
+            f"listed: the list is {array.dtype} {list(array.shape)}; version ordinals are needed, whole numbers in one "
             "dimension, such as view.ordinals(keys) gives"
         )
-    wrong = np.flatnonzero((found < 0) | (found >= MAX_SAMPLES))
+    wrong = np.flatnonzero((array < 0) | (array >= MAX_SAMPLES))
     if len(wrong):
         place = int(wrong[0])
         raise InvalidPlan(
-            f"listed: place {place} has {found[place]}, as {len(wrong)} of {len(found)} have such; -1 is a key that no "
+            f"listed: place {place} has {array[place]}, as {len(wrong)} of {len(array)} have such; -1 is a key that no "
             "live sample of the version has: leave it out, or list samples of the version that has it"
         )
-    return found.astype(np.int64)
+    return array.astype(np.int64)

@@ -9,7 +9,7 @@ import numpy as np
 from ..random.keyed_permutation import I64
 from ..random.plan_hash import content_hash
 from .best_fit import PackTable
-from .packing import Beside, PackBy, Packing
+from .packing import PackBy, Packing, SideField
 from .views import OrderView
 
 
@@ -35,7 +35,7 @@ class PackedView:
             length=asked.length,
             pad_id=asked.pad_id,
             dtype=dtypes[asked.field],
-            beside=tuple(Beside(field=name, fill=fill, dtype=dtypes[name]) for name, fill in asked.beside),
+            beside=tuple(SideField(field=name, fill=fill, dtype=dtypes[name]) for name, fill in asked.beside),
         )
         self.table_sha256 = table.sha256
 

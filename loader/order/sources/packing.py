@@ -86,16 +86,16 @@ def _beside(field: str, asked: object) -> tuple[tuple[str, int], ...]:
     """Return (field, fill) each, fields as they were given. Raises: InvalidPlan."""
     if asked is None:
         return ()
-    made = [f"{field}.{one}" for one in (POSITION_IDS, SEGMENT_IDS, LOSS_MASK)]
+    names_made = [f"{field}.{one}" for one in (POSITION_IDS, SEGMENT_IDS, LOSS_MASK)]
     if not isinstance(asked, Mapping) or not all(isinstance(name, str) and name for name in asked):
         raise InvalidPlan(
             f"pack(beside={asked!r}): fields and the whole number that stands where there is no token are needed, such "
             'as {"labels.npy": -100}'
         )
-    taken = [name for name in asked if name in (field, *made)]
-    if taken:
+    clashing = [name for name in asked if name in (field, *names_made)]
+    if clashing:
         raise InvalidPlan(
-            f"pack(beside=): {taken[0]!r} is the tokens' own; name another field of the documents"
+            f"pack(beside=): {clashing[0]!r} is the tokens' own; name another field of the documents"
         )
     fills = {name: int(fill) if isinstance(fill, bool) else fill for name, fill in asked.items()}
     return tuple(
@@ -104,7 +104,7 @@ def _beside(field: str, asked: object) -> tuple[tuple[str, int], ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class SideField:
     """A field that is laid out as the tokens are."""
 
     field: str
@@ -138,7 +138,7 @@ class Packing:
     """Token behind a sequence's last token."""
     dtype: str
     """dtype of the tokens as numpy writes it (`<u2`)."""
-    beside: tuple[Beside, ...] = ()
+    beside: tuple[SideField, ...] = ()
     """Fields laid out as the tokens are; empty for none."""
 
     @property
@@ -172,7 +172,7 @@ class Packing:
         """Return the packing of a plan's JSON. Raises: InvalidPlan for JSON that is no packing."""
         try:
             own = {name: body[name] for name in ("field", "length", "pad_id", "dtype")}
-            return Packing(**own, beside=tuple(Beside(**one) for one in body.get("beside", ())))
+            return Packing(**own, beside=tuple(SideField(**one) for one in body.get("beside", ())))
         except (KeyError, TypeError) as error:
             raise InvalidPlan(f"the plan's JSON is damaged: pack = {body!r} ({error})") from None
 

@@ -52,10 +52,10 @@ class Quarantine:
 
     def __post_init__(self) -> None:
         since: dict[tuple[str, int], dict[int, int]] = {}
-        for one in self.lists:
-            of_version = since.setdefault((one.source, one.growth), {})
-            for ordinal, _ in one.samples:
-                of_version[ordinal] = min(one.start_step, of_version.get(ordinal, one.start_step))
+        for entry in self.lists:
+            of_version = since.setdefault((entry.source, entry.growth), {})
+            for ordinal, _ in entry.samples:
+                of_version[ordinal] = min(entry.start_step, of_version.get(ordinal, entry.start_step))
         tables = {}
         for name, of_version in since.items():
             ordinals = np.array(sorted(of_version), np.int64)
@@ -77,12 +77,12 @@ class Quarantine:
     def with_more(self, more: Iterable[QuarantineList]) -> "Quarantine":
         """Return these lists and others, those of one step, source and growth as one; none without samples."""
         samples: dict[tuple[int, str, int], set[tuple[int, str]]] = {}
-        for one in (*self.lists, *more):
-            samples.setdefault((one.start_step, one.source, one.growth), set()).update(one.samples)
+        for entry in (*self.lists, *more):
+            samples.setdefault((entry.start_step, entry.source, entry.growth), set()).update(entry.samples)
         lists = (
-            QuarantineList(start_step=start, source=source, samples=tuple(sorted(some)), growth=growth)
-            for (start, source, growth), some in sorted(samples.items())
-            if some
+            QuarantineList(start_step=start, source=source, samples=tuple(sorted(ordinals)), growth=growth)
+            for (start, source, growth), ordinals in sorted(samples.items())
+            if ordinals
         )
         return Quarantine(tuple(lists))
 
@@ -92,17 +92,17 @@ class Quarantine:
         """Return the lists; with `before` and `sources`, those of these sources that counted before that step."""
         names = None if sources is None else set(sources)
         return [
-            one.to_json()
-            for one in self.lists
-            if (before is None or one.start_step < before) and (names is None or one.source in names)
+            entry.to_json()
+            for entry in self.lists
+            if (before is None or entry.start_step < before) and (names is None or entry.source in names)
         ]
 
 
-def quarantine_of(given: object, views: Mapping[str, OrderView]) -> Quarantine:
+def quarantine_of(value: object, views: Mapping[str, OrderView]) -> Quarantine:
     """Return the lists of `make_plan(quarantine=)`. views: source name -> its whole view. Raises InvalidPlan."""
-    stretches = [(0, given)] if isinstance(given, Mapping) else given or []
+    stretches = [(0, value)] if isinstance(value, Mapping) else value or []
     if not isinstance(stretches, Sequence) or isinstance(stretches, str):
-        raise InvalidPlan(f"quarantine = {given!r}: {{source name: [sample keys]}} is needed")
+        raise InvalidPlan(f"quarantine = {value!r}: {{source name: [sample keys]}} is needed")
     keys: dict[tuple[int, str], list[Iterable[str]]] = {}
     for entry in stretches:
         try:
@@ -113,18 +113,18 @@ def quarantine_of(given: object, views: Mapping[str, OrderView]) -> Quarantine:
                 f"quarantine entry {entry!r}: (step, {{source name: [sample keys]}}) is needed"
             ) from None
         start = whole("quarantine entry: step", start, 0, 2**53)
-        for name, some in named:
-            keys.setdefault((start, name), []).append(some)
+        for name, ordinals in named:
+            keys.setdefault((start, name), []).append(ordinals)
     return Quarantine().with_more(
-        QuarantineList(start_step=start, source=name, samples=listed_samples(name, some, views))
-        for (start, name), some in keys.items()
+        QuarantineList(start_step=start, source=name, samples=listed_samples(name, ordinals, views))
+        for (start, name), ordinals in keys.items()
     )
 
 
 def listed_samples(
-    source: str, given: Iterable[Iterable[str]], views: Mapping[str, OrderView]
+    source: str, value: Iterable[Iterable[str]], views: Mapping[str, OrderView]
 ) -> tuple[tuple[int, str], ...]:
-    """Return (version ordinal, key), by ordinal, of the keys in `given`, which has one list or several.
+    """Return (version ordinal, key), by ordinal, of the keys in `value`, which has one list or several.
 
     Costs what finding them costs the view: of a version, reading its key column once.
 
@@ -132,16 +132,16 @@ def listed_samples(
     """
     if source not in views:
         raise InvalidPlan(f"quarantine names the source {source!r}; the sources are {sorted(views)}")
-    for keys in given:
+    for keys in value:
         if isinstance(keys, str) or not isinstance(keys, Iterable):
             raise InvalidPlan(f"quarantine[{source!r}] = {keys!r}: a list of sample keys is needed")
-    wanted = list(dict.fromkeys(key for keys in given for key in keys))
-    if strange := [key for key in wanted if not isinstance(key, str)]:
+    named = list(dict.fromkeys(key for keys in value for key in keys))
+    if strange := [key for key in named if not isinstance(key, str)]:
         raise InvalidPlan(f"quarantine[{source!r}] has {strange[0]!r}; sample keys are strings")
-    ordinals = views[source].ordinals(wanted).tolist()
-    if unknown := [key for key, ordinal in zip(wanted, ordinals, strict=True) if ordinal < 0]:
+    ordinals = views[source].ordinals(named).tolist()
+    if unknown := [key for key, ordinal in zip(named, ordinals, strict=True) if ordinal < 0]:
         raise InvalidPlan(
             f"quarantine[{source!r}] names {len(unknown)} sample(s) that its version does not have, the first is "
             f"{unknown[0]!r}; correct the keys, or leave out those that were excluded from the version"
         )
-    return tuple(sorted(zip(ordinals, wanted, strict=True)))
+    return tuple(sorted(zip(ordinals, named, strict=True)))

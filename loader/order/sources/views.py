@@ -133,7 +133,9 @@ class SyntheticView:
 
     def ordinals(self, keys: Sequence[str]) -> I64:
         there = (key.isdecimal() and int(key) < self.n_samples and key == f"{int(key):012d}" for key in keys)
-        return np.array([int(key) if found else -1 for key, found in zip(keys, there, strict=True)], np.int64)
+        return np.array(
+            [int(key) if is_there else -1 for key, is_there in zip(keys, there, strict=True)], np.int64
+        )
 
 
 def synthetic(

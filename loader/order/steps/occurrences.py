@@ -9,8 +9,8 @@ import numpy as np
 
 from ...errors import InvalidRuntime
 from ..content import PlanContent, PlannedSource
-from ..random.inverse_lanes import position_of
 from ..random.keyed_permutation import I64
+from ..random.lanes import position_of
 from ..sources.growth import earlier_ordinals
 from ..sources.packed_view import PackedView
 from .slots import MAX_ATTEMPTS, held_back, slot_of, substitutes
@@ -79,28 +79,31 @@ def occurrences(
 
     Raises: InvalidRuntime for a source or a key that the plan does not have, and for a bad step.
     """
-    views = [one for name, one in plan.sources.items() if source in (one.source, name)]
+    views = [planned for name, planned in plan.sources.items() if source in (planned.source, name)]
     if not views:
-        names = ", ".join(dict.fromkeys(one.source for one in plan.sources.values()))
+        names = ", ".join(dict.fromkeys(planned.source for planned in plan.sources.values()))
         raise InvalidRuntime(f"source = {source!r}: the plan has {names}")
     before = plan.checked_step(before)
-    there = {one.name: _view_ordinals(one, key, ordinal) for one in views}
+    there = {planned.name: _view_ordinals(planned, key, ordinal) for planned in views}
     if all(ordinals is None for ordinals in there.values()):
         raise InvalidRuntime(
             f"key = {key!r}: no view of source {source!r} has a sample of this key; "
             + (
                 "of a packed source keys are the documents', not the sequences' of `batch.ids`"
-                if any(isinstance(one.view, PackedView) for one in views)
+                if any(isinstance(planned.view, PackedView) for planned in views)
                 else "keys are what `batch.ids` and `View.keys` give"
             )
         )
-    found: dict[tuple[int, int], Occurrence] = {}
-    for one in views:
-        for view_ordinal in there[one.name] or ():
-            held = (*_own(plan, one, view_ordinal, before), *_stood_in(plan, one, view_ordinal, before))
+    occurrences: dict[tuple[int, int], Occurrence] = {}
+    for planned in views:
+        for view_ordinal in there[planned.name] or ():
+            held = (
+                *_own(plan, planned, view_ordinal, before),
+                *_stood_in(plan, planned, view_ordinal, before),
+            )
             for step, epoch, position, attempt in held:
-                slot, _ = slot_of(plan, step, plan.source_names.index(one.name), position)
-                found[step, slot] = Occurrence(step, slot, epoch, attempt)
+                slot, _ = slot_of(plan, step, plan.source_names.index(planned.name), position)
+                occurrences[step, slot] = Occurrence(step, slot, epoch, attempt)
     last: dict[tuple[int, int], Substituted] = {}
     for entry in sorted(substitutions, key=lambda entry: entry.attempt):
         if (
@@ -110,10 +113,10 @@ def occurrences(
         ):
             last[entry.step, entry.slot] = entry
     for place, entry in last.items():
-        found.pop(place, None)
+        occurrences.pop(place, None)
         if entry.substitute == key:
-            found[place] = Occurrence(entry.step, entry.slot, entry.epoch, entry.attempt)
-    return [found[place] for place in sorted(found)]
+            occurrences[place] = Occurrence(entry.step, entry.slot, entry.epoch, entry.attempt)
+    return [occurrences[place] for place in sorted(occurrences)]
 
 
 class _Place(NamedTuple):
@@ -125,102 +128,104 @@ class _Place(NamedTuple):
     attempt: int = 0
 
 
-def _own(plan: PlanContent, one: PlannedSource, view_ordinal: int, before: int) -> Iterator[_Place]:
+def _own(plan: PlanContent, source: PlannedSource, view_ordinal: int, before: int) -> Iterator[_Place]:
     """Yield the slots of a view's sample in which it is not held back."""
-    for epoch, position, _ in _positions(plan, one, view_ordinal, before):
-        step = plan.step_of(one.name, position)
-        if step is not None and step < before and not _is_held(plan, one, step, view_ordinal):
+    for epoch, position, _ in _positions(plan, source, view_ordinal, before):
+        step = plan.step_of(source.name, position)
+        if step is not None and step < before and not _is_held(plan, source, step, view_ordinal):
             yield _Place(step, epoch, position)
 
 
-def _is_held(plan: PlanContent, one: PlannedSource, step: int, view_ordinal: int) -> bool:
+def _is_held(plan: PlanContent, source: PlannedSource, step: int, view_ordinal: int) -> bool:
     """Return whether no slot of a step may hold a view's sample. A packed sequence keeps its slot."""
     if plan.pack is not None:
         return False
-    ordinal = one.view.version_ordinals(np.array([view_ordinal], np.int64))
-    return bool(held_back(plan, plan.source_names.index(one.name), step, ordinal)[0])
+    ordinal = source.view.version_ordinals(np.array([view_ordinal], np.int64))
+    return bool(held_back(plan, plan.source_names.index(source.name), step, ordinal)[0])
 
 
-def _stood_in(plan: PlanContent, one: PlannedSource, view_ordinal: int, before: int) -> Iterator[_Place]:
+def _stood_in(plan: PlanContent, source: PlannedSource, view_ordinal: int, before: int) -> Iterator[_Place]:
     """Yield the slots in which a view's sample stands in for one that is held back. Nothing does in a sequence."""
-    index = plan.source_names.index(one.name)
-    held = () if plan.pack is not None else _ever_held(plan, one).tolist()
-    for other in (entry for ordinal in held for entry in _entries(one, ordinal)):
-        for epoch, position, inside in _positions(plan, one, other, before):
+    index = plan.source_names.index(source.name)
+    held = () if plan.pack is not None else _ever_held(plan, source).tolist()
+    for other in (entry for ordinal in held for entry in _entries(source, ordinal)):
+        for epoch, position, inside in _positions(plan, source, other, before):
             attempts = range(1, MAX_ATTEMPTS + 1)
-            drawn = (one.substitute_of(plan.seed, other, epoch, inside, attempt) for attempt in attempts)
+            drawn = (source.substitute_of(plan.seed, other, epoch, inside, attempt) for attempt in attempts)
             if view_ordinal not in drawn:  # which costs least, and is so nearly always
                 continue
-            step = plan.step_of(one.name, position)
-            if step is not None and step < before and _is_held(plan, one, step, other):
-                attempt, taken, _ = next(substitutes(plan, step, index, position), (0, -1, -1))
-                if taken == view_ordinal:
+            step = plan.step_of(source.name, position)
+            if step is not None and step < before and _is_held(plan, source, step, other):
+                attempt, substitute, _ = next(substitutes(plan, step, index, position), (0, -1, -1))
+                if substitute == view_ordinal:
                     yield _Place(step, epoch, position, attempt)
 
 
-def _ever_held(plan: PlanContent, one: PlannedSource) -> I64:
+def _ever_held(plan: PlanContent, source: PlannedSource) -> I64:
     """Return the version ordinals (int64) of a view's version that are held back at some step."""
-    growths = plan.growths_of(one.source)
-    found = [np.empty(0, np.int64)]
-    for growth in growths[one.growth :]:
+    growths = plan.growths_of(source.source)
+    ordinals_held = [np.empty(0, np.int64)]
+    for growth in growths[source.growth :]:
         for number, ordinals in earlier_ordinals(growths, growth.number - 1, growth.removed):
-            if number == one.growth:
-                found.append(ordinals[ordinals >= 0])
+            if number == source.growth:
+                ordinals_held.append(ordinals[ordinals >= 0])
     for listed in plan.quarantine.lists:
-        if listed.source == one.source and listed.growth <= one.growth:
+        if listed.source == source.source and listed.growth <= source.growth:
             ordinals = np.array([ordinal for ordinal, _ in listed.samples], np.int64)
-            for growth in growths[listed.growth : one.growth]:  # in the version of the next growth
+            for growth in growths[listed.growth : source.growth]:  # in the version of the next growth
                 ordinals = ordinals[~np.isin(ordinals, growth.removed)]
                 ordinals = ordinals - np.searchsorted(growth.removed, ordinals)
-            found.append(ordinals)
-    return np.unique(np.concatenate(found))
+            ordinals_held.append(ordinals)
+    return np.unique(np.concatenate(ordinals_held))
 
 
-def _view_ordinals(one: PlannedSource, key: str, known: int | None) -> list[int] | None:
+def _view_ordinals(source: PlannedSource, key: str, known: int | None) -> list[int] | None:
     """Return the view ordinals of a key: one, or those of the sequences with its pieces; None where it has none.
 
     known: version ordinal at which the key may be found, which costs less than to look for it.
     """
-    here = known is not None and len(one.view) > 0 and known <= _version_ordinal(one, len(one.view) - 1)
-    if known is not None and here and one.view.keys(np.array([known], np.int64)) == [key]:
+    here = (
+        known is not None and len(source.view) > 0 and known <= _version_ordinal(source, len(source.view) - 1)
+    )
+    if known is not None and here and source.view.keys(np.array([known], np.int64)) == [key]:
         ordinal = known
     else:
-        (ordinal,) = one.view.ordinals([key]).tolist()
+        (ordinal,) = source.view.ordinals([key]).tolist()
     if ordinal < 0:
         return None
-    if isinstance(one.view, PackedView):
-        return one.view.table.sequences_of(ordinal)
-    return list(_entries(one, ordinal)) or None
+    if isinstance(source.view, PackedView):
+        return source.view.table.sequences_of(ordinal)
+    return list(_entries(source, ordinal)) or None
 
 
-def _entries(one: PlannedSource, ordinal: int) -> range:
+def _entries(source: PlannedSource, ordinal: int) -> range:
     """Return the view ordinals of a version ordinal: several of a list that repeats it, none where it is left out."""
     # View ordinals keep the version's order.
-    first = stop = bisect_left(range(len(one.view)), ordinal, key=lambda x: _version_ordinal(one, x))
-    while stop < len(one.view) and _version_ordinal(one, stop) == ordinal:
+    first = stop = bisect_left(range(len(source.view)), ordinal, key=lambda x: _version_ordinal(source, x))
+    while stop < len(source.view) and _version_ordinal(source, stop) == ordinal:
         stop += 1
     return range(first, stop)
 
 
-def _version_ordinal(one: PlannedSource, view_ordinal: int) -> int:
-    return int(one.view.version_ordinals(np.array([view_ordinal], np.int64))[0])
+def _version_ordinal(source: PlannedSource, view_ordinal: int) -> int:
+    return int(source.view.version_ordinals(np.array([view_ordinal], np.int64))[0])
 
 
 def _positions(
-    plan: PlanContent, one: PlannedSource, view_ordinal: int, before: int
+    plan: PlanContent, source: PlannedSource, view_ordinal: int, before: int
 ) -> Iterator[tuple[int, int, int]]:
     """Yield (epoch, position in the source's stream, in the epoch) of a view's sample before a step, by epoch."""
-    used, stream = plan.used_before(before).get(one.stream, 0), plan.stream_of(one.stream)
-    stage = stream.stages[one.growth]
-    for epoch in (stage.epoch - 1,) if one.delta else count(stage.epoch):
+    used, stream = plan.used_before(before).get(source.stream, 0), plan.stream_of(source.stream)
+    stage = stream.stages[source.growth]
+    for epoch in (stage.epoch - 1,) if source.delta else count(stage.epoch):
         if stage.start + (epoch - stage.epoch) * stage.n >= used:
             return
-        places = getattr(one.view, "places", None) if epoch == 0 else None  # a list
+        places = getattr(source.view, "places", None) if epoch == 0 else None  # a list
         if places is None:
-            inside = position_of(one.shape, plan.seed, one.name, epoch, view_ordinal)
+            inside = position_of(source.shape, plan.seed, source.name, epoch, view_ordinal)
         else:
             inside = int(places[view_ordinal])
-        position = stream.position_of(one.growth, one.delta, epoch, inside)
+        position = stream.position_of(source.growth, source.delta, epoch, inside)
         if position is None:  # from this epoch on the source is read under a later view
             return
         if position < used:

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from ...errors import InvalidPlan, InvalidRuntime
 from ..content import PlanContent, PlannedSource
-from ..mixing.boundary import MASK, whole_epochs
-from ..mixing.mixture import Segment, Stream, stream_slots
+from ..mixing.mixture import MASK, Segment, Stream, stream_slots, whole_epochs
 from ..random.keyed_permutation import I64, U64, hash_fields, sub_array
 from ..random.lanes import locate_each
 from ..sources.growth import earlier_ordinals, removed_since
@@ -51,9 +50,9 @@ def canonical_order(source: I64, position_in_epoch: I64, lanes: I64, batch: I64 
         return np.arange(len(source))  # it is so by now
     scaled = np.zeros(len(source), dtype=np.int64)
     for count in set(lanes.tolist()):
-        mine = lanes[source] == count
-        group = position_in_epoch[mine] & (count - 1)
-        scaled[mine] = bit_reversed(group, count.bit_length() - 1) * (widest // count)
+        in_lane = lanes[source] == count
+        group = position_in_epoch[in_lane] & (count - 1)
+        scaled[in_lane] = bit_reversed(group, count.bit_length() - 1) * (widest // count)
     if batch is not None:
         scaled += batch * widest
     return np.argsort(scaled, kind="stable").astype(np.int64, copy=False)
@@ -82,17 +81,19 @@ def places(plan: PlanContent, k: I64, position: I64) -> tuple[I64, I64, I64]:
     k: int64 [m], the index of the source in `plan.source_names`. Where the source grows, the index that comes back is
     that of the view in question.
     """
-    n = np.array([one.shape.n for one in plan.sources.values()], np.int64)[k]
+    n = np.array([planned.shape.n for planned in plan.sources.values()], np.int64)[k]
     index, epoch = k.copy(), position // n
     inside = position - epoch * n
     for source in np.flatnonzero(np.bincount(k)).tolist() if plan.grown_streams else ():
         name = plan.source_names[source]
         if name not in plan.grown_streams:
             continue
-        mine = np.flatnonzero(k == source)
-        number, of_delta, epoch[mine], inside[mine] = plan.grown_streams[name].places(position[mine])
+        of_source = np.flatnonzero(k == source)
+        number, of_delta, epoch[of_source], inside[of_source] = plan.grown_streams[name].places(
+            position[of_source]
+        )
         for at, new in {*zip(number.tolist(), of_delta.tolist(), strict=True)}:
-            index[mine[(number == at) & (of_delta == new)]] = plan.view_index[name, at, new]
+            index[of_source[(number == at) & (of_delta == new)]] = plan.view_index[name, at, new]
     return index, epoch, inside
 
 
@@ -102,11 +103,11 @@ def held_back(plan: PlanContent, index: int, step: int, ordinals: I64) -> NDArra
     Such a sample is quarantined, or its source's version does not have it any more.
     index: of the view in `plan.source_names`.
     """
-    one = list(plan.sources.values())[index]
-    growths = plan.growths_of(one.source)
-    held = removed_since(growths, one.growth, step, ordinals)
-    for came, there in earlier_ordinals(growths, one.growth, ordinals):
-        held |= plan.quarantine.holds(one.source, step, there, came)
+    source = list(plan.sources.values())[index]
+    growths = plan.growths_of(source.source)
+    held = removed_since(growths, source.growth, step, ordinals)
+    for came, there in earlier_ordinals(growths, source.growth, ordinals):
+        held |= plan.quarantine.holds(source.source, step, there, came)
     return held
 
 
@@ -134,7 +135,7 @@ class Slots:
 
     def part(self, rows: slice) -> "Slots":
         """Return some of them, in the same memory."""
-        return Slots(**{one.name: getattr(self, one.name)[rows] for one in fields(self)})
+        return Slots(**{column.name: getattr(self, column.name)[rows] for column in fields(self)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +173,7 @@ def stacked_slots(plan: PlanContent, steps: Sequence[int], rank: int = 0, world_
     """
     planned = list(plan.sources.values())
     k, epoch, position, in_epoch, sizes = _in_stream_order(plan, steps)
-    lanes = np.array([one.shape.lanes for one in planned], dtype=np.int64)
+    lanes = np.array([source.shape.lanes for source in planned], dtype=np.int64)
     several = np.repeat(np.arange(len(sizes)), sizes) if len(sizes) > 1 else None
     order = canonical_order(k, in_epoch, lanes, several)
     part_of = {size: rank_slice(size, rank, world_size) for size in dict.fromkeys(sizes)}
@@ -182,7 +183,7 @@ def stacked_slots(plan: PlanContent, steps: Sequence[int], rank: int = 0, world_
     if world_size > 1:
         order = order[number + np.repeat([0, *accumulate(sizes[:-1])], np.diff(starts))]
     k, position, epoch, in_epoch = k[order], position[order], epoch[order], in_epoch[order]
-    valid = in_epoch < np.array([one.shape.n for one in planned], dtype=np.int64)[k]
+    valid = in_epoch < np.array([source.shape.n for source in planned], dtype=np.int64)[k]
     view_ordinal = np.full(len(k), -1, np.int64)
     ordinal = np.full(len(k), -1, np.int64)
     real = np.flatnonzero(valid)
@@ -204,7 +205,7 @@ def stacked_slots(plan: PlanContent, steps: Sequence[int], rank: int = 0, world_
 def slot_of(plan: PlanContent, step: int, source: int, position: int) -> tuple[int, int]:
     """Return (slot of a step that holds this position of a source's stream, slots of the step). O(B)."""
     k, _, positions, in_epoch, (batch,) = _in_stream_order(plan, (step,))
-    lanes = np.array([one.shape.lanes for one in plan.sources.values()], dtype=np.int64)
+    lanes = np.array([planned.shape.lanes for planned in plan.sources.values()], dtype=np.int64)
     order = canonical_order(k, in_epoch, lanes)
     return int(np.flatnonzero((k[order] == source) & (positions[order] == position))[0]), batch
 
@@ -219,15 +220,15 @@ def _in_stream_order(plan: PlanContent, steps: Sequence[int]) -> tuple[I64, I64,
     if plan.boundary == MASK:
         n = next(iter(plan.sources.values())).shape.n
         pairs = [whole_epochs(n, size, step) for size, step in zip(sizes, steps, strict=True)]
-        epoch, in_epoch = (np.concatenate(some) for some in zip(*pairs, strict=True))
+        epoch, in_epoch = (np.concatenate(column) for column in zip(*pairs, strict=True))
         return np.zeros(len(epoch), np.int64), epoch, epoch * n + in_epoch, in_epoch, sizes
-    names, found = plan.source_names, []
+    names, parts = plan.source_names, []
     for stream, segment, step, n_steps in stretches:
         k, position = stream_slots(segment, stream.names, step, stream.batch_in(segment), n_steps)
         if stream.names != names:  # buckets, or views of sources that grow
             k = np.array([names.index(name) for name in stream.names], dtype=np.int64)[k]
-        found.append((k, position))
-    k, position = found[0] if len(found) == 1 else map(np.concatenate, zip(*found, strict=True))
+        parts.append((k, position))
+    k, position = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
     k, epoch, in_epoch = places(plan, k, position)
     return k, epoch, position, in_epoch, sizes
 
@@ -266,19 +267,19 @@ def ordinals_at(
         (planned[source].shape, planned[source].name, one)
         for source, one in zip(sources.tolist(), epochs[numbers].tolist(), strict=True)
     ]
-    found = locate_each(seed, of, which, position_in_epoch)
+    in_view = locate_each(seed, of, which, position_in_epoch)
     for pair, (source, one) in enumerate(zip(sources.tolist(), of, strict=True)):
         if one[2] == 0 and (first := getattr(planned[source].view, "first_epoch", None)) is not None:
-            found[which == pair] = first[position_in_epoch[which == pair]]  # a list
-    return found
+            in_view[which == pair] = first[position_in_epoch[which == pair]]  # a list
+    return in_view
 
 
 def _distinct(values: I64) -> tuple[I64, I64]:
     """Return the distinct values (int64 [m], m > 0), ascending, and the number of each one's, as `numpy.unique`."""
     if (values == values[0]).all():  # mostly, at a tenth of the cost
         return values[:1], np.zeros(len(values), np.int64)
-    found, number = np.unique(values, return_inverse=True)
-    return found, number
+    distinct, number = np.unique(values, return_inverse=True)
+    return distinct, number
 
 
 def _of_versions(planned: Sequence[PlannedSource], k: I64, view_ordinals: I64) -> I64:
@@ -290,7 +291,10 @@ def _of_versions(planned: Sequence[PlannedSource], k: I64, view_ordinals: I64) -
     parts = np.split(view_ordinals[order], starts[1:])
     out = np.empty_like(view_ordinals)
     out[order] = np.concatenate(
-        [planned[one].view.version_ordinals(part) for one, part in zip(sources.tolist(), parts, strict=True)]
+        [
+            planned[source].view.version_ordinals(part)
+            for source, part in zip(sources.tolist(), parts, strict=True)
+        ]
     )
     return out
 
@@ -343,27 +347,27 @@ def planned_stack(plan: PlanContent, steps: Sequence[int], rank: int = 0, world_
 
     Raises: as it, and as `stacked_slots`.
     """
-    found = stacked_slots(plan, steps, rank, world_size)
-    if plan.pack is None and (plan.quarantine.lists or any(len(one.removed) for one in plan.grown)):
-        for step, start, stop in zip(steps, found.starts, found.starts[1:], strict=False):
-            _take_substitutes(plan, step, found.slots.part(slice(start, stop)))
-    return found
+    stacked = stacked_slots(plan, steps, rank, world_size)
+    if plan.pack is None and (plan.quarantine.lists or any(len(source.removed) for source in plan.grown)):
+        for step, start, stop in zip(steps, stacked.starts, stacked.starts[1:], strict=False):
+            _take_substitutes(plan, step, stacked.slots.part(slice(start, stop)))
+    return stacked
 
 
 def _take_substitutes(plan: PlanContent, step: int, slots: Slots) -> None:
     """Write substitutes into the slots whose samples are held back."""
     planned = list(plan.sources.values())
     for index in sorted(set(slots.source.tolist())):
-        name, mine = planned[index].source, np.flatnonzero(slots.source == index)
-        for slot in mine[held_back(plan, index, step, slots.ordinal[mine])].tolist():
+        name, slots_of_source = planned[index].source, np.flatnonzero(slots.source == index)
+        for slot in slots_of_source[held_back(plan, index, step, slots.ordinal[slots_of_source])].tolist():
             position = int(slots.position[slot])
-            found = next(substitutes(plan, step, index, position), None)
-            if found is None:
+            substitute = next(substitutes(plan, step, index, position), None)
+            if substitute is None:
                 raise InvalidPlan(
                     f"step {step}, source {name!r}, position {position}: the sample and its {MAX_ATTEMPTS} substitutes "
                     "are all quarantined. So large a share of a source is left out with a predicate on its view"
                 )
-            slots.attempt[slot], slots.view_ordinal[slot], slots.ordinal[slot] = found
+            slots.attempt[slot], slots.view_ordinal[slot], slots.ordinal[slot] = substitute
 
 
 _MASKED = np.uint64(2**64 - 1)  # stands for the ordinal of a padded slot
@@ -412,5 +416,5 @@ def delivered_hashes(steps: U64, slot_numbers: I64, identities: U64, crcs: I64) 
 
 
 def _version_hashes(plan: PlanContent, slots: Slots) -> U64:
-    by_source = [identity_hash(one.view.identity) for one in plan.sources.values()]
+    by_source = [identity_hash(source.view.identity) for source in plan.sources.values()]
     return np.array(by_source, dtype=np.uint64)[slots.source]

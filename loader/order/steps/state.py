@@ -47,9 +47,9 @@ def state_at(plan: PlanContent, step: int) -> dict[str, Any]:
 def _past(plan: PlanContent, step: int) -> dict[str, Any]:
     begun = [segment for segment in plan.segments if segment.start_step < step]
     names = {name for segment in begun for name in segment.weights}
-    grown = [one for one in plan.grown if one.step < step and one.source in names]
-    views = {(one.source, one.number) for one in grown} | {(name, 0) for name in names}
-    used = [one for one in plan.sources.values() if (one.source, one.growth) in views]
+    grown = [growth for growth in plan.grown if growth.step < step and growth.source in names]
+    views = {(source.source, source.number) for source in grown} | {(name, 0) for name in names}
+    used = [source for source in plan.sources.values() if (source.source, source.growth) in views]
     decided: dict[str, Any] = {
         "order": ORDER_VERSION,
         "seed": plan.seed,
@@ -57,7 +57,7 @@ def _past(plan: PlanContent, step: int) -> dict[str, Any]:
         "boundary": plan.boundary,
     }
     if plan.buckets is not None:
-        labels = {one.bucket for one in used if one.bucket is not None}
+        labels = {source.bucket for source in used if source.bucket is not None}
         decided["bucket_by"] = plan.buckets.dealt_json(labels, step)
     if plan.pack is not None:
         decided["pack"] = plan.pack.to_json()
@@ -65,16 +65,22 @@ def _past(plan: PlanContent, step: int) -> dict[str, Any]:
         decided["grown"] = plan.grown_json(grown)
         for entry, growth in zip(decided["grown"], grown, strict=True):
             if plan.buckets is not None:
-                own = [one for one in used if (one.source, one.growth) == (growth.source, growth.number)]
-                entry["views"] = content_hash("g", {one.name: _facts(one) for one in own})[:_SHORT_ID]
-    if listed := plan.quarantine.to_json(step, (one.source for one in used)):
+                own = [
+                    source
+                    for source in used
+                    if (source.source, source.growth) == (growth.source, growth.number)
+                ]
+                entry["views"] = content_hash("g", {source.name: _facts(source) for source in own})[
+                    :_SHORT_ID
+                ]
+    if listed := plan.quarantine.to_json(step, (source.source for source in used)):
         decided["quarantine"] = content_hash("q", {"lists": listed})[:_SHORT_ID]
     segments = [segment.to_json() for segment in begun]
-    hashed = {**decided, "segments": segments, "sources": {one.name: _facts(one) for one in used}}
+    hashed = {**decided, "segments": segments, "sources": {source.name: _facts(source) for source in used}}
     short = {
-        one.name: [one.view_id[:_SHORT_ID], *_facts(one)[1:]]
-        for one in used
-        if plan.buckets is None or not one.growth
+        source.name: [source.view_id[:_SHORT_ID], *_facts(source)[1:]]
+        for source in used
+        if plan.buckets is None or not source.growth
     }
     return {
         "plan": content_hash("past", hashed),
@@ -83,9 +89,9 @@ def _past(plan: PlanContent, step: int) -> dict[str, Any]:
     }
 
 
-def _facts(one: PlannedSource) -> list[str | int]:
-    shape = one.shape
-    return [one.view_id, shape.n, shape.chunk, shape.lanes, shape.rounds_h]
+def _facts(source: PlannedSource) -> list[str | int]:
+    shape = source.shape
+    return [source.view_id, shape.n, shape.chunk, shape.lanes, shape.rounds_h]
 
 
 def check_state(plan: PlanContent, state: object) -> int:
@@ -96,9 +102,9 @@ def check_state(plan: PlanContent, state: object) -> int:
     """
     saved = _well_formed(state)
     step = plan.checked_step(saved["step"])
-    mine = _past(plan, step)
-    differences = _differences(saved["past"], mine["past"])
-    differences += _segment_differences(saved["segments"], mine["segments"])
+    own = _past(plan, step)
+    differences = _differences(saved["past"], own["past"])
+    differences += _segment_differences(saved["segments"], own["segments"])
     if differences:
         raise PlanMismatch(
             f"the state was saved at step {step} of a plan with another past: "
@@ -107,9 +113,9 @@ def check_state(plan: PlanContent, state: object) -> int:
             "Later segments and quarantine lists may be changed; for anything earlier open the plan that the run "
             "began with, or start a new run at step 0"
         )
-    if saved["plan"] != mine["plan"]:
+    if saved["plan"] != own["plan"]:
         raise PlanMismatch(
-            f"the state's past is {saved['plan']!r}, this plan's is {mine['plan']!r} at step {step}, though "
+            f"the state's past is {saved['plan']!r}, this plan's is {own['plan']!r} at step {step}, though "
             "the fields that it lists agree: a view's full id differs, or the state was edited"
         )
     if step and saved["digest"] != planned_digest(step - 1, planned_slots(plan, step - 1), plan):
@@ -147,36 +153,36 @@ def _well_formed(state: object) -> dict[str, Any]:
     return state
 
 
-def _differences(saved: dict[str, Any], mine: dict[str, Any]) -> list[str]:
-    names = [name for name in {**mine, **saved} if name != "sources"]
-    found = [
-        _pair(name, saved.get(name), mine.get(name)) for name in names if saved.get(name) != mine.get(name)
+def _differences(saved: dict[str, Any], own: dict[str, Any]) -> list[str]:
+    names = [name for name in {**own, **saved} if name != "sources"]
+    differing = [
+        _pair(name, saved.get(name), own.get(name)) for name in names if saved.get(name) != own.get(name)
     ]
     theirs = saved.get("sources")
     if not isinstance(theirs, dict):
-        return [*found, "sources are missing from the state"]
-    for name in sorted(theirs.keys() | mine["sources"].keys()):
-        there, here = theirs.get(name), mine["sources"].get(name)
+        return [*differing, "sources are missing from the state"]
+    for name in sorted(theirs.keys() | own["sources"].keys()):
+        there, here = theirs.get(name), own["sources"].get(name)
         if there == here:
             continue
         if not isinstance(there, list) or here is None or len(there) != len(here):
-            found.append(_pair(f"source {name!r}", there, here))
+            differing.append(_pair(f"source {name!r}", there, here))
             continue
         for field, a, b in zip(_SOURCE_FIELDS, there, here, strict=True):
             if a != b:
-                found.append(_pair(f"source {name!r} {field}", a, b))
-    return found
+                differing.append(_pair(f"source {name!r} {field}", a, b))
+    return differing
 
 
-def _segment_differences(saved: list[Any], mine: list[Any]) -> list[str]:
-    if len(saved) != len(mine):
-        return [f"{len(saved)} segment(s) had begun in the state, {len(mine)} in this plan"]
+def _segment_differences(saved: list[Any], own: list[Any]) -> list[str]:
+    if len(saved) != len(own):
+        return [f"{len(saved)} segment(s) had begun in the state, {len(own)} in this plan"]
     return [
         _pair(f"segments[{number}]", there, here)
-        for number, (there, here) in enumerate(zip(saved, mine, strict=True))
+        for number, (there, here) in enumerate(zip(saved, own, strict=True))
         if there != here
     ]
 
 
-def _pair(name: str, saved: object, mine: object) -> str:
-    return f"{name}: {saved!r} in the state, {mine!r} in this plan"
+def _pair(name: str, saved: object, own: object) -> str:
+    return f"{name}: {saved!r} in the state, {own!r} in this plan"

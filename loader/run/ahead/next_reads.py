@@ -11,7 +11,7 @@ from ...order.random.keyed_permutation import I64
 from ..recipe.document_pieces import pieces_of
 from ..recipe.rank_slots import Locate, Located, real_slots
 from ..recipe.recipe import Recipe
-from ..recipe.video_reads import Group
+from ..recipe.video_packet_reads import Group
 
 
 class Extents(NamedTuple):
@@ -47,29 +47,31 @@ class RankFuture:
         """Return view -> shard path -> ranges; None after the last step. Raises: as planning and reading indexes do."""
         if self._end is not None and step >= self._end:
             return None
-        slots, wanted = real_slots(self._recipe, step)
-        if not len(wanted):
+        slots, rows = real_slots(self._recipe, step)
+        if not len(rows):
             return None
         if self._recipe.plan.pack is not None:
-            pieces = pieces_of(self._recipe.plan, step, slots, wanted)
-            slots, wanted = pieces.documents, np.flatnonzero(~pieces.held)
+            pieces = pieces_of(self._recipe.plan, step, slots, rows)
+            slots, rows = pieces.documents, np.flatnonzero(~pieces.held)
         out = {}
-        for one in self._locate(slots, wanted, self._run):
-            out.update(by_path(one))
+        for located in self._locate(slots, rows, self._run):
+            out.update(by_path(located))
         return dict(sorted(out.items()))
 
 
-def by_path(wanted: Located) -> dict[int, dict[str, Extents]]:
+def by_path(located: Located) -> dict[int, dict[str, Extents]]:
     """Return view -> shard path -> ranges of the fields in it."""
-    found: dict[int, dict[str, list[Extents]]] = {}
-    for at in wanted.places.fields.values():
-        for shard, mine in at.by_shard():
-            paths = found.setdefault(wanted.kind.sources[shard.of], {})
-            paths.setdefault(shard.path, []).append(Extents(at.offset[mine], at.nbytes[mine]))
+    extents_of: dict[int, dict[str, list[Extents]]] = {}
+    for at in located.places.fields.values():
+        for shard, rows_of_shard in at.by_shard():
+            paths = extents_of.setdefault(located.kind.sources[shard.of], {})
+            paths.setdefault(shard.path, []).append(
+                Extents(at.offset[rows_of_shard], at.nbytes[rows_of_shard])
+            )
     return {
         source: {
-            path: Extents(*(np.concatenate(some) for some in zip(*extents, strict=True)))
+            path: Extents(*(np.concatenate(column) for column in zip(*extents, strict=True)))
             for path, extents in paths.items()
         }
-        for source, paths in found.items()
+        for source, paths in extents_of.items()
     }

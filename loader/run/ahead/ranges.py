@@ -52,12 +52,12 @@ class RangesAhead:
         self._used = self._wasted = 0  # ranges
 
     def units(self, step: int) -> Sequence[Ranges] | None:
-        wanted = self._steps(step)
-        if wanted is None:
+        units = self._steps(step)
+        if units is None:
             return None
         return [
             Ranges(step, view, key, [*starmap(Span, zip(*map(_list, extents), strict=True))], Future())
-            for view, shards in wanted.items()
+            for view, shards in units.items()
             if view in self._stores
             for key, extents in shards.items()
         ]
@@ -79,11 +79,11 @@ class RangesAhead:
         return Claim.TAKEN
 
     def fetch(self, unit: Ranges) -> int:
-        found: Blobs = None
+        blobs: Blobs = None
         try:
-            found = self._stores[unit.view].get_ranges(unit.key, unit.spans)
+            blobs = self._stores[unit.view].get_ranges(unit.key, unit.spans)
         finally:
-            unit.blobs.set_result(found)
+            unit.blobs.set_result(blobs)
         return sum(span.nbytes for span in unit.spans)
 
     def give_back(self, unit: Ranges) -> None:
@@ -91,8 +91,8 @@ class RangesAhead:
 
     def passed(self, step: int) -> None:
         with self._lock:
-            for one in [one for one in self._of_step if one < step]:
-                for unit in self._of_step.pop(one):
+            for earlier in [earlier for earlier in self._of_step if earlier < step]:
+                for unit in self._of_step.pop(earlier):
                     for span in unit.spans:
                         if self._held.get((unit.view, unit.key, span), (None,))[0] is unit:
                             self._drop(unit.view, unit.key, span)
@@ -110,19 +110,19 @@ class RangesAhead:
         They are the caller's now.
         """
         with self._lock:
-            found = [self._drop(view, key, span) for span in spans]
-            self._used += sum(one is not None for one in found)
-        taken = []
-        for one in found:
-            blobs = one and one[0].blobs.result()
-            taken.append(blobs[one[1]] if one and blobs else None)
-        return taken
+            pieces = [self._drop(view, key, span) for span in spans]
+            self._used += sum(piece is not None for piece in pieces)
+        results = []
+        for piece in pieces:
+            blobs = piece and piece[0].blobs.result()
+            results.append(blobs[piece[1]] if piece and blobs else None)
+        return results
 
     def _drop(self, view: int, key: str, span: Span) -> tuple[Ranges, int] | None:
-        one = self._held.pop((view, key, span), None)
-        if one is not None:
+        blob = self._held.pop((view, key, span), None)
+        if blob is not None:
             self.taken_bytes -= span.nbytes
-        return one
+        return blob
 
 
 class AheadReader:
@@ -146,11 +146,11 @@ class AheadReader:
 
         A range read ahead of another object than the pinned one is read again, and refused.
         """
-        taken = self._ahead.take(self._view, key, [Span(*span) for span in spans])
-        held = [one if one is None or etag in (None, one.etag) else None for one in taken]
-        missing = [span for span, one in zip(spans, held, strict=True) if one is None]
+        blobs = self._ahead.take(self._view, key, [Span(*span) for span in spans])
+        held = [blob if blob is None or etag in (None, blob.etag) else None for blob in blobs]
+        missing = [span for span, blob in zip(spans, held, strict=True) if blob is None]
         read = iter(self._store.get_ranges(key, missing, etag=etag, **limits) if missing or not held else ())
-        return [next(read) if one is None else one for one in held]
+        return [next(read) if blob is None else blob for blob in held]
 
 
 def _list(values: I64) -> list[int]:

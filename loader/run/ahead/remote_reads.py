@@ -20,10 +20,9 @@ from ...order.plan import PlannedSource
 from ...storage import RangeReader
 from ..metrics.metrics import Metrics
 from ..recipe.recipe import Recipe
-from ..recipe.video_reads import Group
+from ..recipe.video_packet_reads import Group
 from .next_reads import RankFuture, Steps
-from .pages import PagesAhead, pages_of
-from .pages_or_ranges import group_bodies, pages_pay, working_set_bytes
+from .pages import PagesAhead, group_bodies, pages_of, pages_pay, working_set_bytes
 from .ranges import AheadReader, RangesAhead
 from .read_ahead import ReadAhead
 
@@ -109,16 +108,16 @@ class Hinting:
     def next_pages(self, step: int) -> Iterator[str]:
         """Yield the pages in the order of their next use, each once."""
         seen: set[str] = set()
-        left = HINT_SAMPLES
-        while left > 0 and (wanted := self._steps(step)):
-            for view, shards in wanted.items():
+        budget = HINT_SAMPLES
+        while budget > 0 and (reads := self._steps(step)):
+            for view, shards in reads.items():
                 store = self._stores[view]
                 if not isinstance(store, CachedStore):
                     continue
                 for key, extents in shards.items():
                     if not store.has_pages(key):
                         continue
-                    left -= len(extents.offset)
+                    budget -= len(extents.offset)
                     for number in pages_of(extents, self._cache.page_bytes):
                         name = store.page_name(key, number)
                         if name not in seen:
@@ -162,10 +161,10 @@ class _Contents:
         self._version = version
 
     def __call__(self, path: str) -> Content | None:
-        found = self._version.parts.shard_content(path)
-        if found is None:
+        content = self._version.parts.shard_content(path)
+        if content is None:
             return None
-        sha256, nbytes = found
+        sha256, nbytes = content
         if is_foreign(path):  # its path has the hash of all sizes and change tokens
             if any(map(self._is_redacted, self._with_exclusions.get(path, ()))):
                 return None
@@ -196,8 +195,8 @@ class _Contents:
         index, row = IndexFile(self._version.store, IndexPlace.of(shard), whole=True), 0
         while row < index.n_rows:
             rows = index.read_group(index.row_group_of(row))
-            gone = ~live[row : row + len(rows.keys)]
-            if (gone & ~rows.places.any(axis=(1, 2))).any():
+            is_removed = ~live[row : row + len(rows.keys)]
+            if (is_removed & ~rows.places.any(axis=(1, 2))).any():
                 return True
             row += len(rows.keys)
         return False

@@ -38,7 +38,9 @@ def _in_context(pool: DaemonPool) -> Map:
     """Return the pool's map; every call runs in a copy of the caller's context, where its requests are counted."""
 
     def run(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
-        return pool.map(lambda one: one[0].run(function, one[1]), [(copy_context(), item) for item in items])
+        return pool.map(
+            lambda call: call[0].run(function, call[1]), [(copy_context(), item) for item in items]
+        )
 
     return run
 

@@ -54,13 +54,13 @@ class Recycled:
         nbytes = prod(shape) * dtype.itemsize
         if nbytes < LEAST_BYTES:
             return np.empty(shape, dtype)
-        piece = self._taken(nbytes) or _new(nbytes)
+        piece = self._take(nbytes) or _new(nbytes)
         # Every array over the piece refers to this one, and nothing else does.
         memory = np.frombuffer(piece, np.uint8)
         weakref.finalize(memory, self._free.append, piece).atexit = False
         return np.ndarray(shape, dtype, memory)
 
-    def _taken(self, nbytes: int) -> mmap.mmap | None:
+    def _take(self, nbytes: int) -> mmap.mmap | None:
         """Return a free piece that fits: of several, the one that became free last.
 
         The processor's cache may know that one.
@@ -141,13 +141,13 @@ class Columns:
 
     def parts(self, slots: Iterable[slice]) -> Iterator["Columns"]:
         """Yield columns of some of the slots, then of others, in the same memory. The whole takes no more values."""
-        for some in slots:
+        for part in slots:
             out = Columns(0, self._allocate)
-            out._order, out._orders = self._order[some], self._orders
-            out._rows = {field: rows[some] for field, rows in self._rows.items()}
-            out._filled = {field: one[some] for field, one in self._filled.items()}
-            out._bytes = {field: one[some] for field, one in self._bytes.items()}
-            out._values = {field: values[some] for field, values in self._values.items()}
+            out._order, out._orders = self._order[part], self._orders
+            out._rows = {field: rows[part] for field, rows in self._rows.items()}
+            out._filled = {field: one[part] for field, one in self._filled.items()}
+            out._bytes = {field: one[part] for field, one in self._bytes.items()}
+            out._values = {field: values[part] for field, values in self._values.items()}
             yield out
 
     @property
@@ -285,7 +285,7 @@ class BatchRow:
 
     def __init__(self, columns: Columns, row: int) -> None:
         self._columns, self._row = columns, row
-        self._given: dict[str, np.ndarray] = {}
+        self._lent: dict[str, np.ndarray] = {}
 
     def place_of(self, field: str) -> Place:
         """Return the place for a decoder's value of a field."""
@@ -294,15 +294,15 @@ class BatchRow:
             rows = self._columns.rows(field, shape, dtype)
             if rows is None:
                 return None
-            self._given[field] = rows[self._row, ...]  # also of rank 0 an array, not a number
-            return self._given[field]
+            self._lent[field] = rows[self._row, ...]  # also of rank 0 an array, not a number
+            return self._lent[field]
 
         return place
 
     def put(self, sample: Mapping[str, Any], names: tuple[str, ...]) -> None:
         """Put the values of a sample whose fields are `names`; values of other fields are there already."""
         for field, value in sample.items():
-            there = field in self._given and value is self._given[field]  # (the value may be None)
+            there = field in self._lent and value is self._lent[field]  # (the value may be None)
             self._columns.put(self._row, field, value, in_row=there)
         self._columns.put_names([self._row], names)
 
@@ -313,13 +313,13 @@ class FieldRows:
     As a `Place` it offers the memory of the row that is next. A row is put once.
     """
 
-    __slots__ = ("_columns", "_dtype", "_field", "_filled", "_given", "_rows", "_shape", "_values", "row")
+    __slots__ = ("_columns", "_dtype", "_field", "_filled", "_lent", "_rows", "_shape", "_values", "row")
 
     def __init__(self, columns: Columns, field: str) -> None:
         self._columns, self._field = columns, field
         self.row, self._filled = 0, list[int]()
         self._values: list[Any] | None = None
-        self._given: np.ndarray | None = None
+        self._lent: np.ndarray | None = None
         self._rows: np.ndarray | None = None
         self._shape: tuple[int, ...] | None = None
         self._dtype: np.dtype[Any] | None = None
@@ -328,13 +328,13 @@ class FieldRows:
         if shape != self._shape or dtype != self._dtype:
             self._fit(shape, dtype)
         rows = self._rows
-        self._given = None if rows is None else rows[self.row, ...]  # also of rank 0 an array, not a number
-        return self._given
+        self._lent = None if rows is None else rows[self.row, ...]  # also of rank 0 an array, not a number
+        return self._lent
 
     def put(self, row: int, value: Any) -> None:
         """Put the value of a row; one that is the memory offered lies there already."""
         if type(value) is np.ndarray:
-            if value is self._given:
+            if value is self._lent:
                 self._filled.append(row)
                 return
             if value.nbytes >= _WORTH_MOVING_BYTES:

@@ -35,25 +35,25 @@ def _torch_backend(device: Any) -> DeviceBackend | None:
     import torch
 
     try:
-        wanted = torch.device(device)
+        asked = torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise InvalidRuntime(
             f"device = {device!r}; accepted: None, a torch.device, or its name, such as 'cuda' or 'cuda:1' ({error})"
         ) from None
-    if wanted.type == "cpu":
+    if asked.type == "cpu":
         return None
     there = torch.accelerator.current_accelerator(check_available=True)
-    if there is None or there.type != wanted.type:
+    if there is None or there.type != asked.type:
         has = "no accelerator" if there is None else f"only {there.type!r}"
         raise InvalidRuntime(
-            f"device = {str(wanted)!r}, but torch {torch.__version__} finds {has} in this process; leave device out to "
-            f"keep batches on the host, or install torch's build for {wanted.type!r} and check its driver"
+            f"device = {str(asked)!r}, but torch {torch.__version__} finds {has} in this process; leave device out to "
+            f"keep batches on the host, or install torch's build for {asked.type!r} and check its driver"
         )
     count = torch.accelerator.device_count()
-    if wanted.index is not None and wanted.index >= count:
-        raise InvalidRuntime(f"device = {str(wanted)!r}; this process sees {count} of them, 0 to {count - 1}")
-    index = torch.accelerator.current_device_index() if wanted.index is None else wanted.index
-    chosen = torch.device(wanted.type, index)
+    if asked.index is not None and asked.index >= count:
+        raise InvalidRuntime(f"device = {str(asked)!r}; this process sees {count} of them, 0 to {count - 1}")
+    index = torch.accelerator.current_device_index() if asked.index is None else asked.index
+    chosen = torch.device(asked.type, index)
     if chosen.type == "cuda":
         from .cuda import CudaCopies
 

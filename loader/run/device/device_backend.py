@@ -75,16 +75,16 @@ def is_tensor(value: object) -> bool:
 
 def tensors_in(batch: Batch) -> list[Any]:
     """Return the tensors that `rebuilt` would move."""
-    found: list[Any] = []
+    arrays: list[Any] = []
 
     def note(value: Any) -> Any:
-        found.append(value)
+        arrays.append(value)
         return value
 
     _each(batch.mask, note, None)
     for value in batch.fields.values():
         _each(value, note, None)
-    return found
+    return arrays
 
 
 def rebuilt(batch: Batch, move: Callable[[Any], Any], keep: Callable[[Any], Any] | None) -> Batch:

@@ -58,7 +58,7 @@ class PageLocked:
 
     def holds(self, address: int) -> bool:
         """Return whether the memory at an address is page-locked; a segment is locked at its first look."""
-        if self._found(address) is not None:
+        if self._segment_at(address) is not None:
             return True
         if not self._may_register or (segment := segment_at(address)) is None:
             return False
@@ -81,8 +81,8 @@ class PageLocked:
     def kept(self, value: Any) -> Any:
         """Return an array or tensor that stays on the host: a copy, if it lies in a page-locked segment."""
         if is_tensor(value):
-            return value.clone() if self._found(value.data_ptr()) is not None else value
-        return value.copy() if self._found(value.ctypes.data) is not None else value
+            return value.clone() if self._segment_at(value.data_ptr()) is not None else value
+        return value.copy() if self._segment_at(value.ctypes.data) is not None else value
 
     def begin(self, tensors: Iterable[Any]) -> None:
         """Begin a copy of tensors, when the one before has ended: the buffer is free, and large enough."""
@@ -104,7 +104,7 @@ class PageLocked:
 
     def source(self, tensor: Any) -> Any:
         """Return the tensor where the device is to read it: in its own memory or in the buffer."""
-        if self._buffer is None or not self._may_stage or self._found(tensor.data_ptr()) is not None:
+        if self._buffer is None or not self._may_stage or self._segment_at(tensor.data_ptr()) is not None:
             return tensor
         end = self._used + tensor.nbytes
         place = self._buffer[self._used : end].view(tensor.dtype).view(tensor.shape)
@@ -118,7 +118,7 @@ class PageLocked:
         self._segments.clear()
         self._buffer, self._may_register, self._may_stage = None, False, False
 
-    def _found(self, address: int) -> Segment | None:
+    def _segment_at(self, address: int) -> Segment | None:
         place = bisect_right(self._segments, address, key=_address) - 1
         if place < 0:
             return None

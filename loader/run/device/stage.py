@@ -88,13 +88,13 @@ class DeviceStage:
                     finally:
                         self._error = None
                 self._changed.wait(LOOK_UP_S)
-            taken = self._ready.popleft()
+            staged = self._ready.popleft()
             self._changed.notify_all()
-        taken.copy.hand_over()
-        stats = taken.batch.stats
-        lay_s = stats.get("handover_wait_seconds", 0.0) + max(0.0, asked_s - taken.copied_s)
+        staged.copy.hand_over()
+        stats = staged.batch.stats
+        lay_s = stats.get("handover_wait_seconds", 0.0) + max(0.0, asked_s - staged.copied_s)
         stats["handover_wait_seconds"] = lay_s
-        return taken
+        return staged
 
     def dismiss(self) -> None:
         """Let the copy thread end after the batch that it copies. Does not wait. In a forked child it does nothing."""
@@ -129,15 +129,15 @@ class DeviceStage:
         try:
             with self._backend.entered():
                 try:
-                    while (position := self._wanted()) is not None:
+                    while (position := self._next_to_copy()) is not None:
                         self._copied(position)
                 finally:
                     self._backend.close()
         except BaseException as error:  # noqa: BLE001 - whoever takes a batch gets it
-            while (position := self._wanted()) is not None:
+            while (position := self._next_to_copy()) is not None:
                 self._fail(position, error)
 
-    def _wanted(self) -> _Position | None:
+    def _next_to_copy(self) -> _Position | None:
         """Wait until there is room for a batch. Return its step; None after `dismiss`."""
         with self._changed:
             while not self._stopped:

@@ -14,24 +14,29 @@ from ...errors import Corrupt
 from ...modalities import Decoder
 from ...order.steps.slots import Slots, delivered_digest, slot_identities
 from ...storage.shared.requests import counted
-from ..ahead.node_reads import NodeReads
-from ..batch.batch import Batch
-from ..batch.collate import collate, gathered, import_framework
+from ..batch.batch import Batch, StepMetrics
+from ..batch.collate import (
+    Delivered,
+    Finish,
+    collate,
+    crcs_of,
+    delivered_of,
+    gathered,
+    import_framework,
+    masked_row,
+    with_costs,
+)
 from ..batch.columns import EXAMPLE, KEPT, Allocate, BatchRow, Columns, Recycled
-from ..batch.finish import Delivered, Finish, crcs_of, delivered_of, masked_row, told
-from ..batch.step_metrics import StepMetrics
 from ..batch.substitution import Substitution
 from ..metrics.metrics import Metrics
 from ..recipe.rank_slots import Located, Planned, RankSlots
 from ..recipe.recipe import Recipe
-from ..recipe.video_reads import groups_of
-from .fetch import Fetch, Fetched
-from .many_samples import ManySamples
-from .one_sample import OneSample
+from ..recipe.video_packet_reads import groups_of
+from .fetch import Fetch, Fetched, NodeReads
+from .many_samples import EachSample, ManySamples, OneSample, TakeSample
 from .substitute import Substitute
 
 if TYPE_CHECKING:
-    from .each_sample import TakeSample
     from .packed_slots import PackedSlots
 
 logger = logging.getLogger(__name__)
@@ -94,133 +99,133 @@ class Assembler:
         Costs the look-ups of its samples in the indexes. No media are read but registered bytes that are not sealed.
         Raises: errors of reading these.
         """
-        (mine,) = self._planned([step])
-        if mine.n_padded:
+        (rank_slots,) = self._planned([step])
+        if rank_slots.n_padded:
             return 0
         if self._packed is not None:
-            crcs = self._packed.crcs(mine)
+            crcs = self._packed.crcs(rank_slots)
         else:
-            found = self._fetch.locate(mine.slots, mine.wanted, self._run)
-            for one in found:
-                self._fetch.learn(one, StepMetrics([step]))
-            crcs = crcs_of(len(mine), found)
-        identities = slot_identities(self.recipe.plan, mine.slots)
-        return delivered_digest(step, mine.number[mine.wanted], identities[mine.wanted], crcs[mine.wanted])
+            located = self._fetch.locate(rank_slots.slots, rank_slots.wanted, self._run)
+            for part in located:
+                self._fetch.learn(part, StepMetrics([step]))
+            crcs = crcs_of(len(rank_slots), located)
+        identities = slot_identities(self.recipe.plan, rank_slots.slots)
+        return delivered_digest(
+            step, rank_slots.number[rank_slots.wanted], identities[rank_slots.wanted], crcs[rank_slots.wanted]
+        )
 
     def batches(self, steps: Sequence[int]) -> Iterator[Batch]:
         """Yield the rank's parts of consecutive steps, made together.
 
-        They share the costs that a step has however small it is. Raises: as `batch`, after the batches of the steps
+        They share the costs that a step has however small it is. Raises: as `batches`, after the batches of the steps
         before.
         """
         if len(steps) > 1 and self._packed is None:
             try:
-                made = self._together(steps)
+                batches = self._together(steps)
             except KeyboardInterrupt:
                 raise
             except BaseException:
                 logger.debug("steps %s are made one by one", steps, exc_info=True)
             else:
-                yield from made
+                yield from batches
                 return
         for step in steps:
             yield self.batch(step)
 
-    def each(self, step: int, take: "TakeSample") -> Batch:
+    def each(self, step: int, take: TakeSample) -> Batch:
         """Give each sample of the rank's part of a step to `take`; return its batch without fields.
 
         A row is a slot of the part. A part that is all padding has one, EXAMPLE: a sample of another rank in whose
-        shapes it would be made. Raises: as `batch` and `take`.
+        shapes it would be made. Raises: as `delivered` and `take`.
         """
         seen = StepMetrics([step])
-        (mine,) = self._planned([step])
+        (rank_slots,) = self._planned([step])
         import_framework(self._framework)
 
         def numbered(row: int, sample: dict[str, Any]) -> None:
-            take(EXAMPLE if mine.n_padded else row, sample)
+            take(EXAMPLE if rank_slots.n_padded else row, sample)
 
         if self._packed is None:
-            from .each_sample import EachSample  # of looks back alone
-
             each = EachSample(self.recipe, self._fetch, self._one_sample, self._samples, self._run)
-            made = each(mine, numbered, seen)
+            delivered = each(rank_slots, numbered, seen)
         else:
-            whole = Columns(len(mine), self._allocate)
-            made = self._packed(mine, whole, seen)
+            whole = Columns(len(rank_slots), self._allocate)
+            delivered = self._packed(rank_slots, whole, seen)
             values = {name: whole.values(name) for name in whole.names()}
             for row in np.flatnonzero(whole.mask()).tolist():
                 numbered(row, {name: column[row] for name, column in values.items()})
-        empty = Columns(len(mine))
-        empty.put_names(mine.wanted, ())
-        return self._finish(mine, empty, made, seen)[0]
+        empty = Columns(len(rank_slots))
+        empty.put_names(rank_slots.wanted, ())
+        return self._finish(rank_slots, empty, delivered, seen)[0]
 
     def _together(self, steps: Sequence[int], *, alone: bool = False) -> list[Batch]:
         seen = StepMetrics(steps)
         first = True if alone else self._reads.begin(steps)
-        made = False
+        is_complete = False
         try:
             with counted(seen.traffic), self._reads.waiting_for_no_page() if first else nullcontext():
                 with seen.timed("plan"):
                     planned = self._planned(steps)
-                batches = [batch for mine in planned for batch in self._made(mine, seen)]
-            made = True
+                batches = [batch for rank_slots in planned for batch in self._make(rank_slots, seen)]
+            is_complete = True
         finally:
             if not alone:
                 for step in steps:
                     self._reads.done(step)
-            if made or len(steps) == 1:
+            if is_complete or len(steps) == 1:
                 self._metrics.add(seen)
-        return told(batches, seen)
+        return with_costs(batches, seen)
 
-    def _made(self, mine: RankSlots, seen: StepMetrics) -> list[Batch]:
-        seen.step_of = mine.step_of if len(mine.steps) > 1 else None
-        columns = Columns(len(mine), self._allocate)
-        made = (self._packed or self._plain)(mine, columns, seen)
+    def _make(self, rank_slots: RankSlots, seen: StepMetrics) -> list[Batch]:
+        seen.step_of = rank_slots.step_of if len(rank_slots.steps) > 1 else None
+        columns = Columns(len(rank_slots), self._allocate)
+        delivered = (self._packed or self._plain)(rank_slots, columns, seen)
         import_framework(self._framework)  # seconds, the first time, which are no batch's
         with seen.timed("collate"):
-            return self._finish(mine, columns, made, seen)
+            return self._finish(rank_slots, columns, delivered, seen)
 
-    def _plain(self, mine: RankSlots, columns: Columns, seen: StepMetrics) -> Delivered:
+    def _plain(self, rank_slots: RankSlots, columns: Columns, seen: StepMetrics) -> Delivered:
         """Return a stored sample per slot.
 
         For a corrupt one a substitute is decoded, and takes its place in the slots.
         """
         with seen.timed("address"):
-            wanted = mine.located or self._fetch.locate(mine.slots, mine.wanted, self._run)
+            parts = rank_slots.located or self._fetch.locate(rank_slots.slots, rank_slots.wanted, self._run)
         # Nothing may be put into the columns ahead of a transform.
         early = columns if self.recipe.transform is None else None
-        fetched = [self._fetch(mine.slots, one, early, seen) for one in wanted]
+        fetched = [self._fetch(rank_slots.slots, part, early, seen) for part in parts]
         bad = [
-            (int(one.rows[number]), one, number, error)
-            for one, found in zip(wanted, fetched, strict=True)
-            for number, error in self._decoded(mine.slots, one, found, columns, seen).items()
+            (int(part.rows[number]), part, number, error)
+            for part, data in zip(parts, fetched, strict=True)
+            for number, error in self._decoded(rank_slots.slots, part, data, columns, seen).items()
         ]
         instead = []
         substitutions: list[Substitution] = []
-        for row, one, number, error in sorted(bad, key=itemgetter(0)):
+        for row, part, number, error in sorted(bad, key=itemgetter(0)):
             if self.recipe.recorded is not None:
-                substitutions.append(masked_row(self.recipe, mine, one, number, error))
-                mine.valid[row] = False
+                substitutions.append(masked_row(self.recipe, rank_slots, part, number, error))
+                rank_slots.valid[row] = False
                 continue
-            batch_row = BatchRow(columns, int(one.rows[number]))
-            alone, sample, tried = self._substitute(mine, one, number, error, batch_row, seen)
-            batch_row.put(sample, self._samples.names(one, sample))
+            batch_row = BatchRow(columns, int(part.rows[number]))
+            alone, sample, tried = self._substitute(rank_slots, part, number, error, batch_row, seen)
+            batch_row.put(sample, self._samples.names(part, sample))
             instead.append(alone)
             substitutions += tried
-        delivered = [*wanted, *instead]
+        delivered = [*parts, *instead]
         return delivered_of(len(columns), delivered, substitutions)
 
     def _decoded(
-        self, slots: Slots, wanted: Located, fetched: Fetched, columns: Columns, seen: StepMetrics
+        self, slots: Slots, located: Located, fetched: Fetched, columns: Columns, seen: StepMetrics
     ) -> dict[int, Corrupt]:
         """Put the samples of one kind into the columns. Return number of each corrupt one -> why it is."""
         bad = dict(fetched.bad)
-        whole = np.ones(len(wanted.rows), bool)
+        whole = np.ones(len(located.rows), bool)
         whole[[*fetched.payloads, *bad]] = False
-        columns.put_names(wanted.rows[whole], wanted.kind.fields)
-        payloads = {number: one for number, one in fetched.payloads.items() if number not in bad}
+        columns.put_names(located.rows[whole], located.kind.fields)
+        payloads = {number: payload for number, payload in fetched.payloads.items() if number not in bad}
         fetched.payloads.clear()
-        return bad | self._samples(slots, wanted, payloads, columns, seen)
+        return bad | self._samples(slots, located, payloads, columns, seen)
 
 
 def _packed(

@@ -1,17 +1,16 @@
-"""The bytes of samples, read and verified, counted per step.
-
-Reading alone finishes what needs no decoder: bytes as they are, and arrays of one layout, whose values go into batch
-rows.
-"""
+"""Read and verify the bytes of samples; write values that need no decoder into the rows of the batch."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ...cache.spec import CacheSpec, NodeCache
 from ...dataset.reading.places import SamplePlaces
 from ...dataset.reading.shard_read import Reading, ReadingOf
 from ...dataset.reading.verified_bucket_reads import (
@@ -38,15 +37,83 @@ from ...modalities import Decoder, array, decode_bytes
 from ...native import copy_bytes
 from ...order.random.keyed_permutation import I64
 from ...order.steps.slots import Slots
+from ...storage import RangeReader, is_local
 from ...storage.disk.file_handles import FileHandles
 from ...storage.store import disk_of
-from ..ahead.node_reads import NodeReads
+from ..batch.batch import StepMetrics
 from ..batch.columns import Columns, Recycled
-from ..batch.step_metrics import StepMetrics
+from ..metrics.metrics import Metrics
 from ..recipe import generators
 from ..recipe.rank_slots import Locate, Located
 from ..recipe.recipe import Recipe
-from ..recipe.video_reads import BareClip, Group, Readers, read_samples, with_tables
+from ..recipe.video_packet_reads import BareClip, Group, Readers, read_samples, with_tables
+
+if TYPE_CHECKING:
+    from ...cache.memory import MemoryPages
+    from ...cache.node_cache import OpenCache
+    from ..ahead.read_ahead import ReadAhead
+
+logger = logging.getLogger(__name__)
+
+
+class NodeReads:
+    """Readers of a loader's views: local folders directly, other stores through pages or ranges read ahead."""
+
+    def __init__(
+        self,
+        cache: CacheSpec,
+        recipe: Recipe,
+        videos: Sequence[Sequence[Group]],
+        metrics: Metrics,
+        run: Map,
+        end: int | None = None,
+    ) -> None:
+        self._stores: list[RangeReader] = [view.version.shard_store for view in recipe.views]
+        self._cache: OpenCache | MemoryPages | None = None
+        self._ahead: ReadAhead[Any] | None = None
+        remote = [i for i, store in enumerate(self._stores) if not is_local(store)]
+        if not remote:
+            if isinstance(cache, NodeCache):
+                logger.info("every source lies on this machine: the node cache %s is not used", cache.path)
+            return
+        if not isinstance(cache, NodeCache) and cache.limit_bytes == 0:
+            return
+        from ..ahead.remote_reads import open_remote  # 5 ms, which folders of this machine do without
+
+        self._cache, self._ahead = open_remote(cache, recipe, videos, metrics, run, end, self._stores, remote)
+
+    def __getitem__(self, view: int) -> RangeReader:
+        """Return the reader of a view."""
+        return self._stores[view]
+
+    def begin(self, steps: Sequence[int]) -> bool:
+        """Read the steps after these ahead. Return whether these are the first after a start or a seek."""
+        return self._ahead is not None and self._ahead.begin(steps)
+
+    def waiting_for_no_page(self) -> AbstractContextManager[None]:
+        """Return a context in which reads do not wait for a page that another thread fetches."""
+        if self._cache is None:
+            return nullcontext()
+        from ...cache.cached_store import waiting_for_no_page
+
+        return waiting_for_no_page()
+
+    def done(self, step: int) -> None:
+        """Note that a batch that was begun has been read, or failed."""
+        if self._ahead is not None:
+            self._ahead.done(step)
+
+    def dismiss(self) -> None:
+        """Read nothing ahead any more; does not wait."""
+        if self._ahead is not None:
+            self._ahead.dismiss()
+
+    def close(self) -> None:
+        """End the threads and close the cache."""
+        if self._ahead is not None:
+            self._ahead.close()
+        if self._cache is not None:
+            self._cache.close()
 
 
 class InRows(NamedTuple):
@@ -77,27 +144,27 @@ class Bulk:
         """Take the layouts of the first arrays among these fields for their fields', if they can be read in rows."""
         payloads = list(payloads)
         for field in self._arrays if payloads else ():
-            data = next((one[field] for one in payloads if field in one), None)
+            data = next((payload[field] for payload in payloads if field in payload), None)
             if not isinstance(data, bytes | memoryview):
                 continue
             try:
-                found = array.layout_of(bytes(data))
+                layout = array.layout_of(bytes(data))
             except DecodeFailed:
                 continue
-            straight = not found.fortran or len(found.shape) < 2
-            if straight and found.nbytes and found.dtype.isnative:
-                self._layouts[field] = found
+            straight = not layout.fortran or len(layout.shape) < 2
+            if straight and layout.nbytes and layout.dtype.isnative:
+                self._layouts[field] = layout
 
     def gathered(self, columns: Columns | None) -> set[str]:
         """Return the fields that can be gathered into the columns, or may be."""
         return set() if columns is None else {*self.plain, *self._layouts}
 
-    def rows(self, found: Gatherable, rows: I64, columns: Columns, bad: Collection[int]) -> list[InRows]:
+    def rows(self, gatherable: Gatherable, rows: I64, columns: Columns, bad: Collection[int]) -> list[InRows]:
         """Gather into rows what can be. Raises: as `gather_rows`.
 
         rows: int64, of each sample, its row. bad: numbers of the samples that need not be read.
         """
-        places, wanted, left = found.places, [], []
+        places, of_fields, unfilled = gatherable.places, [], []
         for field in self._arrays:
             layout = self._layouts.get(field)
             memory = None if layout is None else columns.rows(field, layout.shape, layout.dtype)
@@ -108,14 +175,14 @@ class Bulk:
             if bad:
                 numbers = np.setdiff1d(numbers, list(bad), assume_unique=True)
             values = memory.reshape(len(columns), -1).view(np.uint8)
-            wanted.append(RowsOfField(field, layout.head, numbers, rows[numbers], values))
-            left.append(np.flatnonzero(~fits))
+            of_fields.append(RowsOfField(field, layout.head, numbers, rows[numbers], values))
+            unfilled.append(np.flatnonzero(~fits))
         out = []
-        for one, rest in zip(wanted, left, strict=True):
-            others, filled = gather_rows(found, one), one.numbers
+        for request, rest in zip(of_fields, unfilled, strict=True):
+            others, filled = gather_rows(gatherable, request), request.numbers
             if others:
                 filled = np.setdiff1d(filled, [number for number, _, _ in others], assume_unique=True)
-            out.append(InRows(one.field, filled, others, rest))
+            out.append(InRows(request.field, filled, others, rest))
         return out
 
 
@@ -140,8 +207,8 @@ class Fetched(NamedTuple):
 class Fetch:
     """Reads samples of a recipe's views. Keeps the ETags of the shards that it has read; thread-safe.
 
-    decoders: per source, by field (`Recipe.decoders`); videos: per source, groups of fields (`video_reads.groups_of`).
-    locate: finds the samples, those that are read together together: of sources with videos that have packet tables by
+    decoders: per source, by field (`Recipe.decoders`); videos: per source, groups of fields (`groups_of`).
+    locate: finds the samples, those read together as one: of sources with videos that have packet tables by
     source, of others by their decoders, on disks or not.
     """
 
@@ -159,7 +226,7 @@ class Fetch:
         self._pins: dict[str, str] = {}
         self._scratch = Recycled()
         stores = [reads[number] for number in range(len(self._views))]
-        disks = [disk_of(one) for one in stores]
+        disks = [disk_of(store) for store in stores]
         self._files = [None if disk is None else FileHandles(disk) for disk in disks]
         apart = zip(
             [number if groups else None for number, groups in enumerate(self._videos)],
@@ -174,24 +241,24 @@ class Fetch:
         )
         self._bulk = [Bulk(kind.fields, decoders[kind.sources[0]]) for kind in self.locate.kinds]
 
-    def __call__(self, slots: Slots, wanted: Located, columns: Columns | None, seen: StepMetrics) -> Fetched:
+    def __call__(self, slots: Slots, located: Located, columns: Columns | None, seen: StepMetrics) -> Fetched:
         """Return the data of these samples of one kind. Raises: errors of reading, except Corrupt.
 
         columns: takes the values that need no decoder, unless a transform wants them.
         """
         with seen.timed_fetch():
-            if self._videos[wanted.kind.sources[0]]:
-                return self._by_sample(slots, wanted, seen)
-            return self._by_field(wanted, columns, seen)
+            if self._videos[located.kind.sources[0]]:
+                return self._by_sample(slots, located, seen)
+            return self._by_field(located, columns, seen)
 
-    def learn(self, wanted: Located, seen: StepMetrics) -> None:
+    def learn(self, located: Located, seen: StepMetrics) -> None:
         """Read the fields whose CRC-32C is not known, which puts it into their places. Raises: errors of reading."""
-        numbers = {field: at.unknown for field, at in wanted.places.fields.items()}
+        numbers = {field: at.unknown for field, at in located.places.fields.items()}
         if not any(map(len, numbers.values())):
             return
-        sources = wanted.kind.sources
+        sources = located.kind.sources
         read = read_places(
-            lambda number: self._reading(sources[number], seen), wanted.places, numbers, self._run
+            lambda number: self._reading(sources[number], seen), located.places, numbers, self._run
         )
         for _, _, data in read:
             if isinstance(data, Corrupt):
@@ -204,37 +271,37 @@ class Fetch:
                 files.close()
 
     def parts(
-        self, source: int, wanted: Sequence[PartsOfField], seen: StepMetrics
+        self, source: int, requests: Sequence[PartsOfField], seen: StepMetrics
     ) -> list[list[bytes | memoryview] | Corrupt]:
-        """Return the parts of each item of `wanted`, all of one source, or why it is corrupt.
+        """Return the parts of each item of `requests`, all of one source, or why it is corrupt.
 
         Raises: as `__call__` does.
         """
         bad: dict[int, Corrupt] = {}
         with seen.timed_fetch():
-            read = self._readers(source, seen).parts(wanted, bad.setdefault)
+            read = self._readers(source, seen).parts(requests, bad.setdefault)
         return [bad.get(number, parts) for number, parts in enumerate(read)]
 
-    def _by_field(self, wanted: Located, columns: Columns | None, seen: StepMetrics) -> Fetched:
-        places, bulk, sources = wanted.places, self._bulk[wanted.kind.number], wanted.kind.sources
+    def _by_field(self, located: Located, columns: Columns | None, seen: StepMetrics) -> Fetched:
+        places, bulk, sources = located.places, self._bulk[located.kind.number], located.kind.sources
 
         def reading_of(number: int) -> Reading:
             return self._reading(sources[number], seen)
 
         unknown = {field: at.unknown for field, at in places.fields.items()}
         fetched = Fetched({}, {})
-        found = self._found(reading_of, wanted, columns, fetched, seen)
+        gatherable = self._gather(reading_of, located, columns, fetched, seen)
         rest = dict.fromkeys(places.fields, np.arange(len(places)))
         if columns is not None:
-            for rows in bulk.rows(found, wanted.rows, columns, fetched.bad):
+            for rows in bulk.rows(gatherable, located.rows, columns, fetched.bad):
                 rest[rows.field] = rows.left
-                columns.put_rows(rows.field, wanted.rows[rows.filled])
+                columns.put_rows(rows.field, located.rows[rows.filled])
                 for other in rows.others:
                     _take(fetched, *other)
         for field, numbers in rest.items():
-            for number, _, data in self._rest(found, wanted, field, numbers, columns, fetched):
+            for number, _, data in self._rest(gatherable, located, field, numbers, columns, fetched):
                 if columns is not None and field in bulk.plain and not isinstance(data, Corrupt):
-                    columns.put(int(wanted.rows[number]), field, data)
+                    columns.put(int(located.rows[number]), field, data)
                 else:
                     _take(fetched, number, field, data)
         if columns is not None:
@@ -245,10 +312,10 @@ class Fetch:
         _count_unverified(places, unknown, seen)
         return fetched
 
-    def _found(
+    def _gather(
         self,
         reading_of: ReadingOf,
-        wanted: Located,
+        located: Located,
         columns: Columns | None,
         fetched: Fetched,
         seen: StepMetrics,
@@ -257,23 +324,23 @@ class Fetch:
 
         A bucket is asked for all fields at once; those that are not gathered become payloads here.
         """
-        places = wanted.places
-        if self._files[wanted.kind.sources[0]] is not None:
+        places = located.places
+        if self._files[located.kind.sources[0]] is not None:
             return OpenShards(reading_of, places)
-        later = self._bulk[wanted.kind.number].gathered(columns)
+        later = self._bulk[located.kind.number].gathered(columns)
         data: dict[str, dict[int, bytes | memoryview]] = {field: {} for field in places.fields}
         everything = dict.fromkeys(places.fields, np.arange(len(places)))
-        for number, field, one in read_places(reading_of, places, everything, self._run, later):
-            if field in later and not isinstance(one, Corrupt):
-                data[field][number] = one
+        for number, field, data_or_error in read_places(reading_of, places, everything, self._run, later):
+            if field in later and not isinstance(data_or_error, Corrupt):
+                data[field][number] = data_or_error
             else:
-                _take(fetched, number, field, one)
+                _take(fetched, number, field, data_or_error)
         return Pieces(reading_of, places, data, partial(seen.spent, "verify"))
 
     def _rest(
         self,
-        found: Gatherable,
-        wanted: Located,
+        gatherable: Gatherable,
+        located: Located,
         field: str,
         numbers: I64,
         columns: Columns | None,
@@ -285,32 +352,32 @@ class Fetch:
         """
         if not len(numbers):
             return []
-        known = {*fetched.bad, *(number for number, one in fetched.payloads.items() if field in one)}
+        known = {*fetched.bad, *(number for number, payload in fetched.payloads.items() if field in payload)}
         if known:
             numbers = np.setdiff1d(numbers, list(known), assume_unique=True)
         if not len(numbers):
             return []
-        if columns is not None and field in self._bulk[wanted.kind.number].plain:
-            read, others = gather_bytes(found, field, numbers, columns.allocate)
-            columns.put_bytes(field, wanted.rows[read.numbers], read.memory, read.begin, read.sizes)
+        if columns is not None and field in self._bulk[located.kind.number].plain:
+            read, others = gather_bytes(gatherable, field, numbers, columns.allocate)
+            columns.put_bytes(field, located.rows[read.numbers], read.memory, read.begin, read.sizes)
             return others
-        read, others = gather_bytes(found, field, numbers, self._scratch)
+        read, others = gather_bytes(gatherable, field, numbers, self._scratch)
         data = read.memory.data
         places = zip(read.numbers.tolist(), read.begin.tolist(), read.sizes.tolist(), strict=True)
         for number, begin, size in places:
             fetched.payloads.setdefault(number, {})[field] = data[begin : begin + size]
         return others
 
-    def _by_sample(self, slots: Slots, wanted: Located, seen: StepMetrics) -> Fetched:
+    def _by_sample(self, slots: Slots, located: Located, seen: StepMetrics) -> Fetched:
         """Return the samples of a source whose videos are read by their packets."""
-        (source,) = wanted.kind.sources
+        (source,) = located.kind.sources
 
         def rng_of(number: int, field: str) -> np.random.Generator:
             return generators.for_decoder(
-                generators.place_of(self._plan, slots, int(wanted.rows[number])), field
+                generators.place_of(self._plan, slots, int(located.rows[number])), field
             )
 
-        places = wanted.places
+        places = located.places
         unknown = {field: at.unknown for field, at in places.fields.items()}
         read = read_samples(
             self._views[source],
@@ -326,8 +393,8 @@ class Fetch:
                     places.fields[field].crc32c[number] = _crc_of(payload[field])
         _count_unverified(places, unknown, seen)
         return Fetched(
-            {number: {**one} for number, one in enumerate(read) if not isinstance(one, Corrupt)},
-            {number: one for number, one in enumerate(read) if isinstance(one, Corrupt)},
+            {number: {**sample} for number, sample in enumerate(read) if not isinstance(sample, Corrupt)},
+            {number: sample for number, sample in enumerate(read) if isinstance(sample, Corrupt)},
         )
 
     def _reading(self, source: int, seen: StepMetrics) -> Reading:
@@ -352,12 +419,12 @@ class Fetch:
 
         def fields(addresses: Sequence[SampleAddress], on_corrupt: OnCorrupt) -> list[dict[str, bytes]]:
             read = read_fields(reading.store, addresses, on_corrupt=on_corrupt, **how)
-            seen.count("fetched_bytes", sum(len(data) for one in read for data in one.values()))
+            seen.count("fetched_bytes", sum(len(data) for sample in read for data in sample.values()))
             return read
 
-        def parts(wanted: Sequence[PartsOfField], on_corrupt: OnCorrupt) -> list[list[bytes | memoryview]]:
-            read = read_parts(reading.store, wanted, on_corrupt=on_corrupt, **how)
-            seen.count("fetched_bytes", sum(len(data) for one in read for data in one))
+        def parts(located: Sequence[PartsOfField], on_corrupt: OnCorrupt) -> list[list[bytes | memoryview]]:
+            read = read_parts(reading.store, located, on_corrupt=on_corrupt, **how)
+            seen.count("fetched_bytes", sum(len(data) for part in read for data in part))
             return read
 
         return Readers(fields=fields, parts=parts, run=self._run)

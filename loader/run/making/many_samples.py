@@ -1,27 +1,114 @@
-"""The samples of one read: decoded, transformed and put into their rows in a loop that does little else."""
+"""Decode and transform the samples of one read into their rows; retry one whose bytes do not decode."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from operator import itemgetter
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ...dataset.reading.places import SamplePlaces
+from ...dataset.reading.verified_bucket_reads import Map
 from ...errors import Corrupt, DecodeFailed
 from ...modalities import Decoder, placing
 from ...modalities.video.request import VideoDecoder
 from ...native import copy_bytes
+from ...order.random.keyed_permutation import I64
 from ...order.steps.slots import Slots
+from ...storage.shared.threads import DaemonPool
+from ..batch.batch import StepMetrics
+from ..batch.collate import Delivered, delivered_of, masked_row
 from ..batch.columns import BatchRow, Columns, FieldRows
-from ..batch.step_metrics import StepMetrics
 from ..recipe import generators
-from ..recipe.decode import apply_transform, draws, failure
-from ..recipe.rank_slots import Located
+from ..recipe.decode import apply_transform, decode_sample, draws, failure
+from ..recipe.rank_slots import Located, RankSlots
 from ..recipe.recipe import Recipe
-from ..recipe.video_reads import times_field
-from .fetch import Payload
-from .one_sample import OneSample
+from ..recipe.video_packet_reads import times_field
+from .fetch import Fetch, Payload, whole
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+class OneSample:
+    """Makes samples of a recipe, one at a time; thread-safe. decoders: per source, by field."""
+
+    def __init__(self, recipe: Recipe, decoders: Sequence[Mapping[str, Decoder]], fetch: Fetch) -> None:
+        self._plan = recipe.plan
+        self.transforms = [recipe.transform_of(source) for source in range(len(recipe.views))]
+        """Transform of each source; None for none."""
+        self._decoders, self._fetch = decoders, fetch
+
+    def __call__(
+        self,
+        slots: Slots,
+        located: Located,
+        number: int,
+        payload: Payload,
+        batch_row: BatchRow | None,
+        seen: StepMetrics,
+    ) -> dict[str, Any] | Corrupt:
+        """Return the sample, or why it is corrupt.
+
+        One that does not decode is read and decoded once more; one whose checksum is wrong was read twice already.
+        batch_row: rows where decoders may put their values, unless there is a transform. Raises: TransformFailed;
+        errors of a store that does not answer.
+        """
+        sample = self._decode(slots, located, number, payload, batch_row, seen)
+        return (
+            self.again(slots, located, number, batch_row, seen)
+            if isinstance(sample, DecodeFailed)
+            else sample
+        )
+
+    def again(
+        self, slots: Slots, located: Located, number: int, batch_row: BatchRow | None, seen: StepMetrics
+    ) -> dict[str, Any] | Corrupt:
+        """Return a sample that did not decode, read once more, or why it is corrupt. Raises: as a call."""
+        seen.count("refetched")
+        alone = self._fetch.locate.again(slots, int(located.rows[number]))
+        again = self._fetch(slots, alone, None, seen)
+        for field, places in located.places.fields.items():  # the digest is of what is delivered
+            places.crc32c[number] = alone.places.fields[field].crc32c[0]
+        return again.bad.get(0) or self._decode(slots, alone, 0, again.payloads[0], batch_row, seen)
+
+    def _decode(
+        self,
+        slots: Slots,
+        located: Located,
+        number: int,
+        payload: Payload,
+        batch_row: BatchRow | None,
+        seen: StepMetrics,
+    ) -> dict[str, Any] | Corrupt:
+        at, row, of = located.places.at(number), int(located.rows[number]), int(located.source[number])
+        source, transform = self._plan.source_names[of], self.transforms[of]
+
+        def key() -> generators.Place:
+            return generators.place_of(self._plan, slots, row)
+
+        how: dict[str, Any] = {} if batch_row is None or transform else {"place_of": batch_row.place_of}
+        try:
+            start = perf_counter()
+            sample = decode_sample(
+                {field: whole(data) for field, data in payload.items()},
+                at,
+                self._decoders[of],
+                lambda field: generators.for_decoder(key(), field),
+                **how,
+            )
+            decoded = perf_counter()
+            seen.sample("decode", decoded - start, source, at.address, row)
+            if transform is None:
+                return sample
+            sample = apply_transform(transform, sample, at, generators.for_transform(key()))
+            seen.sample("transform", perf_counter() - decoded, source, at.address, row)
+            return sample
+        except Corrupt as error:
+            return error
+
 
 RngOf = Callable[[int], "np.random.Generator"]
 Call = tuple[Decoder | None, RngOf | None, FieldRows | None]
@@ -41,40 +128,45 @@ class ManySamples:
         self._recipe, self._decoders, self._one_sample = recipe, decoders, one_sample
 
     def __call__(
-        self, slots: Slots, wanted: Located, payloads: dict[int, Payload], columns: Columns, seen: StepMetrics
+        self,
+        slots: Slots,
+        located: Located,
+        payloads: dict[int, Payload],
+        columns: Columns,
+        seen: StepMetrics,
     ) -> dict[int, Corrupt]:
         """Put the samples of one kind into the columns. Return number of each corrupt one -> why it is.
 
         payloads: by the numbers of the samples; taken out of it, so that bytes are not held once they are decoded.
         Raises: as `OneSample`.
         """
-        by_field, bad = self._decoders[wanted.kind.sources[0]], dict[int, Corrupt]()
-        if not any(isinstance(by_field.get(field), VideoDecoder) for field in wanted.kind.fields):
-            self._loop(slots, wanted, payloads, columns, bad, seen)
+        by_field, bad = self._decoders[located.kind.sources[0]], dict[int, Corrupt]()
+        if not any(isinstance(by_field.get(field), VideoDecoder) for field in located.kind.fields):
+            self._loop(slots, located, payloads, columns, bad, seen)
             return bad
         for number in sorted(payloads):  # frames of a sample's videos are chosen together
-            batch_row = BatchRow(columns, int(wanted.rows[number]))
-            sample = self._one_sample(slots, wanted, number, payloads.pop(number), batch_row, seen)
-            self._put(sample, wanted, number, batch_row, bad, seen)
+            batch_row = BatchRow(columns, int(located.rows[number]))
+            sample = self._one_sample(slots, located, number, payloads.pop(number), batch_row, seen)
+            self._put(sample, located, number, batch_row, bad, seen)
         return bad
 
     def _loop(
         self,
         slots: Slots,
-        wanted: Located,
+        located: Located,
         payloads: dict[int, Payload],
         columns: Columns,
         bad: dict[int, Corrupt],
         seen: StepMetrics,
     ) -> None:
         """Put the samples, whose fields are decoded one by one."""
-        at, into, places = wanted.rows.tolist(), _Into(columns), wanted.places
+        at, into, places = located.rows.tolist(), _Into(columns), located.places
         decode_s, transform_s, put_s = dict[int, float](), dict[int, float](), 0.0
         rows_of = dict[tuple[str, ...], list[int]]()  # by the fields of the samples
-        transforms, source = self._one_sample.transforms, wanted.source.tolist()
-        calls, rng_of, fields = self._calls(slots, wanted, into), None, wanted.kind.fields
+        transforms, source = self._one_sample.transforms, located.source.tolist()
+        calls, rng_of, fields = self._calls(slots, located, into), None, located.kind.fields
         if self._recipe.transform is not None:
-            rng_of, fields = generators.of_slots(self._recipe.plan, slots, wanted.rows), ()
+            rng_of, fields = generators.of_slots(self._recipe.plan, slots, located.rows), ()
         begun = perf_counter()
         try:
             for number in sorted(payloads):
@@ -94,15 +186,15 @@ class ManySamples:
                     continue
                 if isinstance(sample, DecodeFailed):
                     batch_row = BatchRow(columns, row)
-                    again = self._one_sample.again(slots, wanted, number, batch_row, seen)
-                    self._put(again, wanted, number, batch_row, bad, seen)
+                    again = self._one_sample.again(slots, located, number, batch_row, seen)
+                    self._put(again, located, number, batch_row, bad, seen)
                 else:
                     bad[number] = sample
                 begun = perf_counter()
         finally:
-            self._tell("decode", wanted, at, decode_s, seen)
+            self._tell("decode", located, at, decode_s, seen)
             if transform_s:
-                self._tell("transform", wanted, at, transform_s, seen)
+                self._tell("transform", located, at, transform_s, seen)
         begun = perf_counter()
         for rows in into.values():
             rows.finish()
@@ -110,11 +202,11 @@ class ManySamples:
             columns.put_names(filled, names)
         seen.spent("collate", put_s + perf_counter() - begun)
 
-    def names(self, wanted: Located, sample: Mapping[str, Any]) -> tuple[str, ...]:
+    def names(self, located: Located, sample: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the fields of a sample of which some values may be in the columns already."""
         if self._recipe.transform is not None:
             return tuple(sample)
-        fields = wanted.kind.fields
+        fields = located.kind.fields
         if all(name in fields for name in sample):
             return fields
         with_times = (name for field in fields for name in (field, times_field(field)))
@@ -123,7 +215,7 @@ class ManySamples:
     def _put(
         self,
         sample: dict[str, Any] | Corrupt,
-        wanted: Located,
+        located: Located,
         number: int,
         batch_row: BatchRow,
         bad: dict[int, Corrupt],
@@ -133,21 +225,21 @@ class ManySamples:
             bad[number] = sample
             return
         with seen.timed("collate"):
-            batch_row.put(sample, self.names(wanted, sample))
+            batch_row.put(sample, self.names(located, sample))
 
-    def _calls(self, slots: Slots, wanted: Located, into: "_Into") -> dict[str, Call]:
+    def _calls(self, slots: Slots, located: Located, into: "_Into") -> dict[str, Call]:
         """Return how each field is decoded."""
-        by_field, calls = self._decoders[wanted.kind.sources[0]], dict[str, Call]()
-        for field in wanted.kind.fields:
+        by_field, calls = self._decoders[located.kind.sources[0]], dict[str, Call]()
+        for field in located.kind.fields:
             decoder = by_field.get(field)
             in_rows = decoder is not None and placing(decoder) and self._recipe.transform is None
             drawing = decoder is not None and draws(decoder)
-            rng_of = generators.of_slots(self._recipe.plan, slots, wanted.rows, field) if drawing else None
+            rng_of = generators.of_slots(self._recipe.plan, slots, located.rows, field) if drawing else None
             calls[field] = decoder, rng_of, into[field] if in_rows else None
         return calls
 
     def _tell(
-        self, stage: str, wanted: Located, at: list[int], took: Mapping[int, float], seen: StepMetrics
+        self, stage: str, located: Located, at: list[int], took: Mapping[int, float], seen: StepMetrics
     ) -> None:
         """Tell the seconds of a stage, by the numbers of the samples, and the slowest sample of each step."""
         seen.spent(stage, sum(took.values()))
@@ -158,8 +250,8 @@ class ManySamples:
                 slowest[step] = number
         names = self._recipe.plan.source_names
         for step, number in slowest.items():
-            source = names[int(wanted.source[number])]
-            seen.slow(stage, took[number], source, wanted.places.at(number).address, step)
+            source = names[int(located.source[number])]
+            seen.slow(stage, took[number], source, located.places.at(number).address, step)
 
 
 class _Into(dict[str, FieldRows]):
@@ -193,13 +285,104 @@ def _decoded(
             else:
                 sample[field] = decoder(data, None if rng_of is None else rng_of(number))  # type: ignore[arg-type]
         except Exception as error:  # noqa: BLE001 - of a decoder of the user's
-            said = failure(error, decoder, places.at(number), field)
+            reported = failure(error, decoder, places.at(number), field)
             try:
-                if not isinstance(said, Corrupt):
+                if not isinstance(reported, Corrupt):
                     raise
-                if said is not error:
-                    said.__cause__ = error
-                return said
+                if reported is not error:
+                    reported.__cause__ = error
+                return reported
             finally:
-                del said  # else error and frame hold each other, and the sample
+                del reported  # else error and frame hold each other, and the sample
     return sample
+
+
+MOST_STORED_BYTES = 2**26
+"""Stored bytes that are read together, unless one sample has more."""
+MOST_AHEAD_BYTES = 2**20
+"""Stored bytes of a sample that is made while the last one is looked at; a larger one waits until that is gone."""
+
+TakeSample = Callable[[int, dict[str, Any]], object]
+"""Function of a row and its sample, field -> value."""
+
+
+class EachSample:
+    """Makes samples of a recipe that looks back, in order.
+
+    Memory: MOST_STORED_BYTES, a decoded sample, and the next one where it has at most MOST_AHEAD_BYTES.
+    """
+
+    def __init__(
+        self, recipe: Recipe, fetch: Fetch, one_sample: OneSample, samples: ManySamples, run: Map
+    ) -> None:
+        self._recipe, self._fetch, self._run = recipe, fetch, run
+        self._one_sample, self._names = one_sample, samples.names
+
+    def __call__(self, rank_slots: RankSlots, take: TakeSample, seen: StepMetrics) -> Delivered:
+        """Give every sample of the slots to `take`, and return what was delivered.
+
+        A sample that cannot be read is masked. Raises: Corrupt where none can be; errors of `take`, and of a store that
+        does not answer.
+        """
+        delivered: list[Located] = []
+        bad: list[tuple[int, Located, int, Corrupt]] = []
+
+        def give(located: Located, number: int, sample: dict[str, Any] | Corrupt) -> None:
+            row = int(located.rows[number])
+            if isinstance(sample, Corrupt):
+                bad.append((row, located, number, sample))
+            else:
+                take(row, {name: sample[name] for name in self._names(located, sample)})
+
+        with DaemonPool(1, "penstock-sample") as pool:
+            for rows in self._together(rank_slots):
+                for located in self._fetch.locate(rank_slots.slots, rows, self._run):
+                    delivered.append(located)
+                    self._each(rank_slots, located, partial(give, located), pool, seen)
+        substitutions = []
+        bad.sort(key=itemgetter(0))
+        for row, located, number, error in bad:
+            substitutions.append(masked_row(self._recipe, rank_slots, located, number, error))
+            rank_slots.valid[row] = False
+        return delivered_of(len(rank_slots), delivered, substitutions)
+
+    def _each(
+        self,
+        rank_slots: RankSlots,
+        located: Located,
+        give: Callable[[int, dict[str, Any] | Corrupt], None],
+        pool: DaemonPool,
+        seen: StepMetrics,
+    ) -> None:
+        """Give the samples of one kind by their numbers, or why they are corrupt. pool: one thread."""
+        fetched, n = self._fetch(rank_slots.slots, located, None, seen), len(located.rows)
+        small = _nbytes(located) <= MOST_AHEAD_BYTES
+        ahead: Future[dict[str, Any] | Corrupt] | None = None
+
+        def made(number: int) -> dict[str, Any] | Corrupt:
+            payload = fetched.payloads.pop(number, {})
+            return fetched.bad.get(number) or self._one_sample(
+                rank_slots.slots, located, number, payload, None, seen
+            )
+
+        for number in range(n):
+            sample = made(number) if ahead is None else ahead.result()  # the one before is gone by now
+            ahead = pool.submit(made, number + 1) if number + 1 < n and small[number + 1] else None
+            give(number, sample)
+
+    def _together(self, rank_slots: RankSlots) -> Iterator[I64]:
+        """Yield rows whose samples are read together."""
+        nbytes = np.zeros(len(rank_slots), np.int64)
+        for located in self._fetch.locate(rank_slots.slots, rank_slots.wanted, self._run):
+            nbytes[located.rows] = _nbytes(located)
+        rows, before = rank_slots.wanted, np.cumsum(nbytes[rank_slots.wanted])
+        while len(rows):
+            n = max(1, int(np.searchsorted(before, MOST_STORED_BYTES, "right")))
+            yield rows[:n]
+            rows, before = rows[n:], before[n:] - before[n - 1]
+
+
+def _nbytes(located: Located) -> I64:
+    """Return the stored bytes of each sample."""
+    total: I64 = np.sum([at.nbytes for at in located.places.fields.values()], axis=0, dtype=np.int64)
+    return total

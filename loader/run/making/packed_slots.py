@@ -18,10 +18,9 @@ from ...modalities import Decoder, decoder_for
 from ...order.random.keyed_permutation import I64
 from ...order.sources.packed_view import PackedView
 from ...order.steps.slots import Slots
-from ..batch.batch import Keys
+from ..batch.batch import Keys, StepMetrics
+from ..batch.collate import Delivered
 from ..batch.columns import BatchRow, Columns
-from ..batch.finish import Delivered
-from ..batch.step_metrics import StepMetrics
 from ..batch.substitution import Substitution, masked
 from ..recipe import generators
 from ..recipe.decode import apply_transform
@@ -29,7 +28,7 @@ from ..recipe.document_pieces import SlotPieces, Values, laid_out, pieces_of, se
 from ..recipe.rank_slots import Located, RankSlots
 from ..recipe.recipe import Recipe
 from .fetch import Fetch, Fetched
-from .one_sample import OneSample
+from .many_samples import OneSample
 
 
 class PieceReads:
@@ -43,12 +42,14 @@ class PieceReads:
         assert packing is not None
         self._field, self._length = packing.field, packing.length
         self._dtype, self._fetch = np.dtype(packing.dtype), fetch
-        views = [one.view for one in recipe.plan.sources.values() if isinstance(one.view, PackedView)]
+        views = [
+            source.view for source in recipe.plan.sources.values() if isinstance(source.view, PackedView)
+        ]
         ours = [
-            one.get(packing.field) is decoder_for(packing.field) and not packing.beside for one in decoders
+            own.get(packing.field) is decoder_for(packing.field) and not packing.beside for own in decoders
         ]
         # Nobody wrote down the SHA-256 of a table of checksums: where that of samples counts, documents are read whole.
-        proved = [one.version.verify == "sha256" for one in recipe.views]
+        proved = [view.version.verify == "sha256" for view in recipe.views]
         self._checks = [
             checks_of(view) if own and not by_sha256 else None
             for view, own, by_sha256 in zip(views, ours, proved, strict=True)
@@ -58,7 +59,7 @@ class PieceReads:
         self, pieces: SlotPieces, addresses: Mapping[int, SampleAddress], seen: StepMetrics
     ) -> dict[int, Values | Corrupt]:
         """Return number of a piece -> its tokens alone, or its error, of those that need not be read whole."""
-        wanted: dict[int, dict[int, PartsOfField]] = {}
+        by_field: dict[int, dict[int, PartsOfField]] = {}
         for number, address in addresses.items():
             source, of = int(pieces.documents.source[number]), pieces.of
             checks, start = self._checks[source], int(of.start[number])
@@ -66,13 +67,13 @@ class PieceReads:
                 continue
             part = checks.part(address.ordinal, start // self._length, address.fields[self._field])
             if part is not None and part.nbytes == of.length[number] * self._dtype.itemsize:
-                wanted.setdefault(source, {})[number] = PartsOfField(
+                by_field.setdefault(source, {})[number] = PartsOfField(
                     address, self._field, [[part]], "the checksums of its pieces"
                 )
         out: dict[int, Values | Corrupt] = {}
-        for source, some in wanted.items():
-            read = self._fetch.parts(source, list(some.values()), seen)
-            for number, data in zip(some, read, strict=True):
+        for source, numbers in by_field.items():
+            read = self._fetch.parts(source, list(numbers.values()), seen)
+            for number, data in zip(numbers, read, strict=True):
                 out[number] = data if isinstance(data, Corrupt) else (np.frombuffer(data[0], self._dtype),)
         return out
 
@@ -95,7 +96,7 @@ class PackedSlots:
         self._pieces = PieceReads(recipe, decoders, fetch)
         self._document = OneSample(replace(recipe, transform=None), decoders, fetch)
 
-    def __call__(self, mine: RankSlots, columns: Columns, seen: StepMetrics) -> Delivered:
+    def __call__(self, rank_slots: RankSlots, columns: Columns, seen: StepMetrics) -> Delivered:
         """Return the sequences of the wanted slots, put into the columns.
 
         Raises: Corrupt where nothing may be masked; InvalidPlan for a document that is not the length, or the dtype,
@@ -104,51 +105,55 @@ class PackedSlots:
         plan, packing = self._recipe.plan, self._recipe.plan.pack
         assert packing is not None
         with seen.timed("address"):
-            (step,) = mine.steps
-            pieces = self._recorded(mine, pieces_of(plan, step, mine.slots, mine.wanted))
+            (step,) = rank_slots.steps
+            pieces = self._recorded(rank_slots, pieces_of(plan, step, rank_slots.slots, rank_slots.wanted))
             documents = self._located(pieces)
         substitutions: list[Substitution] = []
-        values, crcs = self._values(mine, pieces, documents, substitutions, seen)
-        numbers: dict[int, list[int]] = {row: [] for row in mine.wanted.tolist()}
+        values, crcs = self._values(rank_slots, pieces, documents, substitutions, seen)
+        numbers: dict[int, list[int]] = {row: [] for row in rank_slots.wanted.tolist()}
         for number, row in enumerate(pieces.slot.tolist()):
             numbers[row].append(number)
-        views = [one.view for one in plan.sources.values() if isinstance(one.view, PackedView)]
+        views = [source.view for source in plan.sources.values() if isinstance(source.view, PackedView)]
         keys, sums = [""] * len(columns), np.zeros(len(columns), np.int64)
-        for row, some in numbers.items():
+        for row, pieces_of_row in numbers.items():
             start = perf_counter()
-            sample: dict[str, Any] = dict(laid_out(packing, pieces.of, some, values))
-            address = sequence_address(views[mine.slots.source[row]], int(mine.slots.ordinal[row]))
+            sample: dict[str, Any] = dict(laid_out(packing, pieces.of, pieces_of_row, values))
+            address = sequence_address(
+                views[rank_slots.slots.source[row]], int(rank_slots.slots.ordinal[row])
+            )
             seen.spent("collate", perf_counter() - start)
             if self._recipe.transform is not None:
-                sample = self._transformed(mine.slots, row, sample, address, seen)
+                sample = self._transformed(rank_slots.slots, row, sample, address, seen)
             BatchRow(columns, row).put(sample, tuple(sample))
-            keys[row], sums[row] = address.key, sequence_crc(pieces.of, some, crcs)
+            keys[row], sums[row] = address.key, sequence_crc(pieces.of, pieces_of_row, crcs)
         return Delivered(keys=Keys(lambda: keys), crcs=sums, substitutions=substitutions)
 
-    def crcs(self, mine: RankSlots) -> I64:
+    def crcs(self, rank_slots: RankSlots) -> I64:
         """Return the CRC-32C of each sequence, as `Delivered.crcs`, where no document turns out to be corrupt."""
         plan = self._recipe.plan
         assert plan.pack is not None
-        pieces = self._recorded(mine, pieces_of(plan, mine.steps[0], mine.slots, mine.wanted))
+        pieces = self._recorded(
+            rank_slots, pieces_of(plan, rank_slots.steps[0], rank_slots.slots, rank_slots.wanted)
+        )
         located = self._located(pieces)
-        for one in located:
-            self._fetch.learn(one, StepMetrics(mine.steps))
+        for of_source in located:
+            self._fetch.learn(of_source, StepMetrics(rank_slots.steps))
         crcs = {
-            piece: [int(one.places.fields[field].crc32c[number]) for field, _, _ in plan.pack.layout]
-            for one in located
-            for number, piece in enumerate(one.rows.tolist())
+            piece: [int(of_source.places.fields[field].crc32c[number]) for field, _, _ in plan.pack.layout]
+            for of_source in located
+            for number, piece in enumerate(of_source.rows.tolist())
         }
-        sums = np.zeros(len(mine), np.int64)
-        for row in mine.wanted.tolist():
+        sums = np.zeros(len(rank_slots), np.int64)
+        for row in rank_slots.wanted.tolist():
             sums[row] = sequence_crc(pieces.of, np.flatnonzero(pieces.slot == row).tolist(), crcs)
         return sums
 
-    def _recorded(self, mine: RankSlots, pieces: SlotPieces) -> SlotPieces:
+    def _recorded(self, rank_slots: RankSlots, pieces: SlotPieces) -> SlotPieces:
         """Return the pieces, of which those that were masked at training are held back."""
         recorded = self._recipe.recorded
         if recorded is None:
             return pieces
-        was_masked = recorded.masked(mine.steps[0], mine.number[pieces.slot], pieces.of.document)
+        was_masked = recorded.masked(rank_slots.steps[0], rank_slots.number[pieces.slot], pieces.of.document)
         return replace(pieces, held=pieces.held | was_masked)
 
     def _located(self, pieces: SlotPieces) -> list[Located]:
@@ -157,7 +162,7 @@ class PackedSlots:
 
     def _values(
         self,
-        mine: RankSlots,
+        rank_slots: RankSlots,
         pieces: SlotPieces,
         documents: Sequence[Located],
         substitutions: list[Substitution],
@@ -172,35 +177,36 @@ class PackedSlots:
         values: dict[int, Values] = {}
         crcs: dict[int, list[int]] = {}
         addresses = {
-            piece: one.places.address(number)
-            for one in documents
-            for number, piece in enumerate(one.rows.tolist())
+            piece: located.places.address(number)
+            for located in documents
+            for number, piece in enumerate(located.rows.tolist())
         }
         read: dict[int, Values | Corrupt | _Document] = {**self._pieces(pieces, addresses, seen)}
         if read:  # these are not read whole
             whole = np.array([piece for piece in addresses if piece not in read], np.int64)
             documents = self._fetch.locate(pieces.documents, whole, self._run)
-        for one in documents:
-            fetched = self._fetch(pieces.documents, one, None, seen)
+        for located in documents:
+            fetched = self._fetch(pieces.documents, located, None, seen)
             read.update(
-                (piece, _Document(one, number, fetched)) for number, piece in enumerate(one.rows.tolist())
+                (piece, _Document(located, number, fetched))
+                for number, piece in enumerate(located.rows.tolist())
             )
         for piece, address in sorted(addresses.items()):
-            found, places = read.pop(piece), address.fields
-            if isinstance(found, _Document):
-                places = found.located.places.address(
-                    found.number
+            value, places = read.pop(piece), address.fields
+            if isinstance(value, _Document):
+                places = value.located.places.address(
+                    value.number
                 ).fields  # with the checksums of what was read
-                found = self._decoded(pieces, piece, found, seen)
-            if isinstance(found, Corrupt):
+                value = self._decoded(pieces, piece, value, seen)
+            if isinstance(value, Corrupt):
                 if not self._recipe.substitute:
-                    raise found
-                slot = int(mine.number[pieces.slot[piece]])
+                    raise value
+                slot = int(rank_slots.number[pieces.slot[piece]])
                 substitutions.append(
-                    masked(plan, mine.steps[0], pieces.documents, piece, slot, address, found)
+                    masked(plan, rank_slots.steps[0], pieces.documents, piece, slot, address, value)
                 )
                 continue
-            values[piece] = found
+            values[piece] = value
             crcs[piece] = [places[field].crc32c for field, _, _ in plan.pack.layout]
         return values, crcs
 
@@ -208,16 +214,18 @@ class PackedSlots:
         self, pieces: SlotPieces, piece: int, read: "_Document", seen: StepMetrics
     ) -> Values | Corrupt:
         """Return the values of a piece whose document was read whole."""
-        packing, (one, number, fetched) = self._recipe.plan.pack, read
+        packing, (located, number, fetched) = self._recipe.plan.pack, read
         assert packing is not None
         payload = fetched.payloads.pop(number, {})
-        found = fetched.bad.get(number) or self._document(pieces.documents, one, number, payload, None, seen)
-        if isinstance(found, Corrupt):
-            return found
-        start, address = int(pieces.of.start[piece]), one.places.address(number)
+        value = fetched.bad.get(number) or self._document(
+            pieces.documents, located, number, payload, None, seen
+        )
+        if isinstance(value, Corrupt):
+            return value
+        start, address = int(pieces.of.start[piece]), located.places.address(number)
         here, n = slice(start, start + int(pieces.of.length[piece])), int(pieces.of.tokens[piece])
         return tuple(
-            _planned(found[field], field, np.dtype(dtype), n, address)[here]
+            _planned(value[field], field, np.dtype(dtype), n, address)[here]
             for field, _, dtype in packing.layout
         )
 

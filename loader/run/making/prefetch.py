@@ -56,7 +56,7 @@ class Bound(NamedTuple):
     """True for READY stretches for each worker; False for `least` bytes."""
 
 
-class Made(NamedTuple):
+class MadeBatches(NamedTuple):
     """The result of making consecutive steps."""
 
     batches: list[Batch]
@@ -80,10 +80,10 @@ class BatchMaker(Protocol):
     def size(self) -> int:
         """Batches that are made at the same time."""
 
-    def submit(self, steps: range) -> Future[Made]:
+    def submit(self, steps: range) -> Future[MadeBatches]:
         """Return the future batches of the steps; they are begun in the order in which they are submitted."""
 
-    def cancel(self, futures: Iterable[Future[Made]]) -> None:
+    def cancel(self, futures: Iterable[Future[MadeBatches]]) -> None:
         """Cancel submitted steps that are not taken and not begun."""
 
     def retire(self) -> None:
@@ -99,10 +99,10 @@ class BatchMaker(Protocol):
         """Call `dismiss`, by nobody who could wait for threads."""
 
 
-def making(make: Callable[[range], Iterable[Batch]]) -> Callable[[range], Made]:
+def making(make: Callable[[range], Iterable[Batch]]) -> Callable[[range], MadeBatches]:
     """Return a function for threads: steps -> the result of making them."""
 
-    def made(steps: range) -> Made:
+    def made(steps: range) -> MadeBatches:
         batches, error, start, cpu_s = list[Batch](), None, perf_counter(), thread_time()
         try:
             batches.extend(make(steps))
@@ -110,7 +110,9 @@ def making(make: Callable[[range], Iterable[Batch]]) -> Callable[[range], Made]:
             error = raised
         end, cpu_s = perf_counter(), thread_time() - cpu_s
         try:
-            return Made(batches, error, end, end - start, sum(batch.nbytes for batch in batches), cpu_s)
+            return MadeBatches(
+                batches, error, end, end - start, sum(batch.nbytes for batch in batches), cpu_s
+            )
         finally:
             del error  # its traceback holds this frame: a cycle would wait for the garbage collector
 
@@ -131,7 +133,7 @@ class Prefetch:
         self._maker, self._retired, self._bound = maker, list[BatchMaker](), bound
         self._stride = Stride()
         self._each_bytes: int | None = None
-        self._pending: deque[tuple[range, Future[Made]]] = deque()
+        self._pending: deque[tuple[range, Future[MadeBatches]]] = deque()
         self._ready: deque[Batch] = deque()
         self._ready_s = 0.0  # when they were there
         self._failed: tuple[int, BaseException] | None = None  # the step after those that are ready
@@ -142,11 +144,11 @@ class Prefetch:
     def take(self, step: int, end: int | None) -> Batch:
         """Return the batch of `step`, and begin those after it (below `end`). Raises: errors of making it."""
         asked_s = perf_counter()
-        found = not self._ready or self._ready[0].step != step
-        if found:
+        is_seek = not self._ready or self._ready[0].step != step
+        if is_seek:
             self._get_ready(step, end)
         batch = self._ready.popleft()
-        if found:
+        if is_seek:
             self._fill(step + len(self._ready) + 1, end)
         if self._maker.size:
             batch.stats["handover_wait_seconds"] = max(0.0, asked_s - self._ready_s)
@@ -157,8 +159,8 @@ class Prefetch:
         """Bytes of batches that are made ahead at most: `READY` for each worker and the one that it makes, if known."""
         if self._each_bytes is None or not self._bound.by_need:
             return self._bound.least
-        wanted = (READY + 1) * self._maker.size * self._stride.steps * self._each_bytes
-        return max(self._bound.least, min(self._bound.most, wanted))
+        needed = (READY + 1) * self._maker.size * self._stride.steps * self._each_bytes
+        return max(self._bound.least, min(self._bound.most, needed))
 
     @property
     def batch_bytes(self) -> int | None:
@@ -209,22 +211,22 @@ class Prefetch:
         self._fill(step, end)
         _, future = self._pending.popleft()
         try:
-            made = self._waited_for(future)
+            result = self._waited_for(future)
         except CancelledError:
             raise InvalidRuntime("this Loader was closed while a batch was waited for") from None
         except BaseException:
             self._drop()
             raise
-        self._ready.extend(made.batches)
-        self._ready_s = made.at_s
-        if made.error is not None:
-            self._failed = step + len(made.batches), made.error
-        if made.batches:
-            self._each_bytes = made.nbytes // len(made.batches)
-            self._stride.saw(len(made.batches), made.took_s, made.nbytes)
-            self.cpu_s += made.cpu_s
+        self._ready.extend(result.batches)
+        self._ready_s = result.at_s
+        if result.error is not None:
+            self._failed = step + len(result.batches), result.error
+        if result.batches:
+            self._each_bytes = result.nbytes // len(result.batches)
+            self._stride.saw(len(result.batches), result.took_s, result.nbytes)
+            self.cpu_s += result.cpu_s
 
-    def _waited_for(self, future: "Future[Made]") -> Made:
+    def _waited_for(self, future: "Future[MadeBatches]") -> MadeBatches:
         """Return its result. Looks up now and then: a Ctrl-C just before the main thread waits would not wake it.
 
         Raises: CancelledError where nobody will make it, since `dismiss` came before it was submitted.
@@ -252,20 +254,20 @@ class Prefetch:
         # Until a batch is there nobody knows what one takes: decoded samples are many times their stored bytes.
         if self._each_bytes is None:
             return 1 if needed else 0
-        ahead = len(self._ready) + sum(len(some) for some, _ in self._pending)
+        ahead = len(self._ready) + sum(len(range_of_steps) for range_of_steps, _ in self._pending)
         each = max(1, self._each_bytes)
-        left = self.bound_bytes - each * len(self._ready)
-        for some, future in self._pending:
+        free = self.bound_bytes - each * len(self._ready)
+        for range_of_steps, future in self._pending:
             if not future.done():  # asked once: it may be done a moment later
-                left -= each * len(some)
+                free -= each * len(range_of_steps)
             elif not future.cancelled() and future.exception() is None:
-                left -= future.result().nbytes
+                free -= future.result().nbytes
         if needed:
-            return max(1, min(steps, left // each))
+            return max(1, min(steps, free // each))
         if not self._maker.size:
             return 0
         by_need = (READY + 1) * self._maker.size * steps if self._bound.by_need else 0
-        return steps if ahead + steps <= max(MAX_AHEAD, by_need) and left >= steps * each else 0
+        return steps if ahead + steps <= max(MAX_AHEAD, by_need) and free >= steps * each else 0
 
     def _drop(self) -> None:
         dropped, self._pending = self._pending, deque()  # at once: another thread may be in `take`

@@ -5,13 +5,13 @@ from typing import Any
 from ...dataset.reading.verified_bucket_reads import Map
 from ...errors import Corrupt
 from ...order.steps.slots import substitutes
+from ..batch.batch import StepMetrics
 from ..batch.columns import BatchRow
-from ..batch.step_metrics import StepMetrics
 from ..batch.substitution import Substitution, error_text, stage_of
 from ..recipe.rank_slots import Located, RankSlots
 from ..recipe.recipe import Recipe
 from .fetch import Fetch
-from .one_sample import OneSample
+from .many_samples import OneSample
 
 
 class Substitute:
@@ -23,8 +23,8 @@ class Substitute:
 
     def __call__(
         self,
-        mine: RankSlots,
-        wanted: Located,
+        rank_slots: RankSlots,
+        located: Located,
         number: int,
         error: Corrupt,
         batch_row: BatchRow,
@@ -32,15 +32,15 @@ class Substitute:
     ) -> tuple[Located, dict[str, Any], list[Substitution]]:
         """Return the first sample that can stand in for a slot's, by itself, its values, and the substitutions tried.
 
-        It takes the slot in `mine`. Raises: the slot's own error, where none can or none may.
+        It takes the slot in `rank_slots`. Raises: the slot's own error, where none can or none may.
         """
         if not self._recipe.substitute:
             raise error
-        plan, slots = self._recipe.plan, mine.slots
-        row, source = int(wanted.rows[number]), int(wanted.source[number])
-        step, position = mine.step_of(row), int(slots.position[row])
+        plan, slots = self._recipe.plan, rank_slots.slots
+        row, source = int(located.rows[number]), int(located.source[number])
+        step, position = rank_slots.step_of(row), int(slots.position[row])
         substitutions: list[Substitution] = []
-        why, bad = error, wanted.places.address(number)
+        why, bad = error, located.places.address(number)
         for attempt, view_ordinal, ordinal in substitutes(
             plan, step, source, position, int(slots.attempt[row])
         ):
@@ -50,7 +50,7 @@ class Substitute:
             substitutions.append(
                 Substitution(
                     step=step,
-                    slot=int(mine.number[row]),
+                    slot=int(rank_slots.number[row]),
                     source=plan.source_names[source],
                     epoch=int(slots.epoch[row]),
                     position=position,
@@ -63,11 +63,11 @@ class Substitute:
                 )
             )
             fetched = self._fetch(slots, alone, None, seen)
-            found = fetched.bad.get(0) or self._one_sample(
+            sample = fetched.bad.get(0) or self._one_sample(
                 slots, alone, 0, fetched.payloads[0], batch_row, seen
             )
-            if not isinstance(found, Corrupt):
-                return alone, found, substitutions
-            why, bad = found, alone.places.address(0)
+            if not isinstance(sample, Corrupt):
+                return alone, sample, substitutions
+            why, bad = sample, alone.places.address(0)
         error.add_note(f"all of its substitutes are corrupt too, the last: {why}")
         raise error

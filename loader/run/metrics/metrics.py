@@ -1,10 +1,9 @@
-"""The counts of the loader's work and of the waits on both sides: counters and one wait histogram per stage.
+"""Counters, and one wait histogram per stage, named as Prometheus names them.
 
-Named as Prometheus names them. Every batch is made by one thread, stage after stage (`step_metrics.MAKING`). Then it
-lies ready (`handover_wait_seconds`) until the consumer takes it, who may have waited for it (`consumer_wait_seconds`)
-and then works on it (`consumer_busy_seconds`). A thread that may not begin another batch, because enough are made
-ahead, waits for room (`room_wait_seconds`): back-pressure. Meanwhile
-the copy thread of a loader with a device copies batches (`device_copy_seconds`). `limit.py` reads a verdict off these.
+One thread makes a batch, stage after stage (`batch.MAKING`). The batch waits for the training
+(`handover_wait_seconds`), or the training waits for it (`consumer_wait_seconds`) and then works on it
+(`consumer_busy_seconds`). A thread waits for room if enough batches are made ahead (`room_wait_seconds`). The copy
+thread of a device loader copies batches (`device_copy_seconds`). `status.py` derives the limit of a run from these.
 """
 
 import heapq
@@ -13,8 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from ..batch.batch import Batch
-from ..batch.step_metrics import MAKING, SlowSample, StepMetrics
+from ..batch.batch import MAKING, Batch, SlowSample, StepMetrics
 
 BOUNDS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 STAGES = {
@@ -189,9 +187,9 @@ class Metrics:
 
 def _quantile(buckets: list[int], q: float) -> float:
     """Return the upper bound of the bucket that holds the q-quantile; 0 without observations."""
-    wanted, seen = q * sum(buckets), 0
+    target, seen = q * sum(buckets), 0
     for count, bound in zip(buckets, (*BOUNDS_S, float("inf")), strict=True):
         seen += count
-        if count and seen >= wanted:
+        if count and seen >= target:
             return bound
     return 0.0

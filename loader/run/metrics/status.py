@@ -1,13 +1,62 @@
-"""The state of a run in one line; on a terminal it is rewritten in place."""
+"""The state of a run in one line, and the limit of a run.
+
+If batches are made ahead, the training and the threads work at the same time, and the slower side waits:
+
+- the training waited for less than WAITS of its time: it is the limit;
+- else the limit is the stage in which the threads spent most of their time.
+
+With `workers=0` everything runs in one thread, and the largest share is the limit, the training's own work included.
+"""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from time import monotonic
 from typing import TextIO
 
-from ..batch.batch import Batch
-from ..batch.step_metrics import MAKING
-from .limit import limited_by, stage_seconds
+from ..batch.batch import MAKING, Batch
+from .metrics import STAGES
+
+WAITS = 0.1
+"""Share of the consumer's time. Below it are the hand-over and threads that hold the interpreter for a moment."""
+
+CONSUMER = "consumer"
+LIMITS = {
+    "plan": "plan",
+    "address": "indexes",
+    "fetch": "store",
+    "verify": "checksums",
+    "decode": "decoder",
+    "transform": "transform",
+    "collate": "collate",
+}
+"""Stage -> what limits when it takes most."""
+
+
+def limited_by(
+    metrics: Mapping[str, float], before: Mapping[str, float] | None = None, *, ahead: bool = True
+) -> str | None:
+    """Return a value of LIMITS, or "consumer"; None while there is nothing to judge by.
+
+    metrics: as `Loader.metrics` gives them; before: an earlier one, to judge what happened since. ahead: whether
+    batches are made ahead of the consumer (`workers` is not 0).
+    """
+    spent = stage_seconds(metrics, before)
+    waited, busy = spent["consumer"], spent["busy"]
+    slowest = max(MAKING, key=lambda stage: spent[stage])
+    if waited + busy <= 0 or spent[slowest] <= 0:
+        return None
+    consumer = waited < WAITS * (waited + busy) if ahead else busy > spent[slowest]
+    return CONSUMER if consumer else LIMITS[slowest]
+
+
+def stage_seconds(
+    metrics: Mapping[str, float], before: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    """Return stage -> seconds between two `Loader.metrics`, or since the loader was made."""
+    # Copies to a device go on beside both sides.
+    names = {stage: f"{name}_sum" for stage, name in STAGES.items() if stage != "copy"}
+    return {stage: metrics[name] - (before[name] if before else 0.0) for stage, name in names.items()}
+
 
 EVERY_S = 0.5
 """Seconds between two writes to a terminal."""

@@ -26,16 +26,16 @@ class ByBucket:
                 )
             return self.of[label]
         try:
-            found: object = self.of(label)
+            choice: object = self.of(label)
         except InvalidRuntime as error:
             error.add_note(f"while making {where} of bucket {label!r}")
             raise
-        if not callable(found):
+        if not callable(choice):
             raise InvalidRuntime(
-                f"{where} = loader.by_bucket({self.of!r}): of bucket {label!r} it makes {found!r}, which cannot be "
+                f"{where} = loader.by_bucket({self.of!r}): of bucket {label!r} it makes {choice!r}, which cannot be "
                 "called"
             )
-        return found
+        return choice
 
 
 def by_bucket(of: Mapping[str, Called] | Called) -> ByBucket:

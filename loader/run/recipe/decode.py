@@ -17,7 +17,7 @@ from ...modalities.fields import load
 from ...modalities.video.request import Choice, VideoDecoder, choose
 from ...modalities.video.timeline import Timeline
 from .by_bucket import ByBucket, of_bucket
-from .video_reads import BareClip, Group, group_of, times_field
+from .video_packet_reads import BareClip, Group, group_of, times_field
 
 _MODALITIES = decoder_for.__module__
 
@@ -96,13 +96,13 @@ def decode_sample(
             else:
                 out[field] = decoder(value, rng_of(field) if draws(decoder) else None)
         except Exception as error:  # noqa: BLE001 - of a decoder of the user's
-            said = failure(error, decoder, address, field)
+            reported = failure(error, decoder, address, field)
             try:
-                if said is error:
+                if reported is error:
                     raise
-                raise said from error
+                raise reported from error
             finally:
-                del said  # else error and frame hold each other, and the sample
+                del reported  # else error and frame hold each other, and the sample
     if out.keys() == data.keys():
         return out if len(out) == 1 else {name: out[name] for name in data}
     names = (name for field in data for name in (field, times_field(field)))
@@ -127,7 +127,7 @@ def _decode_videos(
     group: Group, data: Mapping[str, Any], by_field: Mapping[str, Decoder], rng_of: FieldRng
 ) -> dict[str, Any]:
     """Return the clips of videos whose frames are chosen together, from whole fields. Raises: DecodeFailed."""
-    ours = {field: one for field in group if isinstance(one := by_field[field], VideoDecoder)}
+    ours = {field: decoder for field in group if isinstance(decoder := by_field[field], VideoDecoder)}
     rngs = {field: rng_of(field) for field in group}
     chosen: dict[str, Choice] = {}
 

@@ -32,17 +32,19 @@ class SlotPieces:
     """bool [pieces]: True where the document is quarantined and not read."""
 
 
-def pieces_of(plan: Plan, step: int, slots: Slots, wanted: I64) -> SlotPieces:
+def pieces_of(plan: Plan, step: int, slots: Slots, rows: I64) -> SlotPieces:
     """Return the pieces of the packed sequences in these slots (int64 numbers) of a step, source by source."""
-    found: list[tuple[I64, Pieces, NDArray[np.bool_]]] = []
-    for index, one in enumerate(plan.sources.values()):
-        mine = wanted[slots.source[wanted] == index]
-        assert isinstance(one.view, PackedView)
-        pieces = one.view.table.pieces(slots.ordinal[mine])
-        found.append((mine[pieces.row], pieces, plan.quarantine.holds(one.source, step, pieces.document)))
-    slot = np.concatenate([owner for owner, _, _ in found])
+    parts: list[tuple[I64, Pieces, NDArray[np.bool_]]] = []
+    for index, source in enumerate(plan.sources.values()):
+        rows_of_source = rows[slots.source[rows] == index]
+        assert isinstance(source.view, PackedView)
+        pieces = source.view.table.pieces(slots.ordinal[rows_of_source])
+        parts.append(
+            (rows_of_source[pieces.row], pieces, plan.quarantine.holds(source.source, step, pieces.document))
+        )
+    slot = np.concatenate([owner for owner, _, _ in parts])
     columns = {
-        name: np.concatenate([getattr(pieces, name) for _, pieces, _ in found])
+        name: np.concatenate([getattr(pieces, name) for _, pieces, _ in parts])
         for name in Pieces.__dataclass_fields__
     }
     of = Pieces(**columns)
@@ -56,7 +58,7 @@ def pieces_of(plan: Plan, step: int, slots: Slots, wanted: I64) -> SlotPieces:
         attempt=np.zeros(len(of), np.int8),
     )
     return SlotPieces(
-        slot=slot, of=of, documents=documents, held=np.concatenate([held for _, _, held in found])
+        slot=slot, of=of, documents=documents, held=np.concatenate([held for _, _, held in parts])
     )
 
 
@@ -87,8 +89,8 @@ def laid_out(
         if number not in values:
             continue
         at, n = int(pieces.at[number]), int(pieces.length[number])
-        for field, some in zip(out.values(), values[number], strict=True):
-            field[at : at + n] = some
+        for field, column in zip(out.values(), values[number], strict=True):
+            field[at : at + n] = column
         position[at : at + n] = np.arange(n, dtype=np.int32)
         segment[at : at + n] = pieces.place[number] + 1
         loss[at + 1 : at + n] = True
@@ -106,14 +108,14 @@ def sequence_crc(pieces: Pieces, numbers: Sequence[int], crcs: Mapping[int, Sequ
     A piece is u64 document, u64 start, u32 length, u32 CRC-32C of each of the document's fields in the order of
     `Packing.layout`, little-endian. A masked one, which has no entry in `crcs`, has length 0 and one CRC of 0.
     """
-    found = b""
+    body = b""
     for number in numbers:
         of = crcs.get(number)
         length = 0 if of is None else int(pieces.length[number])
         sums = (0,) if of is None else of
         head = (int(pieces.document[number]), int(pieces.start[number]), length)
-        found += struct.pack(f"<QQI{len(sums)}I", *head, *sums)
-    return crc32c(found)
+        body += struct.pack(f"<QQI{len(sums)}I", *head, *sums)
+    return crc32c(body)
 
 
 def sequence_address(view: PackedView, number: int) -> SampleAddress:

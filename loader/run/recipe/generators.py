@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from ...order.plan import Plan
-from ...order.random.generators import field_rng_key, field_words, sample_rng_key, sample_words
 from ...order.random.keyed_permutation import I64
+from ...order.random.philox_key import field_rng_key, field_words, sample_rng_key, sample_words
 from ...order.steps.slots import Slots
 
 Place = tuple[int, str, int, int]
@@ -44,10 +44,10 @@ def of_slots(
     source, epoch, ordinal = slots.source[rows], slots.epoch[rows], slots.ordinal[rows]
     words = dict[int, tuple[int, int]]()
     for which, turn in {*zip(source.tolist(), epoch.tolist(), strict=True)}:
-        mine = np.flatnonzero((source == which) & (epoch == turn))
-        of = plan.seed, plan.source_names[which], turn, ordinal[mine]
-        found = sample_words(*of) if field is None else field_words(*of, field)
-        words.update(zip(mine.tolist(), found, strict=True))
+        of_epoch = np.flatnonzero((source == which) & (epoch == turn))
+        of = plan.seed, plan.source_names[which], turn, ordinal[of_epoch]
+        drawn = sample_words(*of) if field is None else field_words(*of, field)
+        words.update(zip(of_epoch.tolist(), drawn, strict=True))
 
     def generator(number: int) -> np.random.Generator:
         return generator_of(*words[number])

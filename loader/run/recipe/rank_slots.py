@@ -51,8 +51,13 @@ class Located(NamedTuple):
     def of_rows(self, rows: slice) -> "Located":
         """Return the samples of some rows, numbered from the first of these, in the same memory."""
         first, stop = np.searchsorted(self.rows, [rows.start, rows.stop]).tolist()
-        some = slice(first, stop)
-        return Located(self.kind, self.source[some], self.rows[some] - rows.start, self.places.span(some))
+        within = slice(first, stop)
+        return Located(
+            self.kind,
+            self.source[within],
+            self.rows[within] - rows.start,
+            self.places.span(within),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -113,7 +118,7 @@ class RankSlots:
 
 
 def _of_rows(located: Sequence[Located], rows: slice) -> list[Located]:
-    return [some for one in located if len((some := one.of_rows(rows)).rows)]
+    return [part for batch in located if len((part := batch.of_rows(rows)).rows)]
 
 
 def rank_slots(recipe: Recipe, steps: Sequence[int]) -> list[RankSlots]:
@@ -121,13 +126,13 @@ def rank_slots(recipe: Recipe, steps: Sequence[int]) -> list[RankSlots]:
 
     Raises: InvalidRuntime where all slots of a step are padding: after the last epoch.
     """
-    found = _stack(recipe, steps)
-    if found.valid.all():
-        return [found]
+    planned = _stack(recipe, steps)
+    if planned.valid.all():
+        return [planned]
     if len(steps) > 1:
         return [one for step in steps for one in rank_slots(recipe, [step])]
-    if found.valid.any():
-        return [found]
+    if planned.valid.any():
+        return [planned]
     (step,) = steps
     slots = recipe.plan.slots(step)
     everyone = np.flatnonzero(_valid(recipe, slots))
@@ -140,25 +145,25 @@ def rank_slots(recipe: Recipe, steps: Sequence[int]) -> list[RankSlots]:
             slots=slots.part(slice(int(other[0]), int(other[0]) + 1)),
             number=other,
             starts=[0, 1],
-            batches=found.batches,
+            batches=planned.batches,
             valid=np.ones(1, bool),
-            n_padded=len(found),
+            n_padded=len(planned),
         )
     ]
 
 
 def real_slots(recipe: Recipe, step: int) -> tuple[Slots, I64]:
     """Return the slots of a step that a rank has, and which of them it reads; none after the last epoch."""
-    found = _stack(recipe, [step])
-    return found.slots, found.wanted
+    planned = _stack(recipe, [step])
+    return planned.slots, planned.wanted
 
 
 def _stack(recipe: Recipe, steps: Sequence[int]) -> RankSlots:
     stacked = recipe.plan.stack(steps, recipe.world.rank, recipe.world.world_size)
     if recipe.recorded is not None:
         for step, (start, stop) in zip(steps, pairwise(stacked.starts), strict=True):
-            mine = slice(start, stop)
-            recipe.recorded.lay_in(step, stacked.slots.part(mine), stacked.number[mine])
+            rows_of_step = slice(start, stop)
+            recipe.recorded.lay_in(step, stacked.slots.part(rows_of_step), stacked.number[rows_of_step])
     return RankSlots(
         steps=steps,
         slots=stacked.slots,
@@ -203,9 +208,9 @@ class Planned:
             before, self._asked = self._asked, first
             if first not in self._kept and before is not None and 0 < first - before <= AHEAD:
                 self._plan(steps)
-            found = [self._kept.pop(step, None) for step in steps]
-        together = found[0]
-        if together is not None and all(one is together for one in found):
+            planned = [self._kept.pop(step, None) for step in steps]
+        together = planned[0]
+        if together is not None and all(one is together for one in planned):
             return [together.part(steps)]
         return rank_slots(self._recipe, steps)
 
@@ -217,14 +222,19 @@ class Planned:
         if self._end is not None:
             stop = min(stop, self._end)
         try:
-            found = rank_slots(self._recipe, range(first, stop))
+            planned = rank_slots(self._recipe, range(first, stop))
         except Exception:  # noqa: BLE001 - a later step's error comes when that step is asked for
             return
-        if self._locate is not None and len(found) == 1 and found[0].valid.all() and not found[0].n_padded:
-            found = [replace(found[0], located=self._locate.held(found[0].slots))]
+        if (
+            self._locate is not None
+            and len(planned) == 1
+            and planned[0].valid.all()
+            and not planned[0].n_padded
+        ):
+            planned = [replace(planned[0], located=self._locate.held(planned[0].slots))]
         # Another thread may still be about to ask for some of those before.
         kept = {step: one for step, one in self._kept.items() if first - AHEAD < step < first}
-        self._kept = kept | {step: one for one in found for step in one.steps}
+        self._kept = kept | {step: one for one in planned for step in one.steps}
 
 
 class Locate:
@@ -238,9 +248,9 @@ class Locate:
         self, views: Sequence[View], fields: Sequence[tuple[str, ...]], apart: Sequence[Hashable]
     ) -> None:
         alike: dict[Hashable, list[int]] = {}
-        for source, (view, some, other) in enumerate(zip(views, fields, apart, strict=True)):
-            if some:
-                alike.setdefault((some, layout_of(view.version, some), other), []).append(source)
+        for source, (view, own_fields, other) in enumerate(zip(views, fields, apart, strict=True)):
+            if own_fields:
+                alike.setdefault((own_fields, layout_of(view.version, own_fields), other), []).append(source)
         self.kinds = [
             Kind(
                 number=number,
@@ -254,13 +264,13 @@ class Locate:
         for kind in self.kinds:
             self._kind[kind.sources], self._number[kind.sources] = kind.number, np.arange(len(kind.sources))
 
-    def __call__(self, slots: Slots, wanted: I64, run: Map = map) -> list[Located]:
-        """Return the samples that `wanted` slots hold, by kind: as many look-ups as there are kinds.
+    def __call__(self, slots: Slots, real_rows: I64, run: Map = map) -> list[Located]:
+        """Return the samples that `real_rows` slots hold, by kind: as many look-ups as there are kinds.
 
         `run` may be a thread pool's map. Raises: errors of `Lookup.places`.
         """
         out = []
-        for kind, of, numbers, rows in self._by_kind(slots, wanted):
+        for kind, of, numbers, rows in self._by_kind(slots, real_rows):
             places = kind.lookup.places(numbers, slots.ordinal[rows], run)
             out.append(Located(kind, of, rows, places))
         return out
@@ -278,17 +288,17 @@ class Locate:
             return None
         return out
 
-    def _by_kind(self, slots: Slots, wanted: I64) -> Iterator[tuple[Kind, I64, I64, I64]]:
+    def _by_kind(self, slots: Slots, real_rows: I64) -> Iterator[tuple[Kind, I64, I64, I64]]:
         """Yield each kind that occurs; of its slots the sources, in the plan and in the kind, and the slots."""
-        source = slots.source[wanted].astype(np.int64)
+        source = slots.source[real_rows].astype(np.int64)
         for kind in self.kinds:
             all_of_them = len(kind.sources) == len(self._kind)
-            mine = slice(None) if all_of_them else np.flatnonzero(self._kind[source] == kind.number)
-            if len(rows := wanted[mine]):
-                of = source[mine]
+            rows_of_kind = slice(None) if all_of_them else np.flatnonzero(self._kind[source] == kind.number)
+            if len(rows := real_rows[rows_of_kind]):
+                of = source[rows_of_kind]
                 yield kind, of, self._number[of], rows
 
     def again(self, slots: Slots, row: int, run: Map = map) -> Located:
         """Return one sample by itself: the one that a slot holds now."""
-        (found,) = self(slots, np.array([row], np.int64), run)
-        return found
+        (planned,) = self(slots, np.array([row], np.int64), run)
+        return planned

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ...dataset.versions.view import View
 from ...errors import InvalidRuntime
 from ...modalities import Decoder
-from ...order.mixing.boundary import MASK
+from ...order.mixing.mixture import MASK
 from ...order.plan import Plan
 from ...order.sources.packed_view import PackedView
 from ...order.sources.views import OrderView
@@ -49,8 +49,10 @@ class Recipe:
             )
         labels = sorted({one.bucket for one in self.plan.sources.values() if one.bucket is not None})
         if isinstance(self.decode, Mapping):
-            made = {name: of_buckets(one, labels, f"decode[{name!r}]") for name, one in self.decode.items()}
-            object.__setattr__(self, "decode", made)
+            by_field = {
+                name: of_buckets(one, labels, f"decode[{name!r}]") for name, one in self.decode.items()
+            }
+            object.__setattr__(self, "decode", by_field)
         object.__setattr__(self, "transform", of_buckets(self.transform, labels, "transform"))
         if not (self.transform is None or callable(self.transform) or isinstance(self.transform, ByBucket)):
             raise InvalidRuntime(
@@ -79,14 +81,14 @@ class Recipe:
             isinstance(one, ByBucket) for one in self.decode.values()
         )
         buckets = [one.bucket if differ else None for one in self.plan.sources.values()]
-        made = {bucket: decoders(fields, self.decode, bucket) for bucket in buckets}
-        return [made[bucket] for bucket in buckets]
+        decoders_of = {bucket: decoders(fields, self.decode, bucket) for bucket in buckets}
+        return [decoders_of[bucket] for bucket in buckets]
 
     def transform_of(self, source: int) -> Transform | None:
         """Return the transform of samples of the plan's source number `source`."""
         bucket = list(self.plan.sources.values())[source].bucket
-        found: Transform | None = of_bucket(self.transform, bucket, "transform")
-        return found
+        choice: Transform | None = of_bucket(self.transform, bucket, "transform")
+        return choice
 
     @property
     def views(self) -> list[View]:
@@ -102,8 +104,8 @@ def stored_views(plan: Plan) -> list[View]:
 
 def stored_view(view: OrderView) -> View | None:
     """Return the view of stored samples: itself, documents of a packed one, the view of a list; None without bytes."""
-    found = view.documents if isinstance(view, PackedView) else getattr(view, "listed", view)
-    return found if isinstance(found, View) else None
+    stored = view.documents if isinstance(view, PackedView) else getattr(view, "listed", view)
+    return stored if isinstance(stored, View) else None
 
 
 def bounds(plan: Plan, epochs: int | None, steps: int | None) -> tuple[int | None, int | None]:

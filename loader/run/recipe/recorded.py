@@ -65,16 +65,17 @@ class Recorded:
         self._plan = plan
         self._steps: dict[int, dict[int, Laid]] = {}
         self._chosen: dict[int, dict[int, Laid]] = {}
-        for one in substitutions:
-            if one.source not in plan.source_names:
+        for entry in substitutions:
+            if entry.source not in plan.source_names:
                 raise InvalidRuntime(
-                    f"a substitution of step {one.step} is of source {one.source!r}, and the plan {plan.hash[:14]} has "
-                    f"{', '.join(plan.source_names)}; pass the entries of loader.read_ledger(root, plan)"
+                    f"a substitution of step {entry.step} is of source {entry.source!r}, and the plan "
+                    f"{plan.hash[:14]} has {', '.join(plan.source_names)}; pass "
+                    "the entries of loader.read_ledger(root, plan)"
                 )
-            slots = self._steps.setdefault(one.step, {})
-            known = slots.get(one.slot, Laid())
-            masked = known.masked if one.attempt else known.masked | {one.address.ordinal}
-            slots[one.slot] = Laid(max(one.attempt, known.attempt), masked)
+            slots = self._steps.setdefault(entry.step, {})
+            known = slots.get(entry.slot, Laid())
+            masked = known.masked if entry.attempt else known.masked | {entry.address.ordinal}
+            slots[entry.slot] = Laid(max(entry.attempt, known.attempt), masked)
 
     def has(self, step: int) -> bool:
         """Return whether a step has entries."""
@@ -82,8 +83,8 @@ class Recorded:
 
     def options(self, step: int, slots: range) -> dict[int, list[Laid]]:
         """Return slot -> everything that it may have had, of the slots that have entries; first all of these."""
-        found = self._steps.get(step, {})
-        return {slot: _options(found[slot]) for slot in slots if slot in found}
+        of_step = self._steps.get(step, {})
+        return {slot: _options(of_step[slot]) for slot in slots if slot in of_step}
 
     def choose(self, step: int, chosen: Mapping[int, Laid]) -> None:
         """Set the entries that slots of a step had. The other slots have all of theirs."""
@@ -112,12 +113,12 @@ class Recorded:
         """
         known = self._of(step)
         pairs = zip(number.tolist(), document.tolist(), strict=True)
-        return np.array([one in known.get(slot, Laid()).masked for slot, one in pairs], np.bool_)
+        return np.array([ordinal in known.get(slot, Laid()).masked for slot, ordinal in pairs], np.bool_)
 
 
 def _options(all_of_it: Laid) -> list[Laid]:
     documents = sorted(all_of_it.masked)
     sizes = range(len(documents), -1, -1) if len(documents) <= MOST_APART else (len(documents), 0)
     subsets = chain.from_iterable(combinations(documents, n) for n in sizes)
-    masked = [frozenset(one) for one in subsets]
-    return [Laid(attempt, one) for attempt in range(all_of_it.attempt, -1, -1) for one in masked]
+    masked = [frozenset(ordinals) for ordinals in subsets]
+    return [Laid(attempt, ordinals) for attempt in range(all_of_it.attempt, -1, -1) for ordinals in masked]

@@ -57,8 +57,8 @@ def facts_of(code: Any) -> CodeFacts:
 
 def _module_name(module: str) -> str:
     """Return the name that a module can be imported by: a script is `__main__` to itself."""
-    found = sys.modules.get(module)
-    file, spec = getattr(found, "__file__", None), getattr(found, "__spec__", None)
+    imported = sys.modules.get(module)
+    file, spec = getattr(imported, "__file__", None), getattr(imported, "__spec__", None)
     if module != "__main__" or file is None:
         return module
     return Path(file).stem if spec is None else str(spec.name)
@@ -86,22 +86,22 @@ def transforms_of(recipe: Recipe) -> dict[str, CodeFacts]:
 def decoders_of(recipe: Recipe) -> dict[str, dict[str, CodeFacts]]:
     """Return field -> bucket -> the facts of its decoder; "" for all buckets. Nothing with `decode=False`."""
     chosen = recipe.decode if isinstance(recipe.decode, Mapping) else {}
-    found: dict[str, dict[str, CodeFacts]] = {}
+    facts: dict[str, dict[str, CodeFacts]] = {}
     for source, own in zip(recipe.plan.sources.values(), recipe.decoders(), strict=True):
         view = stored_view(source.view)
         for field in view.fields if view is not None else ():
             label = source.bucket or "" if isinstance(chosen.get(field), ByBucket) else ""
-            if field in own and label not in found.setdefault(field, {}):
-                found[field][label] = facts_of(own[field])
-    return found
+            if field in own and label not in facts.setdefault(field, {}):
+                facts[field][label] = facts_of(own[field])
+    return facts
 
 
 def library_versions() -> dict[str, str]:
     """Return the versions of Python and of the installed `LIBRARIES`."""
-    found = {"python": sys.version.split()[0]}
+    versions = {"python": sys.version.split()[0]}
     for name, distribution in LIBRARIES.items():
         try:
-            found[name] = version(distribution)
+            versions[name] = version(distribution)
         except PackageNotFoundError:
             continue
-    return found
+    return versions

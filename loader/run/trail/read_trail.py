@@ -70,14 +70,14 @@ class RunTrail:
         last = self.steps.sort("at_us").unique(
             ["step", "rank", "world_size"], keep="last", maintain_order=True
         )
-        plans = {one.id: one.plan for one in self.starts}
+        plans = {start.id: start.plan for start in self.starts}
         if len(set(plans.values())) > 1:  # a try that was cut off has not all ranks under its plan
             plan = pl.col("start").replace_strict(plans, return_dtype=pl.String)
             last = last.filter(plan == plan.last().over("step", "world_size"))
         sums = (pl.col("digest").sum(), pl.col("substituted").sum())  # uint64 wraps around
         others = (pl.col("start").last(), pl.col("at_us").last())
-        found = last.group_by("step", "world_size").agg(*sums, *others, n=pl.len())
-        return found.filter(found["n"] == found["world_size"]).drop("n").sort("step", "world_size")
+        rows = last.group_by("step", "world_size").agg(*sums, *others, n=pl.len())
+        return rows.filter(rows["n"] == rows["world_size"]).drop("n").sort("step", "world_size")
 
     @property
     def differing(self) -> tuple[int, ...]:
@@ -89,16 +89,16 @@ class RunTrail:
             "step", "rank"
         ).to_numpy()  # in order: a rank's tries of a step are neighbours
         twice = places[1:][(places[1:] == places[:-1]).all(axis=1), 0]
-        some = replace(self, steps=self.steps.filter(np.isin(places[:, 0], twice)))
+        chosen = replace(self, steps=self.steps.filter(np.isin(places[:, 0], twice)))
         steps: set[int] = set()
-        for rows, place in ((some.steps, ["step", "rank", "world_size"]), (some.whole, ["step"])):
+        for rows, place in ((chosen.steps, ["step", "rank", "world_size"]), (chosen.whole, ["step"])):
             kinds = rows.select(*place, "digest").unique()
             steps.update(kinds.filter(kinds.select(place).is_duplicated())["step"].to_list())
         return tuple(sorted(steps))
 
     def start(self, start_id: str) -> Start:
         """Return the start that a row names. Raises: KeyError."""
-        return {one.id: one for one in self.starts}[start_id]
+        return {start.id: start for start in self.starts}[start_id]
 
 
 def read_trail(root: Root, run: str, known: RunTrail | None = None) -> RunTrail:
@@ -127,10 +127,10 @@ def read_trail(root: Root, run: str, known: RunTrail | None = None) -> RunTrail:
     starts = read_starts(store, run, keys)
     named = set(steps["start"].unique())
     if not named <= {
-        one.id for one in starts
+        start.id for start in starts
     }:  # a listing is no moment: it may have begun before the first start
         starts = read_starts(store, run)
-    if lost := sorted(named - {one.id for one in starts}):
+    if lost := sorted(named - {start.id for start in starts}):
         raise Corrupt(
             f"{store.url}/{folder}start-{lost[0]}.json is not there, and rows of steps name it; restore it"
         )
@@ -147,17 +147,17 @@ def read_starts(store: Store, run: str, names: Iterable[str] | None = None) -> t
         names = [info.key.removeprefix(folder) for info in store.list(f"{folder}start-")]
     keys = [folder + name for name in names if _START.fullmatch(name)]
     with Together(store, keys) as coming:
-        found = [parse_start(coming.get(key).data, f"{store.url}/{key}") for key in keys]
-    return tuple(sorted(found, key=lambda one: one.at_us))
+        starts = [parse_start(coming.get(key).data, f"{store.url}/{key}") for key in keys]
+    return tuple(sorted(starts, key=lambda start: start.at_us))
 
 
 def trail_runs(store: Store) -> list[str]:
     """Return the runs with a trail under a root, sorted; other objects are none. Costs a listing of all trails."""
-    found = (info.key.removeprefix("trails/").partition("/") for info in store.list("trails/"))
+    names = (info.key.removeprefix("trails/").partition("/") for info in store.list("trails/"))
     return sorted(
         {
             run
-            for run, _, name in found
+            for run, _, name in names
             if is_run_name(run) and (_ROWS.fullmatch(name) or _START.fullmatch(name))
         }
     )
@@ -171,13 +171,13 @@ def _steps(store: Store, folder: str, names: list[str], known: "list[pl.DataFram
         raise MissingDependency("a trail is read with polars: pip install 'penstock-data[tables]'") from error
     parts = [_of_rank(pa.Table.from_batches([], SCHEMA), 0, 0), *known]
     for first in range(0, len(names), AT_ONCE):
-        some = _read(store, folder, names[first : first + AT_ONCE])
+        tables = _read(store, folder, names[first : first + AT_ONCE])
         # Together, as small buffers take up to twice the memory of their values.
-        parts.append(pl.concat(some, how="diagonal", rechunk=True))
-        del some
+        parts.append(pl.concat(tables, how="diagonal", rechunk=True))
+        del tables
     pa.default_memory_pool().release_unused()
     steps = _ordered(pl.concat(parts, how="diagonal"))
-    notes, crcs = (sorted(name for name in steps.columns if name.startswith(one)) for one in (NOTE, CRC))
+    notes, crcs = (sorted(name for name in steps.columns if name.startswith(start)) for start in (NOTE, CRC))
     first_columns = ["step", "rank", "world_size"]
     others = [name for name in SCHEMA.names if name not in first_columns]
     return steps.select(*first_columns, *others, *notes, *crcs)
@@ -185,15 +185,15 @@ def _steps(store: Store, folder: str, names: list[str], known: "list[pl.DataFram
 
 def _read(store: Store, folder: str, names: list[str]) -> "list[pl.DataFrame]":
     """Return the rows of each of a few objects."""
-    found = []
+    tables = []
     with Together(store, [folder + name for name in names]) as coming:
         for name in names:
             where = f"{store.url}/{folder}{name}"
             table = checked_rows(parse_table(coming.get(folder + name).data, where), where)
             place = _ROWS.fullmatch(name)
             assert place is not None  # as listed
-            found.append(_of_rank(table, int(place[1]), int(place[2])))
-    return found
+            tables.append(_of_rank(table, int(place[1]), int(place[2])))
+    return tables
 
 
 def _ordered(steps: "pl.DataFrame") -> "pl.DataFrame":
@@ -212,8 +212,8 @@ def _ordered(steps: "pl.DataFrame") -> "pl.DataFrame":
         return steps
     # A row lies in two objects where it got notes later, or the answer to the first write was lost.
     repeated = np.append(same, False) | np.insert(same, 0, False)
-    told = pl.sum_horizontal(pl.all().is_not_null()) + pl.col("largest").list.len()
-    most = steps.filter(repeated).sort(told, descending=True).unique(_PLACE, keep="first")
+    known = pl.sum_horizontal(pl.all().is_not_null()) + pl.col("largest").list.len()
+    most = steps.filter(repeated).sort(known, descending=True).unique(_PLACE, keep="first")
     return pl.concat([steps.filter(~repeated), most]).sort(_PLACE)
 
 

@@ -96,20 +96,20 @@ class Recorder:
         first = rank_slice(
             self._recipe.plan.batch_size(row.step), self._world.rank, self._world.world_size
         ).start
-        given = {name: held(name, value) for name, value in values.items()}
+        numbers = {name: held(name, value) for name, value in values.items()}
         lists = {
             (name, first + self._first): PerSample(
                 values=held_per_sample(name, value, self._n), first_slot=first + self._first, real=self._real
             )
             for name, value in per_sample.items()
         }
-        names = {*row.notes, *given, *(name for name, _ in (*row.per_sample, *lists))}
+        names = {*row.notes, *numbers, *(name for name, _ in (*row.per_sample, *lists))}
         if len(names) > MAX_NOTES:
             raise InvalidRuntime(
                 f"note() of {len(names)} names at step {row.step}; at most {MAX_NOTES} are kept"
             )
         with self._lock:
-            row.notes.update(given)
+            row.notes.update(numbers)
             row.per_sample.update(lists)
             row.changed = True
 

@@ -19,7 +19,7 @@ _POLYNOMIAL = 0x82F63B78
 _NUMBERS = (bool, int, float, type(None))
 
 
-class _Gone(NamedTuple):
+class _Dropped(NamedTuple):
     """A value that was let go."""
 
     kind: type
@@ -42,7 +42,7 @@ class SlotColumns:
 
     def __init__(self, n_slots: int, framework: str) -> None:
         self._n, self.framework = n_slots, framework
-        self._gone: dict[str, dict[int, _Gone]] = {}
+        self._dropped: dict[str, dict[int, _Dropped]] = {}
         self._kept: dict[str, dict[int, Any]] = {}
         self._slots: set[int] = set()
 
@@ -52,50 +52,50 @@ class SlotColumns:
         Raises: as `collate`.
         """
         self._slots.add(slot)
-        found = {}
+        values = {}
         for name, value in sample.items():
-            gone, kept = self._gone.setdefault(name, {}), self._kept.setdefault(name, {})
+            dropped, kept = self._dropped.setdefault(name, {}), self._kept.setdefault(name, {})
             if _depends(value):
                 kept[slot] = value
                 continue
-            found[name] = self._converted(name, value)
-            gone[slot] = _gone(value, found[name], self.framework)
-        return found
+            values[name] = self._converted(name, value)
+            dropped[slot] = _drop(value, values[name], self.framework)
+        return values
 
     @property
     def names(self) -> list[str]:
         """Every field, in the order in which the samples brought them up."""
-        return list(self._gone)
+        return list(self._dropped)
 
     def crcs(self) -> dict[str, int]:
         """Return field -> CRC-32C of the batch's column, as `tensor_crcs` of the batch."""
-        found = {name: self._crc(name) for name in self._gone}
-        return {name: crc for name, crc in found.items() if crc is not None}
+        values = {name: self._crc(name) for name in self._dropped}
+        return {name: crc for name, crc in values.items() if crc is not None}
 
     def crcs_of(self, slot: int, sample: Mapping[str, Any]) -> dict[str, int]:
         """Return `tensor_crcs` of values of a slot that came from `add`, or from `numbers`."""
-        found, others = {}, {}
+        values, others = {}, {}
         for name, value in sample.items():
-            gone = self._gone[name].get(slot)
-            if gone is None:
+            dropped = self._dropped[name].get(slot)
+            if dropped is None:
                 others[name] = value
-            elif gone.whole is not None:
-                found[name] = gone.whole[0]
-        return found | tensor_crcs(others)
+            elif dropped.whole is not None:
+                values[name] = dropped.whole[0]
+        return values | tensor_crcs(others)
 
     def numbers(self) -> dict[int, dict[str, Any]]:
         """Return slot -> field -> value of the batch, of the values that `add` did not return.
 
         A field that a sample lacks is None.
         """
-        found: dict[int, dict[str, Any]] = {slot: {} for slot in sorted(self._slots) if slot != EXAMPLE}
-        for name, gone in self._gone.items():
-            column = None if gone else self._column(name)
-            for slot, values in found.items():
-                if slot not in gone:
+        converted: dict[int, dict[str, Any]] = {slot: {} for slot in sorted(self._slots) if slot != EXAMPLE}
+        for name, dropped in self._dropped.items():
+            column = None if dropped else self._column(name)
+            for slot, values in converted.items():
+                if slot not in dropped:
                     kept = self._kept[name].get(slot)
                     values[name] = self._converted(name, kept) if column is None else column[slot]
-        return found
+        return converted
 
     def _converted(self, name: str, value: Any) -> Any:
         """Return an element of a list."""
@@ -110,29 +110,29 @@ class SlotColumns:
         return as_framework({name: column}, np.ones(1, bool), self.framework)[0][name]
 
     def _crc(self, name: str) -> int | None:
-        gone, kept = self._gone[name], self._kept[name]
-        if not gone:
+        dropped, kept = self._dropped[name], self._kept[name]
+        if not dropped:
             return tensor_crcs({name: self._column(name)}).get(name)
-        if gone.keys() == self._slots and (column := self._rows(list(gone.values()))):
-            zeros = bytes(gone[min(gone)].data[1])
+        if dropped.keys() == self._slots and (column := self._rows(list(dropped.values()))):
+            zeros = bytes(dropped[min(dropped)].data[1])
             padding = crc32c(zeros), len(zeros)
-            return _joined(column, (gone[i].data if i in gone else padding for i in range(self._n)))
-        kinds = {one.kind for one in gone.values()} if gone.keys() == self._slots else set()
+            return _joined(column, (dropped[i].data if i in dropped else padding for i in range(self._n)))
+        kinds = {one.kind for one in dropped.values()} if dropped.keys() == self._slots else set()
         padded = _crc_of(padding_of(kinds))
         parts = []
         for slot in range(self._n):
             if slot not in self._slots:
                 parts.append(padded)
-            elif slot in gone:
-                parts.append(gone[slot].whole)
+            elif slot in dropped:
+                parts.append(dropped[slot].whole)
             else:
                 parts.append(_crc_of(self._converted(name, kept.get(slot))))
         return _joined(b"list %d " % self._n, parts)
 
-    def _rows(self, found: list[_Gone]) -> bytes | None:
+    def _rows(self, values: list[_Dropped]) -> bytes | None:
         """Return the beginning of a column of arrays that are all alike; None for a list."""
-        first = found[0]
-        if not first.alike or any(one.alike != first.alike for one in found):
+        first = values[0]
+        if not first.alike or any(one.alike != first.alike for one in values):
             return None
         return f"{first.head} {(self._n, *first.alike[2])} ".encode()
 
@@ -150,16 +150,16 @@ def _is_tensor(value: Any) -> bool:
     return hasattr(value, "pin_memory")  # only torch's tensors have that
 
 
-def _gone(value: Any, converted: Any, framework: str) -> _Gone:
+def _drop(value: Any, converted: Any, framework: str) -> _Dropped:
     is_array = isinstance(value, np.ndarray) and not value.dtype.hasobject
     if not (is_array or (_is_tensor(value) and framework == "torch")):
         kind = type(value) if type(value) in (bytes, str) else object
-        return _Gone(kind, (), "", (0, 0), _crc_of(converted))
+        return _Dropped(kind, (), "", (0, 0), _crc_of(converted))
     head, values = pieces(converted)
     data = crc32c(values), len(values)
     whole = _behind(crc32c(head), data), len(head) + len(values)
     alike = not is_array, value.dtype, tuple(value.shape)
-    return _Gone(object, alike, str(converted.dtype), data, whole)
+    return _Dropped(object, alike, str(converted.dtype), data, whole)
 
 
 def _crc_of(value: Any) -> tuple[int, int] | None:

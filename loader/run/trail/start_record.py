@@ -52,8 +52,8 @@ class Start:
     @property
     def id(self) -> str:
         """16 hex digits of a SHA-256 over everything but the time; rows of steps name it."""
-        told = {**asdict(self), "at_us": 0}
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+        body = {**asdict(self), "at_us": 0}
+        return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def key(self) -> str:

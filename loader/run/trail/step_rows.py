@@ -94,10 +94,10 @@ def held_per_sample(name: str, values: Any, n_slots: int) -> Any:
     if shape is None and isinstance(values, Sequence) and not isinstance(values, str | bytes):
         shape = (len(values),)
     if shape is None or tuple(shape) != (n_slots,):
-        told = type(values).__name__ if shape is None else f"shape {tuple(shape)}"
+        description = type(values).__name__ if shape is None else f"shape {tuple(shape)}"
         raise InvalidRuntime(
-            f"note(per_sample={{{name!r}: ...}}) has {told}; one number for each of the {n_slots} slots of the batch "
-            "handed out last is needed"
+            f"note(per_sample={{{name!r}: ...}}) has {description}; one number for each of the {n_slots} slots of the "
+            "batch handed out last is needed"
         )
     return _as_now(values)
 
@@ -119,11 +119,11 @@ class _OnGpu:
         import torch
 
         self._now = now
-        self._made = torch.cuda.current_stream(now.device).record_event()
+        self._ready = torch.cuda.current_stream(now.device).record_event()
 
     def fetched(self) -> Any:
         """Return the copy, once it is made."""
-        self._made.synchronize()
+        self._ready.synchronize()
         return self._now
 
     def __float__(self) -> float:
@@ -147,9 +147,9 @@ def rows_table(rows: Sequence[StepRow], start: str) -> pa.Table:
     columns["largest"] = pa.array(list(map(_largest, rows)), SCHEMA.field("largest").type)
     notes = [_numbers(row) for row in rows]
     crcs = [row.crcs or {} for row in rows]
-    for prefix, dtype, found in ((NOTE, pa.float64(), notes), (CRC, pa.uint32(), crcs)):
-        for name in sorted({name for one in found for name in one}):
-            columns[prefix + name] = pa.array([one.get(name) for one in found], dtype)
+    for prefix, dtype, numbers in ((NOTE, pa.float64(), notes), (CRC, pa.uint32(), crcs)):
+        for name in sorted({name for one in numbers for name in one}):
+            columns[prefix + name] = pa.array([one.get(name) for one in numbers], dtype)
     return pa.table(columns)
 
 
@@ -170,13 +170,13 @@ def checked_rows(table: pa.Table, name: str) -> pa.Table:
         ),
     ]
     try:
-        found = table.select([one.name for one in fields]).cast(pa.schema(fields))
-        empty = [one for one in SCHEMA.names if _nulls(found[one])]
+        chosen = table.select([one.name for one in fields]).cast(pa.schema(fields))
+        empty = [one for one in SCHEMA.names if _nulls(chosen[one])]
     except (KeyError, *UNREADABLE) as error:
         raise Corrupt(f"{name} is no table of a trail ({error}); restore or delete it") from error
     if empty:
         raise Corrupt(f"{name} is no table of a trail: {', '.join(empty)} lack values; restore or delete it")
-    return found
+    return chosen
 
 
 def _nulls(column: pa.ChunkedArray) -> int:
@@ -190,18 +190,18 @@ def _nulls(column: pa.ChunkedArray) -> int:
 
 
 def _numbers(row: StepRow) -> dict[str, float]:
-    found = {}
+    numbers = {}
     for name, value in row.notes.items():
         try:
-            found[name] = float(value)
+            numbers[name] = float(value)
         except Exception as error:  # noqa: BLE001 - of the training's own object, which is not worth the other rows
             _log.warning("step %d: the note %s is no number (%s)", row.step, name, error)
-    return found
+    return numbers
 
 
 def _largest(row: StepRow) -> list[dict[str, Any]]:
     """Return the slots with the largest values of each note, NaN before all numbers."""
-    found = []
+    lists = []
     for note in sorted({name for name, _ in row.per_sample}):
         parts = [one for (name, _), one in row.per_sample.items() if name == note]
         try:
@@ -211,11 +211,11 @@ def _largest(row: StepRow) -> list[dict[str, Any]]:
             continue
         slots = np.concatenate([one.first_slot + one.real.nonzero()[0] for one in parts])
         order = np.lexsort((slots, -np.nan_to_num(values, nan=np.inf), ~np.isnan(values)))[:LARGEST]
-        found += [
+        lists += [
             {"note": note, "slot": slot, "value": value}
             for slot, value in zip(slots[order].tolist(), values[order].tolist(), strict=True)
         ]
-    return found
+    return lists
 
 
 def _floats(values: Any) -> "np.ndarray[Any, np.dtype[np.float64]]":

@@ -15,7 +15,7 @@ def tensor_crcs(fields: Mapping[str, Any]) -> dict[str, int]:
     An array counts with its dtype and shape, a list with the number and types of its elements. A field with objects of
     other types than arrays, tensors, text, bytes and JSON, or one that is nested too deeply, has none.
     """
-    found = {}
+    crcs = {}
     for name, value in fields.items():
         crc = 0
         try:
@@ -23,8 +23,8 @@ def tensor_crcs(fields: Mapping[str, Any]) -> dict[str, int]:
                 crc = crc32c(piece, crc)
         except (TypeError, RecursionError):
             continue
-        found[name] = crc
-    return found
+        crcs[name] = crc
+    return crcs
 
 
 def pieces(value: Any) -> Iterator[Any]:
@@ -50,9 +50,9 @@ def pieces(value: Any) -> Iterator[Any]:
             yield from pieces(str(name))
             yield from pieces(item)
     else:
-        found = array_bytes(value)
+        data = array_bytes(value)
         yield f"{value.dtype} {tuple(value.shape)} ".encode()
-        yield found
+        yield data
 
 
 def _number(value: float | None) -> str:

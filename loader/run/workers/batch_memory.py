@@ -147,16 +147,16 @@ def _tensor(array: np.ndarray) -> Any:
 
 def _of_script(name: str) -> Any:
     """Return the class or function that the script has by this name. Raises: Unpicklable."""
-    found: Any = sys.modules["__main__"]
+    target: Any = sys.modules["__main__"]
     try:
         for part in name.split("."):
-            found = getattr(found, part)
+            target = getattr(target, part)
     except AttributeError:
         raise Unpicklable(
             f"a worker process made an instance of {name}, which is not at the top level of the script; put the class "
             "there or into a module, or use executor='threads'"
         ) from None
-    return found
+    return target
 
 
 def can_be_sent(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""Batches that were made together, on their way to the trainer: told attribute by attribute, and cut apart there.
+"""Batches that were made together, on their way to the trainer: attributes attribute by attribute, and cut apart there.
 
 A batch of tokens is made in a hundred microseconds, and pickling one by itself takes a third of that. So arrays that
 lie one behind the other, as those do that were cut out of one, go as one. The bytes of samples, which in the pickle
@@ -14,17 +14,16 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from ..batch.batch import Batch, Ids, SlotIds
+from ..batch.batch import Batch, Ids, SlotIds, SlowSample
 from ..batch.bytes_column import BytesColumn
 from ..batch.columns import Allocate
-from ..batch.step_metrics import SlowSample
 
 LEAST_BYTES = 4096
 """Least bytes of samples that are joined; fewer go with the pickle."""
 
 _UINT8 = np.dtype(np.uint8)
 _CUT = ("ids", "sources", "ordinals", "mask", "fields", "slowest")
-_TOLD = [one.name for one in fields(Batch) if one.name not in _CUT]
+_SENT = [one.name for one in fields(Batch) if one.name not in _CUT]
 _SLOW = [one.name for one in fields(SlowSample)]
 _slow_values = attrgetter(*_SLOW)
 
@@ -93,7 +92,7 @@ class Packed:
 
     ends: list[int]
     """Number of the first slot of each batch, and of all slots."""
-    told: dict[str, list[Any]]
+    attributes: dict[str, list[Any]]
     """Attribute -> its value in each batch."""
     slowest: list[tuple[Any, ...] | None]
     """Values of each `Batch.slowest`; None for none."""
@@ -116,7 +115,10 @@ class Packed:
         for name, column in self.columns.items():
             for part, value in zip(parts, column.parts(self.ends), strict=True):
                 part[name] = value
-        told = [dict(zip(self.told, values, strict=True)) for values in zip(*self.told.values(), strict=True)]
+        attributes = [
+            dict(zip(self.attributes, values, strict=True))
+            for values in zip(*self.attributes.values(), strict=True)
+        ]
         return [
             Batch(
                 **rest,
@@ -128,7 +130,7 @@ class Packed:
                 slowest=None if slow is None else SlowSample(**dict(zip(_SLOW, slow, strict=True))),
             )
             for (begin, end), rest, part, slow in zip(
-                pairwise(self.ends), told, parts, self.slowest, strict=True
+                pairwise(self.ends), attributes, parts, self.slowest, strict=True
             )
         ]
 
@@ -144,7 +146,7 @@ def packed(batches: Sequence[Batch], allocate: Allocate) -> Packed | None:
     }
     return Packed(
         ends=[0, *accumulate(map(len, batches))],
-        told={name: [getattr(batch, name) for batch in batches] for name in _TOLD},
+        attributes={name: [getattr(batch, name) for batch in batches] for name in _SENT},
         slowest=[None if batch.slowest is None else _slow_values(batch.slowest) for batch in batches],
         ids=_ids(batches),
         sources=np.concatenate([batch.sources for batch in batches]),
@@ -157,22 +159,24 @@ def packed(batches: Sequence[Batch], allocate: Allocate) -> Packed | None:
 
 def _ids(batches: Sequence[Batch]) -> Ids | SlotIds:
     """Return the identities of all batches, unlisted where those of each are."""
-    some = [vars(batch)["ids"] for batch in batches]
-    if not all(type(one) is SlotIds for one in some):
+    identities = [vars(batch)["ids"] for batch in batches]
+    if not all(type(value) is SlotIds for value in identities):
         return list(chain.from_iterable(batch.ids for batch in batches))
-    keys = list(chain.from_iterable(one.listed_keys() for one in some))
-    return SlotIds.of(some[0].names, np.concatenate([one.source for one in some]), keys)
+    keys = list(chain.from_iterable(value.listed_keys() for value in identities))
+    return SlotIds.of(identities[0].names, np.concatenate([value.source for value in identities]), keys)
 
 
 def _column(values: list[Any], allocate: Allocate) -> _Column:
     whole = _whole(values)
     if whole is not None:
         return _Whole(whole)
-    if all(type(some) is BytesColumn for some in values):
-        parts = [some.parts() for some in values]
+    if all(type(column) is BytesColumn for column in values):
+        parts = [column.parts() for column in values]
         if all(memory is parts[0][0] for memory, _, _ in parts):
-            return _Bytes(parts[0][0], *(np.concatenate(some) for some in list(zip(*parts, strict=True))[1:]))
-    if all(type(some) is list for some in values):
+            return _Bytes(
+                parts[0][0], *(np.concatenate(column) for column in list(zip(*parts, strict=True))[1:])
+            )
+    if all(type(column) is list for column in values):
         flat = list(chain.from_iterable(values))
         if set(map(type, flat)) == {bytes} and sum(map(len, flat)) >= LEAST_BYTES:
             return _joined(flat, allocate)
@@ -187,17 +191,17 @@ def _whole(values: list[Any]) -> np.ndarray | None:
     if len(values) == 1:
         return first
     at = first.ctypes.data
-    for one in values:
+    for value in values:
         if (
-            type(one) is not np.ndarray
-            or one.base is not first.base
-            or one.dtype != first.dtype
-            or one.shape[1:] != first.shape[1:]
-            or not one.flags.c_contiguous
-            or one.ctypes.data != at
+            type(value) is not np.ndarray
+            or value.base is not first.base
+            or value.dtype != first.dtype
+            or value.shape[1:] != first.shape[1:]
+            or not value.flags.c_contiguous
+            or value.ctypes.data != at
         ):
             return None
-        at += one.nbytes
+        at += value.nbytes
     shape = (sum(map(len, values)), *first.shape[1:])
     return as_strided(first, shape, (first.nbytes // len(first), *first.strides[1:]))
 

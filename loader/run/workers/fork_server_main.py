@@ -173,10 +173,10 @@ class _Server:
             return 1  # it could not be started
         until = time.monotonic() + request.timeout_s
         while pid not in self._ended:
-            left = until - time.monotonic()
-            if left <= 0:
+            remaining_s = until - time.monotonic()
+            if remaining_s <= 0:
                 os.kill(pid, signal.SIGKILL)
-            signal.sigtimedwait([signal.SIGCHLD], max(left, 0.01))
+            signal.sigtimedwait([signal.SIGCHLD], max(remaining_s, 0.01))
             self._reap()
         return self._ended.pop(pid)
 

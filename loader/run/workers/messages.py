@@ -83,7 +83,7 @@ def receive(sock: socket.socket, *, wait: bool) -> tuple[Message, int | None] | 
     """
     flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
     try:
-        data, rights, told, _ = sock.recvmsg(
+        data, rights, message_flags, _ = sock.recvmsg(
             _LAYOUT.size, socket.CMSG_SPACE(array.array("i").itemsize), flags
         )
     except BlockingIOError:
@@ -92,7 +92,7 @@ def receive(sock: socket.socket, *, wait: bool) -> tuple[Message, int | None] | 
         raise EOFError from None
     if not data:
         raise EOFError
-    if told & socket.MSG_CTRUNC:
+    if message_flags & socket.MSG_CTRUNC:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     fds = array.array("i", b"".join(payload for _, _, payload in rights))
     return Message(*_LAYOUT.unpack(data)), fds[0] if fds else None

@@ -16,7 +16,7 @@ from itertools import count
 from ...cache.spec import CacheSpec
 from ...errors import WorkerFailed
 from ..batch.collate import as_framework
-from ..making.prefetch import Made
+from ..making.prefetch import MadeBatches
 from ..metrics.metrics import Metrics
 from ..recipe.recipe import Recipe
 from .batch_memory import Written, read
@@ -35,14 +35,14 @@ DEATHS = 2
 """Workers that steps may cost: the first may have been anybody's fault."""
 
 
-class Asked(Future[Made]):
+class Asked(Future[MadeBatches]):
     """A batch of a worker's; whoever waits for it reads what the workers say."""
 
     def __init__(self, read: Callable[[], None]) -> None:
         super().__init__()
         self._read = read
 
-    def result(self, timeout: float | None = None) -> Made:
+    def result(self, timeout: float | None = None) -> MadeBatches:
         """Return the result. Raises: errors of making the batch; CancelledError where the pool was dismissed."""
         while not self.done():
             self._read()
@@ -93,7 +93,7 @@ class WorkerPool:
             raise self._refusal
         return all(worker.is_ready for worker in self._workers)
 
-    def submit(self, steps: range) -> Future[Made]:
+    def submit(self, steps: range) -> Future[MadeBatches]:
         """Ask for steps: of the worker that has least to do."""
         future = Asked(self._read)
         if self._refusal is not None:
@@ -104,7 +104,7 @@ class WorkerPool:
         self._ask(steps, future)
         return future
 
-    def cancel(self, futures: Iterable[Future[Made]]) -> None:
+    def cancel(self, futures: Iterable[Future[MadeBatches]]) -> None:
         """Cancel the steps that were asked for and are not begun."""
         for future in futures:
             future.cancel()
@@ -139,8 +139,8 @@ class WorkerPool:
         self.dismiss()
         self.join()
 
-    def _ask(self, steps: range, future: Future[Made]) -> None:
-        worker = min(self._workers, key=lambda one: len(one.tasks))
+    def _ask(self, steps: range, future: Future[MadeBatches]) -> None:
+        worker = min(self._workers, key=lambda candidate: len(candidate.tasks))
         with suppress(EOFError):  # it is gone: found out when it is read from, and asked of another
             worker.ask(
                 Task(number=next(self._numbers), steps=steps, future=future, segment=self._ring.take())
@@ -176,8 +176,8 @@ class WorkerPool:
             self._give_up(outcome.error.restored())
         else:
             task, lost = worker.answered(message.task)
-            for one in lost:
-                self._return(one)
+            for candidate in lost:
+                self._return(candidate)
             if message.kind == Kind.DROPPED:
                 self._return(task)
             else:
@@ -195,21 +195,21 @@ class WorkerPool:
                 return
         assert segment is not None
         try:
-            made = self._made(self._outcome(segment, message), segment.nbytes)
+            result = self._received(self._outcome(segment, message), segment.nbytes)
         except Exception as error:  # noqa: BLE001 - whoever takes the batch gets it
             _fail(task.future, error)
             return
         if task.future.set_running_or_notify_cancel():
-            task.future.set_result(made)
+            task.future.set_result(result)
 
-    def _made(self, outcome: Outcome, nbytes: int) -> Made:
+    def _received(self, outcome: Outcome, nbytes: int) -> MadeBatches:
         self._metrics.merge(outcome.totals)
         log_again(outcome.logged)
         batches = [] if outcome.packed is None else outcome.packed.batches()
         for batch in batches:
             batch.fields, batch.mask = as_framework(batch.fields, batch.mask, self._framework)
         error = None if outcome.error is None else outcome.error.restored()
-        return Made(batches, error, outcome.made_s, outcome.took_s, nbytes)
+        return MadeBatches(batches, error, outcome.made_s, outcome.took_s, nbytes)
 
     def _outcome(self, segment: Segment, message: Message) -> Outcome:
         written = Written(message.at, message.pickled, message.arrays)
@@ -244,7 +244,7 @@ class WorkerPool:
         tasks = list(worker.tasks)
         for task in tasks:
             self._return(task)
-        wanted = [task for task in tasks if not task.future.cancelled()]
+        live = [task for task in tasks if not task.future.cancelled()]
         steps = tasks[0].steps if tasks else range(0)
         doing = "starting" if not worker.is_ready else f"making {_words(steps)}" if tasks else "waiting"
         who = "the fork server of worker processes" if worker.pid is None else f"worker process {worker.pid}"
@@ -256,19 +256,19 @@ class WorkerPool:
                 f"decoder crashed: loader.explain(plan, step={steps.start}) names the samples, and workers=0 makes the "
                 f"batches in this process.{if_few()}"
             )
-            if not wanted or worker.pid is None:
+            if not live or worker.pid is None:
                 self._give_up(failed)
-                for task in wanted:
+                for task in live:
                     _fail(task.future, failed)
                 return
-            _fail(wanted.pop(0).future, failed)
+            _fail(live.pop(0).future, failed)
         logger.warning("%s; another takes its place", text)
         try:
             self._workers.append(WorkerProcess(self._sent_fd))
         except OSError as error:
-            self._without_files(error, *(task.future for task in wanted))
+            self._without_files(error, *(task.future for task in live))
             return
-        for task in wanted:
+        for task in live:
             self._ask(task.steps, task.future)
 
     def _has_cost_enough(self, worker: WorkerProcess, steps: range) -> bool:
@@ -282,7 +282,7 @@ class WorkerPool:
         del self._deaths[steps]
         return True
 
-    def _without_files(self, error: OSError, *futures: Future[Made]) -> None:
+    def _without_files(self, error: OSError, *futures: Future[MadeBatches]) -> None:
         """Give up where batches of a worker cannot be taken. futures: of tasks that no worker has any more.
 
         Raises: OSError for any other reason than the limit of open files.
@@ -307,7 +307,7 @@ def _words(steps: range) -> str:
     return f"step {steps.start}" if len(steps) == 1 else f"steps {steps.start} to {steps[-1]}"
 
 
-def _fail(future: Future[Made], error: BaseException) -> None:
+def _fail(future: Future[MadeBatches], error: BaseException) -> None:
     # (several workers may end before anybody looks, and each fails all tasks)
     if not future.done() and future.set_running_or_notify_cancel():
         future.set_exception(error)

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ..making.prefetch import Made
+from ..making.prefetch import MadeBatches
 from .fork_server import fork_server
 from .messages import Kind, Message, connection, receive, send
 from .open_files import NO_FILES
@@ -28,7 +28,7 @@ class Task:
     """Number of the task."""
     steps: range
     """The steps."""
-    future: Future[Made]
+    future: Future[MadeBatches]
     """Future of their batches."""
     segment: Segment | None
     """Segment for them; None where the worker makes one."""
@@ -90,14 +90,14 @@ class WorkerProcess:
         Raises: EOFError where it is gone and has no more to say; OSError where it could not be started, or a descriptor
         could not be received.
         """
-        found, self._unread = self._unread, []
+        messages, self._unread = self._unread, []
         try:
-            while self._receive(found, wait=False):
+            while self._receive(messages, wait=False):
                 pass
         except EOFError:
-            if not found:
+            if not messages:
                 raise
-        return found
+        return messages
 
     def _receive(self, into: list[tuple[Message, int | None]], *, wait: bool) -> bool:
         """Receive a message, the fork server's or the worker's. Returns False where there is none yet."""

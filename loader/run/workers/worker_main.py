@@ -81,7 +81,7 @@ class Worker:
         self._metrics, self._logs = metrics, logs
         self._segments: dict[int, Segment] = {}
         self._asked: deque[Message] = deque()
-        self._made = making(assembler.batches)
+        self._make_batches = making(assembler.batches)
 
     def run(self) -> NoReturn:
         """Work without end. Raises: EOFError when the trainer hung up."""
@@ -107,16 +107,16 @@ class Worker:
     def _make(self, task: Message) -> None:
         segment = self._segments.get(task.segment)
         self._slot.begin(segment)
-        made = self._made(range(task.step, task.step + task.steps))
+        result = self._make_batches(range(task.step, task.step + task.steps))
         outcome = Outcome(
-            packed=packed(made.batches, self._slot.allocate),
-            error=None if made.error is None else SentError.of(made.error),
-            made_s=made.at_s,
-            took_s=made.took_s,
+            packed=packed(result.batches, self._slot.allocate),
+            error=None if result.error is None else SentError.of(result.error),
+            made_s=result.at_s,
+            took_s=result.took_s,
             totals=self._metrics.drain(),
             logged=self._logs.drain(),
         )
-        _reply(self._sock, self._slot, segment, task._replace(kind=Kind.DONE), outcome, made.batches)
+        _reply(self._sock, self._slot, segment, task._replace(kind=Kind.DONE), outcome, result.batches)
 
 
 def _reply(

@@ -1,13 +1,12 @@
-"""Positions of ordinals: `inverse_lanes` undoes `keyed_permutation.perm` and `lanes.locate`."""
+"""Positions of ordinals: the inverses in `lanes` undo `keyed_permutation.perm` and `lanes.locate`."""
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from loader.order.random.inverse_lanes import position_of, unpermuted
 from loader.order.random.keyed_permutation import perm
-from loader.order.random.lanes import LaneShape, locate
+from loader.order.random.lanes import LaneShape, locate, position_of, unpermuted
 
 SHAPES = st.builds(
     LaneShape,

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import loader
-from loader.run.batch.step_metrics import MAKING
-from loader.run.metrics.limit import LIMITS, WAITS, limited_by, stage_seconds
+from loader.run.batch.batch import MAKING
 from loader.run.metrics.metrics import STAGES
+from loader.run.metrics.status import LIMITS, WAITS, limited_by, stage_seconds
 
 never = threading.Event()
 

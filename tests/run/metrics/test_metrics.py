@@ -9,8 +9,7 @@ import simplejpeg
 
 import loader
 from loader.errors import DecodeFailed
-from loader.run.batch.batch import Batch
-from loader.run.batch.step_metrics import SlowSample, StepMetrics
+from loader.run.batch.batch import Batch, SlowSample, StepMetrics
 from loader.run.metrics.metrics import BOUNDS_S, SLOWEST, Metrics
 
 MAKING = {

@@ -7,8 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.run.batch.batch import Batch, Keys, SlotIds
-from loader.run.batch.step_metrics import SlowSample
+from loader.run.batch.batch import Batch, Keys, SlotIds, SlowSample
 from loader.run.workers.batch_memory import Slot, bytes_of, read
 from loader.run.workers.batch_message import packed
 

@@ -161,12 +161,14 @@ def read_samples(
     bad: dict[int, Corrupt] = {}
     able = with_tables(view, groups)
     if not able:
-        return _or_bad([dict(one) for one in readers.fields(addresses, bad.setdefault)], bad)
+        return _or_bad([dict(arguments) for arguments in readers.fields(addresses, bad.setdefault)], bad)
     names = [field + SUFFIX for group in able for field in group]
     tables = _table_places(view.version, names, addresses, readers.run)
-    ready = [[group for group in able if all(field + SUFFIX in mine for field in group)] for mine in tables]
-    first = [_first_round(*one) for one in zip(addresses, tables, ready, strict=True)]
-    read: list[dict[str, bytes | BareClip]] = [dict(one) for one in readers.fields(first, bad.setdefault)]
+    ready = [[group for group in able if all(field + SUFFIX in table for field in group)] for table in tables]
+    first = [_first_round(*arguments) for arguments in zip(addresses, tables, ready, strict=True)]
+    read: list[dict[str, bytes | BareClip]] = [
+        dict(arguments) for arguments in readers.fields(first, bad.setdefault)
+    ]
     clips: list[_Clip] = []
     whole: dict[int, SampleAddress] = {}
     for i, address in enumerate(first):
@@ -188,12 +190,12 @@ def read_samples(
             read[i].update(fields)
     clips = [clip for clip in clips if clip.sample not in bad]
     bare = _read_clips(clips, readers, lambda n, error: bad.setdefault(clips[n].sample, error))
-    for clip, one in zip(clips, bare, strict=True):
-        read[clip.sample][clip.field] = one
+    for clip, frames in zip(clips, bare, strict=True):
+        read[clip.sample][clip.field] = frames
     return _or_bad(
         [
-            {name: mine[name] for name in address.fields if name in mine}
-            for address, mine in zip(addresses, read, strict=True)
+            {name: fields[name] for name in address.fields if name in fields}
+            for address, fields in zip(addresses, read, strict=True)
         ],
         bad,
     )
@@ -202,7 +204,7 @@ def read_samples(
 def _or_bad(
     read: Sequence[dict[str, bytes | BareClip]], bad: Mapping[int, Corrupt]
 ) -> list[dict[str, bytes | BareClip] | Corrupt]:
-    return [bad.get(i, one) for i, one in enumerate(read)]
+    return [bad.get(i, sample) for i, sample in enumerate(read)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -228,10 +230,12 @@ def _table_places(
     for name in names:
         by_group.setdefault(version.group_of(name), []).append(name)
     for group, fields in by_group.items():
-        mine = np.flatnonzero(version.parts.has_group(group)[part])
-        if len(mine):
-            for i, found in zip(mine.tolist(), version.address(ordinals[mine], fields, run), strict=True):
-                out[i].update(found.fields)
+        with_group = np.flatnonzero(version.parts.has_group(group)[part])
+        if len(with_group):
+            for i, table_address in zip(
+                with_group.tolist(), version.address(ordinals[with_group], fields, run), strict=True
+            ):
+                out[i].update(table_address.fields)
     return out
 
 
@@ -260,7 +264,7 @@ def _chosen(
     tables = {field: _table(read[field + SUFFIX], field, address, with_tables) for field in group}
     if any(table.facts.whole_because for table in tables.values()):
         return []
-    ours = {field: one for field in group if isinstance(one := decoders[field], VideoDecoder)}
+    ours = {field: decoder for field in group if isinstance(decoder := decoders[field], VideoDecoder)}
     try:
         timelines = {field: Timeline.of_table(table) for field, table in tables.items()}
         choices = choose(ours, timelines, {field: rng_of(sample, field) for field in group})
@@ -303,8 +307,8 @@ def _read_clips(clips: Sequence[_Clip], readers: Readers, on_corrupt: OnCorrupt)
     runs_of = [clip.timeline.runs(clip.choice.frames) for clip in clips]
     numbers = [[range(run.first, run.stop) for run in runs] for runs in runs_of]
     requests = [
-        PartsOfField(clip.address, clip.field, [_parts(clip.table, run) for run in mine])
-        for clip, mine in zip(clips, numbers, strict=True)
+        PartsOfField(clip.address, clip.field, [_parts(clip.table, run) for run in runs])
+        for clip, runs in zip(clips, numbers, strict=True)
     ]
     return [
         BareClip(
@@ -312,11 +316,11 @@ def _read_clips(clips: Sequence[_Clip], readers: Readers, on_corrupt: OnCorrupt)
             timeline=clip.timeline,
             choice=clip.choice,
             runs=runs,
-            bodies=dict(zip(chain(*mine), bodies, strict=True)) if bodies else {},
+            bodies=dict(zip(chain(*parts), bodies, strict=True)) if bodies else {},
             whole=partial(_whole, clip, readers),
             is_run=is_run(clip.field),
         )
-        for clip, runs, mine, bodies in zip(
+        for clip, runs, parts, bodies in zip(
             clips, runs_of, numbers, readers.parts(requests, on_corrupt) if requests else [], strict=True
         )
     ]
@@ -325,7 +329,7 @@ def _read_clips(clips: Sequence[_Clip], readers: Readers, on_corrupt: OnCorrupt)
 def _parts(table: PacketTable, numbers: range) -> list[FieldPart]:
     run = slice(numbers.start, numbers.stop)
     columns = (table.pos[run].tolist(), table.size[run].tolist(), table.crc32c[run].tolist())
-    return [FieldPart(*one) for one in zip(*columns, strict=True)]
+    return [FieldPart(*values) for values in zip(*columns, strict=True)]
 
 
 def _whole(clip: _Clip, readers: Readers) -> bytes:

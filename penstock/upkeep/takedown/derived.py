@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable
 from html.parser import HTMLParser
 
 from loader.dataset.log.state import VersionRecord
+from loader.dataset.names import card_folder
 from loader.dataset.tables.parquet import parse_table, table_facts
 from loader.storage import Store
 
-from ...card.stored import card_folder
 from ...denied.hashed_names import TAKEN_DOWN, Marks
 from .recorded_edits import Edits
 

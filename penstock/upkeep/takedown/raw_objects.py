@@ -40,7 +40,7 @@ class FilesBeside(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RawDeletion:
-    """How to delete raw objects. The caller gives both parts, so that no file beside an object stays by mistake."""
+    """Deletion of raw objects and of the files beside them: both parts are required, so that no file is forgotten."""
 
     delete: Callable[[str], None]
     """Deletes the object of a URI."""

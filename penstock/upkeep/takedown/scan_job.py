@@ -1,7 +1,7 @@
-"""The scan of a proof by the machines of a cluster: a run of objects is a unit.
+"""Scan for a proof on a cluster: a unit is a run of objects.
 
-As at tables of keys (`penstock/denied/keys_job.py`) no name travels. A worker makes the names anew: from the record, from
-marks, and from the rows of tables that its unit counts.
+As in `penstock/denied/keys_job.py`, no name travels. A worker derives the names from the record, from marks, and from
+the rows of tables that its unit counts.
 """
 
 import hashlib

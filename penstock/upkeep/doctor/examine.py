@@ -27,7 +27,7 @@ from .listing import listing
 from .scratch import Folder, Scratch
 
 PATIENCE = {"retry_deadline_s": 10.0}
-"""Options of a store that soon gives up where nobody answers."""
+"""Options of a store that soon gives up if it gets no answer."""
 Probe = Callable[[Scratch], Iterator[Finding]]
 
 PROBES: dict[str, Probe] = {
@@ -62,7 +62,7 @@ def examine(
     try:
         examination.run(given, quick=quick)
     except Useless:
-        pass  # the last finding says why
+        pass  # the last finding has the reason
     finally:
         store.close()
     return Report(
@@ -93,7 +93,7 @@ class Examination:
         self._met("clock", place.clock(self.store.url, options))
         try:
             self._met("root", place.root(self.store), needed=True)
-        finally:  # settings may say why a root cannot be read; where nobody answers there is none
+        finally:  # settings may explain an unreadable root; without an answer there are none
             if self._answers:
                 self._met("settings", place.settings(self.store.url, options))
         folder = self._folder() if is_local(self.store) else None

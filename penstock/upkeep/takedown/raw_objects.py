@@ -26,7 +26,7 @@ from ...denied.sources import joined_objects, plain_uri
 from .pipeline_tables import is_hint
 
 Uris = Mapping[str, Collection[str]]
-"""Dataset -> the raw objects that its samples which are taken down were cut of."""
+"""Dataset -> the raw objects that its denied samples were cut from."""
 
 
 class FilesBeside(Protocol):
@@ -121,7 +121,7 @@ def used_by_others(root: Root, uris: Uris) -> set[str]:
 
     def meant(text: str) -> set[str]:
         if TAKEN_DOWN in text:
-            # An earlier release took a name out of an address: it may have been that of any that fits.
+            # An earlier release took a name out of an address: it may have been any fitting one.
             pieces = plain_uri(text).split(TAKEN_DOWN)
             return {uri for uri in plain if _fits(uri, pieces)}
         return {plain_uri(text)} & plain
@@ -153,7 +153,7 @@ Meant = Callable[[str], set[str]]
 
 
 def _used(root: Root, meant: Meant, own: Mapping[str, set[str]]) -> set[str]:
-    """Return the raw objects in use. own: dataset -> those that are forgotten by its own pipeline."""
+    """Return the raw objects in use. own: dataset -> the objects that its own pipeline forgets."""
     used: set[str] = set()
     for dataset in all_datasets(root):
         tests = DenyList(root.state.denies, dataset)
@@ -168,14 +168,14 @@ def _used(root: Root, meant: Meant, own: Mapping[str, set[str]]) -> set[str]:
 def _fits(uri: str, pieces: list[str]) -> bool:
     """Return whether an address is these pieces in order with something between each two.
 
-    Looks at each character about once: how many pieces there are, whoever named the object decides.
+    Looks at each character about once, as the object's owner decides how many pieces there are.
     """
     first, last = pieces[0], pieces[-1]
     if not (uri.startswith(first) and uri.endswith(last)):
         return False
     at = len(first)
     for piece in pieces[1:-1]:
-        found = uri.find(piece, at + 1)  # the earliest place leaves the most to those that follow
+        found = uri.find(piece, at + 1)  # the earliest place leaves the most to the next pieces
         if found < 0:
             return False
         at = found + len(piece)

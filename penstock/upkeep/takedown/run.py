@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def deny_entry(root: Root, n: int) -> Deny:
-    """Return the takedown of this number. Raises: TakedownNotFound, naming those that there are."""
+    """Return the takedown of this number. Raises: TakedownNotFound, naming the existing ones."""
     for deny in root.state.denies:
         if deny.n == n:
             return deny
@@ -110,7 +110,7 @@ def run_takedown(
 
 
 def _sort_raw(root: Root, uris: Uris, ran: Ran) -> None:
-    """Sort the raw objects: those that only these samples were cut of, and those that others need too."""
+    """Sort the raw objects: cut only for these samples, or needed by others too."""
     shared = used_by_others(root, uris)
     ran.uris, ran.shared = sorted(set().union(*uris.values()) - shared), sorted(shared)
 

@@ -141,7 +141,7 @@ def scan_on(
 ) -> Iterator[tuple[str, str | None]]:
     """Yield (path, verdict) of each object, in their order, as `Scan.verdicts`.
 
-    Objects that a machine could not look at are looked at here, which tells why. Raises: as `outcomes_anew`.
+    Objects that a machine could not look at are looked at here, which raises the reason. Raises: as `outcomes_anew`.
     """
     marks = {one.dataset: one.marks for one in found}
     units = list(_units(root, record, found, infos))

@@ -71,9 +71,7 @@ def arguments(parser: ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="as loader.Root(options=) takes them, again and again; keys better from the environment or a profile",
     )
-    parser.add_argument(
-        "--quick", action="store_true", help="skip the listing of many keys"
-    )
+    parser.add_argument("--quick", action="store_true", help="skip the listing of many keys")
 
 
 def run(arguments: Namespace) -> Answer:

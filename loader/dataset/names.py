@@ -220,3 +220,8 @@ def check_ref_name(name: str) -> str:
             "'v-...' is a version id; choose another name"
         )
     return name
+
+
+def card_folder(dataset: str, number: int, version_id: str) -> str:
+    """Return the folder of a version's card in its root."""
+    return f"cards/{dataset}/{number:06d}-{version_id}"

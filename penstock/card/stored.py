@@ -14,6 +14,7 @@ from typing import Any
 
 from loader import Version
 from loader.dataset.log.entries import DAMAGED
+from loader.dataset.names import card_folder
 from loader.errors import AlreadyExists, Corrupt, FormatTooNew, InvalidRuntime
 from loader.json_text import parse_json_object
 from loader.storage import Store
@@ -41,11 +42,6 @@ class SavedCard:
     """Files that held something else already, and still do."""
     document: dict[str, Any]
     """The content of card.json, as it is there now."""
-
-
-def card_folder(dataset: str, number: int, version_id: str) -> str:
-    """Return the folder of a version's card in its root."""
-    return f"cards/{dataset}/{number:06d}-{version_id}"
 
 
 def card_files(card: Card) -> dict[str, bytes]:

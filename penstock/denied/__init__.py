@@ -1,1 +1,1 @@
-"""Search for a subject: names, hashed names, cells of tables, versions."""
+"""Takedowns as adoption (formats) and takedown (upkeep) both read them: denied names, bytes and records."""

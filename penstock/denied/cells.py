@@ -1,11 +1,11 @@
-"""Names of samples that are taken down, in the cells of tables and in JSON: taken out, what is left stays.
+"""Remove the names of denied samples from the cells of tables and from JSON.
 
 A run and a proof have one rule:
 
 - what a row is called itself (`OWN`) is compared whole, and decides whose row it is; it is never changed;
 - a column or field that names another one (`REFERENCE`) is compared whole: the cell becomes null, an item goes;
-- text that says why (`TELLING`) is searched for names, and loses them;
-- all else, such as labels and paths, is not looked at: it may hold a word that is also somebody's key.
+- a reason (`TELLING`) is searched for names, and loses them;
+- all else, such as labels and paths, is not looked at: it may hold a word that is also a key.
 """
 
 import re
@@ -47,7 +47,7 @@ LABELS = "labels"
 TOLD = ("reason", "by", "page")
 """Fields of an exclusion by a person, and of the producer of its version, that hold their words."""
 _RAW = frozenset({"raw_objects", "refusals", "media", "objects"})
-"""Lifecycle tables whose `key` is that of a raw object."""
+"""Lifecycle tables whose `key` is a raw object's."""
 _STEPS = {"sample": "sample", "raw_object": "raw", "stage": None}
 """Kind of a step's end in a lineage table -> what can be denied by its id; None: it names no sample."""
 
@@ -89,7 +89,7 @@ def _scrubbed_column(column: pa.ChunkedArray, field: pa.Field, marks: Marks) -> 
 
 
 def without_rows(table: pa.Table, marks: Marks) -> pa.Table:
-    """Return a table without the rows of samples or raw objects that are taken down, and without their names.
+    """Return a table without the rows of denied samples and raw objects, and without their names.
 
     Returns the table itself where it has nothing of them.
     """
@@ -99,7 +99,7 @@ def without_rows(table: pa.Table, marks: Marks) -> pa.Table:
 
 
 def taken_rows(table: pa.Table, marks: Marks) -> list[bool]:
-    """Return for each row whether it is of a sample or raw object that is taken down, by its own name."""
+    """Return for each row whether its own name is a denied sample or raw object."""
     kinds: dict[str, str] = {name: OWN[name] for name in table.column_names if name in OWN}
     if "key" in kinds and ("uri" in kinds or table_facts(table).get("table") in _RAW):
         kinds["key"] = "raw"
@@ -126,7 +126,7 @@ def _ends(marks: Marks, step: str | None, name: str | None) -> bool:
 def scrubbed(value: Any, marks: Marks, field: str = "") -> Any:
     """Return JSON without the names.
 
-    An item, or an entry by name, that is a name goes; from text that says why, the name goes. field: what the value is
+    An item, or an entry by name, that is a name goes; from a reason, the name goes. field: what the value is
     of.
     """
     if field in STRUCTURAL:
@@ -148,7 +148,7 @@ def scrubbed(value: Any, marks: Marks, field: str = "") -> Any:
 
 
 def _told_without(text: str, field: str, marks: Marks) -> str:
-    """Return a text that says why, without the names.
+    """Return a reason without the names.
 
     Cells of a table in Markdown are compared as they were before they were escaped.
     """

@@ -1,10 +1,10 @@
-"""The one place that decides which registered objects hold bytes of samples that are taken down.
+"""Decide which registered objects hold bytes of denied samples.
 
 These bytes stay with the objects' owners. Adoption copies no such object into a root, a migration none into a mirror,
 and a proof looks for each. An object holds such bytes where
 
 - a takedown has it on record, by the hash of its path, or by its key, size and change token under another place;
-- a version has a sample in it that a takedown denies, and nobody has redacted that yet;
+- a version has a sample in it that a takedown denies, and it is not redacted yet;
 - the index of its shard has a redacted row: a row that is not live, and whose fields lie nowhere. Such a row does not
   tell in which of several objects it lay: any may be it that has a byte in no field of another row.
 """
@@ -63,7 +63,7 @@ class DeniedBytes:
 
     @cached_property
     def _known(self) -> set[tuple[Any, ...]]:
-        """Return key, size and change token of each object on record whose key is no name that is taken down."""
+        """Return key, size and change token of each object on record whose key is no denied name."""
         facts = ("key", "nbytes", "etag", "modified_us")
         return {tuple(place[name] for name in facts) for _, place in self._on_record if "key" in place}
 
@@ -113,7 +113,7 @@ class DeniedBytes:
     def _is_adopted(self, place: str) -> bool:
         try:
             return is_adopted(self._store, place)
-        except Corrupt:  # nobody reads it; whoever may write to `places/` stops no takedown
+        except Corrupt:  # no reader uses it; a forged object in `places/` stops no takedown
             return False
 
     def adopted(self, version: Version) -> dict[str, list[str]]:
@@ -121,7 +121,7 @@ class DeniedBytes:
         return self.of_version(version, self._in_root[0]) if self._denies else {}
 
     def left_by_adoption(self, root: Root, dataset: str) -> list[str]:
-        """Return paths of such objects of a dataset's versions that a killed adoption has copied: nobody reads them."""
+        """Return paths of such objects that a killed adoption has copied for a dataset and no version reads."""
         if not self._denies or not (left := self._in_root[1]):
             return []
 

@@ -35,7 +35,7 @@ class Found:
     dataset: str
     """Name of the dataset."""
     marks: Marks
-    """Names of these samples alone."""
+    """Names that only these samples have."""
     rows: Rows = field(default_factory=dict)
     """Part -> row -> deny entry, of all its versions."""
     uris: set[str] = field(default_factory=set)
@@ -45,7 +45,7 @@ class Found:
     versions: list[VersionRecord] = field(default_factory=list)
     """Versions that had them, or name them, newest last."""
     adopted: set[str] = field(default_factory=set)
-    """Paths of adopted objects that hold samples which are taken down, by whichever takedown."""
+    """Paths of adopted objects that hold samples denied by any takedown."""
     named_in: Mapping[str, list[int]] = field(default_factory=dict)
     """Path of a table -> numbers of its rows that have names of theirs."""
 
@@ -85,7 +85,7 @@ def _find(tables: KeysTables, dataset: str, versions: Whole, known: frozenset[st
 
 
 def names_some(version: Version, marks: Marks) -> bool:
-    """Return whether a version names what is taken down, in a column, reason or class. Reads tables that may."""
+    """Return whether a version names denied samples, in a column, reason or class. Reads tables that may."""
     return _Look(Found(dataset=version.dataset, marks=marks)).names_some(version)
 
 
@@ -122,7 +122,7 @@ class _Look:
         return bool(self._parts_of(version) or self._adopted_of(version)) or self.names_some(version)
 
     def _adopted_of(self, version: Version) -> dict[str, list[str]]:
-        """Return its adopted objects that hold samples which are taken down, by shard: also redacted ones."""
+        """Return its adopted objects that hold denied samples, by shard: also redacted ones."""
         if version.id not in self._adopted:
             self._adopted[version.id] = {} if self._denied is None else self._denied.adopted(version)
         return self._adopted[version.id]
@@ -151,7 +151,7 @@ class _Look:
     def _has_names(self, version: Version, entry: Mapping[str, Any]) -> bool:
         path = entry["path"]
         if path not in self._names:
-            # An exclusions file, of which a manifest tells no columns, has a reason.
+            # An exclusions file has a reason; a manifest lists no columns of it.
             columns = [name for name in entry.get("columns", ["reason"]) if searched(name)]
             self._names[path] = False
             if columns:
@@ -251,7 +251,7 @@ def _folder(entry: Mapping[str, Any]) -> str:
 def counted_again(manifest: Mapping[str, Any], changed: Collection[str]) -> set[str]:
     """Return the folders of the runs whose statistics change with these samples files.
 
-    They are their own, and those of annotations, which count a column whole that was there before.
+    They are their own folders, and the folders of annotations, which count a whole earlier column.
     """
     columns: set[str] = set()
     out, folder_of = set(), folders(manifest)
@@ -264,9 +264,9 @@ def counted_again(manifest: Mapping[str, Any], changed: Collection[str]) -> set[
 
 
 def all_datasets(root: Root) -> Sequence[str]:
-    """Return the datasets with versions or transactions, and those that a pipeline has tables or stages of."""
+    """Return the datasets with versions or transactions, and the datasets of a pipeline's tables or stages."""
     named = {
         info.key.split("/")[1] for place in ("tables/", "stages/") for info in listed_twice(root.store, place)
     }
-    # Whoever has a version had a transaction first.
+    # A dataset with a version had a transaction first.
     return sorted(named | {txn.dataset for txn in root.state.txns.values()})

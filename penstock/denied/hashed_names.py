@@ -1,4 +1,4 @@
-"""Names of a sample that is taken down: its keys and provenance, as keyed hashes that a proof may hold."""
+"""Names of denied samples, keys and provenance, as keyed hashes that a proof may hold."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -11,21 +11,21 @@ from loader.dataset.log.state import Deny
 KIND = "mark"
 TAKEN_DOWN = "(taken down)"
 _OURS = re.compile(r"(\(taken down\)|(?:taken down|takedown) \(log entry \d+\))")
-"""Text that a takedown wrote itself: no name, whoever may be called so."""
+"""Text that a takedown wrote itself; never a name."""
 _WORD = re.compile(r"[^\s'\"(),;\[\]{}<>]+")
 _BEFORE, _AFTER = r"(?<![\w\-/%~+@=.])", r"(?![\w\-/%~+@=])"
 """The places where a name may begin and end: beside another character of an identifier it is a piece of another name.
 
 A dot may follow, as in `key.jpg`.
 """
-_SHORTEST = 4  # shorter words are anybody's
+_SHORTEST = 4  # shorter words are too common
 _MOST_PLACES = 400
-"""Most places where a name may lie in one word. A word with more, such as an encoded picture, is looked at whole."""
+"""Most places where a name may lie in one word. A word with more, such as an encoded image, is checked whole."""
 
 
 @dataclass(frozen=True, slots=False, kw_only=True)
 class Marks:
-    """The names in one dataset of what is taken down."""
+    """The denied names of one dataset."""
 
     salt: str
     """Salt of the hashes."""
@@ -36,11 +36,11 @@ class Marks:
     denied: frozenset[str]
     """Hashes of the deny entry."""
     hashes: frozenset[str]
-    """Marks of the other names of what is taken down."""
+    """Marks of the other denied names."""
     plain: frozenset[str] = frozenset()
     """The names, as far as they are still known: these are found in the midst of a text."""
     others: frozenset[str] = frozenset()
-    """Marks of names that something which stays has too: no names of what is taken down alone."""
+    """Marks of names that remaining samples have too, so they are not denied."""
     _known: dict[str, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def has(self, text: str) -> bool:
@@ -55,9 +55,9 @@ class Marks:
         return self._known[text]
 
     def takes(self, kind: str, text: str) -> bool:
-        """Return whether what is called so is taken down.
+        """Return whether this name is denied.
 
-        kind: what can be denied by this name, "" for nothing: a subject may be called as somebody's raw object.
+        kind: what can be denied by this name, "" for nothing. A subject may have the name of a raw object.
         """
         if kind in self.kinds and self._denies(kind, text):
             return True
@@ -73,7 +73,7 @@ class Marks:
 
     @property
     def all_known(self) -> bool:
-        """True where `plain` has every name, so that texts need not be hashed to be told."""
+        """True where `plain` has every name, so that texts need no hash."""
         of = ("", self.dataset)
         told = {
             keyed_hash(self.salt, kind, one, name) for name in self.plain for kind in self.kinds for one in of
@@ -81,7 +81,7 @@ class Marks:
         return self.denied <= told and self.hashes <= {self.mark(name) for name in self.plain}
 
     def adding(self, names: Iterable[str]) -> "Marks":
-        """Return the marks with these names too, but for those that others have."""
+        """Return the marks with these names too, without the marks that others have."""
         marked = {self.mark(name): name for name in names if name}
         more = marked.keys() - self.others
         return replace(self, plain=self.plain.union(marked[one] for one in more), hashes=self.hashes | more)

@@ -124,7 +124,7 @@ LOOK_AT_KEYS = Work(
 class KeysTablesOnCluster(KeysTables):
     """Keys tables of a root, read by the machines of a cluster.
 
-    A table that they could not read is read here, which tells why.
+    A table that they could not read is read here, which raises the reason.
     """
 
     def __init__(self, root: Root, deny: Deny, cluster: Cluster) -> None:

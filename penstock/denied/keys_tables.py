@@ -89,7 +89,7 @@ def name_columns(table: pa.Table) -> list[str]:
 def named(marks: Marks, columns: Iterable[pa.ChunkedArray]) -> set[str]:
     """Return the texts that are among the names.
 
-    Takes three hashes per text where some names are known by their hashes alone: of samples that were redacted before,
+    Takes three hashes per text where some names are known only by their hashes: of samples that were redacted before,
     or of another dataset.
     """
     if not marks.all_known:

@@ -1,4 +1,4 @@
-"""The names of the samples of a takedown, which nobody else has."""
+"""Names that only the samples of a takedown have."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _TABLES: Mapping[str, Mapping[str, str]] = {
     "units": {name: name for name in NAMES},
     "raw_objects": {"key": "raw_key", "uri": "raw_uri", "sha256": "raw_sha256"},
 }
-"""Lifecycle tables of units and raw objects: their column -> that of a sample."""
+"""Lifecycle tables of units and raw objects: their column -> the sample's column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Named:
     """The names of samples."""
 
     marks: Marks
-    """Names of these samples alone."""
+    """Names that only these samples have."""
     uris: set[str]
     """URIs of the raw objects that they were cut of, whether or not others were too."""
     rows: Mapping[str, list[int]]
@@ -66,7 +66,7 @@ def names_of(
 ) -> Named:
     """Return the names of the samples of a takedown in a dataset.
 
-    A name that something else which stays has too, in whichever column, is no name of theirs alone. A name that stands
+    A name that something else which stays has too, in any column, is not only theirs. A name that stands
     for a sample that was redacted already is no name of it.
 
     files: path -> keys table, of all versions.
@@ -117,7 +117,7 @@ def names_of(
 def _of_other_rows(
     store: Store, dataset: str, tests: DenyList, mine: Mapping[str, set[str]]
 ) -> Iterator[pa.ChunkedArray]:
-    """Yield the names of units and raw objects of which nothing is taken down. mine: column -> names taken down."""
+    """Yield the names of units and raw objects without denied samples. mine: column -> names taken down."""
     for kind, columns in _TABLES.items():
         for info in listed_twice(store, f"tables/{dataset}/{kind}/"):
             if not info.key.endswith(".parquet"):

@@ -1,4 +1,4 @@
-"""Versions that can be read whole, though a collector be at work: its leftovers of others nobody can tell apart."""
+"""Find versions that can be read whole while a collector runs, without its half-deleted ones."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,8 +21,8 @@ def over_whole(root: Root, dataset: str, work: Callable[[Whole], T]) -> T:
     """Return work(versions) of those versions, retired or not, whose manifest and tables are there.
 
     Begins again where a collector took something of a retired one meanwhile. Costs a request per version, and one per
-    table that only retired ones have. Raises: ObjectNotFound where a version lacks something that nobody may have
-    collected.
+    table that only retired ones have. Raises: ObjectNotFound where a version lacks something that no collector may
+    have deleted.
     """
     versions = _whole(root, dataset)
     while True:

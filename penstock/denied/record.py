@@ -37,7 +37,7 @@ class Record:
     places: tuple[Place, ...] = ()
     """Places to look at, each once."""
     marks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Dataset -> hashes of the names of what is taken down."""
+    """Dataset -> hashes of the denied names."""
 
     @property
     def paths(self) -> list[str]:
@@ -50,7 +50,7 @@ class Record:
         return [place for place in self.places if place["check"] == check]
 
     def versions(self) -> frozenset[str]:
-        """Return the ids of the versions that had samples that are taken down."""
+        """Return the ids of the versions that had denied samples."""
         return frozenset(place["id"] for place in self.having("retired"))
 
 
@@ -82,7 +82,7 @@ def read_record(store: Store, n: int) -> Record:
 def _put_in(known: dict[bytes, Place], places: Iterable[Place]) -> None:
     """Add places to the known ones, each once.
 
-    A raw object, which its mark names, has one place: the one that says that it was deleted counts, in any order.
+    A raw object, which its mark names, has one place: the entry of its deletion counts, in any order.
     """
     for place in places:
         is_raw = place["check"] == "raw"

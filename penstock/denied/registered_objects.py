@@ -1,4 +1,4 @@
-"""Objects that hold registered bytes of samples which are taken down: in the root, where they were adopted, or others'.
+"""Objects that hold registered bytes of denied samples: adopted into the root, or still at their owner's.
 
 The bytes of others are their owner's to delete. A record names such an object unless its key is a name that is taken
 down: of that nothing is kept.

@@ -30,7 +30,7 @@ class Joined(NamedTuple):
     """A raw object that lies in several files."""
 
     key: str
-    """Key of the object, which is that of its first file."""
+    """Key of the object and of its first file."""
     uri: str
     """Its URI."""
     names: list[str]

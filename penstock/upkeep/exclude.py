@@ -34,7 +34,7 @@ def exclude(
     """Leave samples out of a dataset: of its next version, and of all that later builds make of these samples.
 
     Returns the record, and the newest version, which is without the samples. The same action again, by the same person
-    for the same reason, goes on where it stopped and publishes nothing twice. What others publish meanwhile is kept.
+    for the same reason, continues and publishes nothing twice. Versions that others publish meanwhile are kept.
 
     Args:
         root: Root of the dataset.
@@ -77,7 +77,7 @@ def exclude(
 
 
 def obey(root: "Root", dataset: str) -> "Version | None":
-    """Publish the newest version without those of its samples of which an exclusion stands; None where it has none.
+    """Publish the newest version without its excluded samples; None if it has none.
 
     It has some after a process that stopped behind its record, and after the version without them was retired. A
     version of nothing else stays as it is. Costs the key column of the version where an exclusion stands.
@@ -163,7 +163,7 @@ def _is_of(
 
 
 def _samples(version: "Version", keys: Sequence[str], whole_objects: bool) -> dict[str, ExcludedSample]:
-    """Return key -> sample, of those that are live in the version; with `whole_objects` all of their raw objects.
+    """Return key -> sample, of the live samples of the version; with `whole_objects` all of their raw objects.
 
     Raises: InvalidRuntime where a raw object is not known.
     """
@@ -225,7 +225,7 @@ def _live(version: "Version", keys: Sequence[str]) -> list[str]:
 
 
 def _publish(root: "Root", record: Exclusion, keys: Sequence[str]) -> "Version":
-    """Return the newest version, published without the samples if it has one. keys: those of the record that go.
+    """Return the newest version, published without the samples if it has one. keys: the keys of the record to remove.
 
     Raises: Conflict after `_TRIES`.
     """
@@ -237,7 +237,7 @@ def _publish(root: "Root", record: Exclusion, keys: Sequence[str]) -> "Version":
             return newest
         try:
             return root.exclude(newest.id, live, reason=record.reason, producer=producer)
-        except (Conflict, SampleNotFound, VersionNotFound):  # somebody excluded one, or retired this
+        except (Conflict, SampleNotFound, VersionNotFound):  # another process excluded one, or retired this
             if attempt == _TRIES - 1:
                 raise
     raise AssertionError("unreachable")

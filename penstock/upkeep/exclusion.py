@@ -1,6 +1,6 @@
 """Records of the samples that people left out of a dataset, and of those taken back.
 
-    exclusions/<dataset>/<16 hex>.json      a random name, created once; a takedown alone replaces or deletes it
+    exclusions/<dataset>/<16 hex>.json      a random name, created once; only a takedown replaces or deletes it
 
 A withdrawal is a record of its own, which names the exclusions that it ends, so two people who act at once lose
 nothing. The version without the samples names its record in `producer.exclusion`.
@@ -25,7 +25,7 @@ _AT_ONCE = 16  # requests
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExcludedSample:
-    """A sample that somebody left out, with its provenance; "" for what its version does not tell."""
+    """An excluded sample with its provenance; "" for what its version does not have."""
 
     key: str
     """Key of the sample."""
@@ -151,7 +151,7 @@ def records(store: Store, dataset: str) -> list[Exclusion | Withdrawal]:
 
 
 def standing(found: Sequence[Exclusion | Withdrawal]) -> dict[str, tuple[Exclusion, ...]]:
-    """Return key -> the exclusions of it that nobody withdrew, oldest first; only keys that have one.
+    """Return key -> its exclusions that were not withdrawn, oldest first; only keys that have one.
 
     found: every record of a dataset, oldest first.
     """

@@ -55,10 +55,10 @@ def plan_repair(
     by: who asks for it, for the records.
     mirror: a copy of the root to compare with.
     believe: whether a stored entry is right, or what the writer of the next entry read of it, where neither a mirror
-    nor a checksum tells.
+    nor a checksum decides.
 
     Raises: Corrupt, naming the entry, where the log cannot be mended so, with what would help; Conflict for a mirror of
-    another root, and where `believe` has to say what nothing tells; InvalidName for `by` that is no text; StoreError.
+    another root, and where `believe` has to decide; InvalidName for `by` that is no text; StoreError.
     """
     check_words("name of who repairs", by)
     if mirror is not None and root_id(mirror) != root_id(store):
@@ -144,7 +144,7 @@ class _Repair:
         self.before, self.state, self.last = self.state, after, entry
 
     def _link(self, entry: Entry) -> Entry:
-        """Return an entry that does not follow the one before it, once that is mended or a record says what it follows.
+        """Return an entry that does not follow the one before it, once that is mended or a record has its predecessor.
 
         Raises: Corrupt.
         """
@@ -165,7 +165,7 @@ class _Repair:
     def _which(self, before: Entry, entry: Entry) -> tuple[bytes, str]:
         """Return the right bytes of `before`, and how that is known.
 
-        They are those stored, or those that the writer of `entry` read. Raises: Corrupt.
+        They are the stored ones, or the ones that the writer of `entry` read. Raises: Corrupt.
         """
         of_before, of_entry = self._copy(before.n), self._copy(entry.n)
         if of_before is not None and _sha256(of_before) == entry.prev:
@@ -258,7 +258,7 @@ def misread(store: Store, n: int, sha256: str) -> str | None:
 
 
 def _prev_of(n: int, data: bytes | None) -> str:
-    """Return the hash that entry n, of these bytes, says it follows; "" where they say nothing."""
+    """Return the hash that entry n, of these bytes, follows; "" if unknown."""
     try:
         return "" if data is None else parse(n, data).prev
     except (Corrupt, FormatTooNew):

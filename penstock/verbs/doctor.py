@@ -71,9 +71,7 @@ def arguments(parser: ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="as loader.Root(options=) takes them, again and again; keys better from the environment or a profile",
     )
-    parser.add_argument(
-        "--quick", action="store_true", help="no listing of many keys, no speeds: what must hold alone"
-    )
+    parser.add_argument("--quick", action="store_true", help="skip the listing of many keys")
 
 
 def run(arguments: Namespace) -> Answer:
@@ -85,7 +83,7 @@ def run(arguments: Namespace) -> Answer:
 
 
 VERB = Verb(
-    text="can a store be trusted with a root, how fast is it, what should be set; writes a little and removes it",
+    text="check whether a store can hold a root; writes a little and removes it",
     run=run,
     arguments=arguments,
 )

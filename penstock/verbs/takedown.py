@@ -39,7 +39,7 @@ def request(arguments: Namespace) -> Answer:
     from loader.dataset.log.denies import Target
 
     from ..denied.find import all_datasets
-    from ..upkeep.takedown.raw_files import objects_named
+    from ..upkeep.takedown.raw_objects import objects_named
 
     targets = [
         Target(kind=kind, value=value, dataset=arguments.dataset)
@@ -107,10 +107,11 @@ def run(arguments: Namespace) -> Answer:
     """Run takedowns. Exit status 0 whether or not there was something to do."""
     from ..denied.record import read_record
     from ..denied.sources import check_place
+    from ..formats.files_beside import files_beside
     from ..upkeep.takedown.mirrors import purge_mirror
     from ..upkeep.takedown.node_caches import purge_cache
     from ..upkeep.takedown.noncurrent import delete_noncurrent
-    from ..upkeep.takedown.raw_objects import delete_object
+    from ..upkeep.takedown.raw_objects import RawDeletion, delete_object
     from ..upkeep.takedown.run import run_takedown
 
     if arguments.delete_raw and not arguments.apply:
@@ -129,7 +130,7 @@ def run(arguments: Namespace) -> Answer:
             root,
             n,
             apply=arguments.apply,
-            delete_raw=delete_object if arguments.delete_raw else None,
+            raw=RawDeletion(delete_object, files_beside) if arguments.delete_raw else None,
             raw_below=raw_below,
             cluster=cluster,
         )

@@ -93,7 +93,7 @@ def _entries(source: Store, numbers: range) -> Iterator[bytes]:
 
 
 def _before(data: bytes) -> str:
-    """Return the hash of the entry before it, as this entry says; "" where it is damaged."""
+    """Return the hash of the entry before it, by this entry; "" if it is damaged."""
     try:
         return str(parse_json_object(data)["prev"])
     except DAMAGED:

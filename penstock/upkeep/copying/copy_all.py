@@ -20,9 +20,9 @@ def copy_all(
     total: Callable[[], int],
     cluster: "Cluster | None" = None,
 ) -> None:
-    """Copy items, note and count those that were copied, name the others.
+    """Copy items, note and count the copied ones, name the others.
 
-    total: returns the bytes of all, asked for where somebody watches.
+    total: returns the bytes of all; called if a progress bar is shown.
     cluster: whose machines copy; None: this process.
 
     Raises: with a cluster as `attach`.

@@ -73,7 +73,7 @@ def copied_on(
 
     A job of an earlier run is followed to its end, noted, and what it lacks is tried again.
 
-    items: those that no note of the journal names. It is asked after the notes of earlier jobs were taken.
+    items: the items that no note of the journal names, read after the notes of earlier jobs.
 
     Raises: as `attach`.
     """

@@ -70,9 +70,9 @@ class Migration:
     look: bool = False
     """True where any may be in the target already."""
     compared: bool = False
-    """True where items without a digest are read twice, as those of a root are."""
+    """True where items without a digest are read twice, as a root's are."""
     hash: str = "sha256"
-    """One of `digest.KINDS`, taken of objects of which nobody has said what they must be."""
+    """One of `digest.KINDS`, taken of objects without an expected digest."""
     notes: str = ""
     """Folder of the target for the folder of a cluster's job."""
     since: Sequence[str] = ()

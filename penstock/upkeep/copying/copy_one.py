@@ -47,7 +47,7 @@ class Transfer:
     """Copies items from one store to another. Thread-safe.
 
     scratch: a folder for larger objects on their way.
-    hash: one of `digest.KINDS`, taken of objects of which nobody has said what they must be.
+    hash: one of `digest.KINDS`, taken of objects without an expected digest.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Transfer:
         self._hash, self._room = hash, MemoryBudget(ROOM_BYTES)
         self._send_on = SendOn(source, target, pace, self._room, hash)
         self._readers = DaemonPool(READERS, "penstock-migrate-read")
-        # Other stores' clients take bytes alone, which is a copy of what is held.
+        # Other stores' clients accept only bytes, a copy of the buffer.
         self._takes_views = isinstance(target, RemoteStore | LocalStore)
         fills = isinstance(source, ReadStore) or disk_of(source) is not None
         self._piece = PIECE_BYTES if fills else min(PIECE_BYTES, SMALL_PIECE_BYTES)
@@ -65,7 +65,7 @@ class Transfer:
     def __call__(self, item: Item, *, look: bool = False) -> Copied:
         """Copy an item. look: whether it may be in the target already, which is then asked for its size.
 
-        Raises: Corrupt, Changed for bytes other than the source's root says, or than were listed; ObjectNotFound;
+        Raises: Corrupt, Changed for bytes other than the source's root states, or than were listed; ObjectNotFound;
         AlreadyExists where the target holds other bytes; what stores raise.
         """
         if look or item.look:
@@ -120,7 +120,7 @@ class Transfer:
         return len(data) if str(digest) == item.digest else None
 
     def _unknown(self, item: Item) -> Copied:
-        """Copy a manifest, whose size nobody says."""
+        """Copy a manifest, whose size is unknown."""
         self._pace.take(requests=1)
         read = self._source.get(item.path)
         self._pace.take(nbytes=len(read.data))

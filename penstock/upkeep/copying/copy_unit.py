@@ -28,11 +28,11 @@ class Way:
     target: str
     """URL of the target."""
     compared: bool
-    """True where items without a digest are read twice, as those of a root are."""
+    """True where items without a digest are read twice, as a root's are."""
     look: bool
     """True where any may be there already."""
     hash: str
-    """One of `digest.KINDS`, taken of objects of which nobody has said what they must be."""
+    """One of `digest.KINDS`, taken of objects without an expected digest."""
     at_once: int
     """Objects at once."""
     requests_per_s: float | None
@@ -57,7 +57,7 @@ class CopyUnit:
 
     @property
     def waits_s(self) -> float:
-        """Seconds that the limits alone take."""
+        """Seconds that the limits take by themselves."""
         requests = sum(sum(requests_of(item.nbytes)) for item in self.items)
         return max(
             requests / self.way.requests_per_s if self.way.requests_per_s else 0.0,
@@ -128,7 +128,7 @@ COPY = Work(
 )
 
 _transfers: dict[Way, Transfer | Compared] = {}
-"""A worker process copies for one job: its limits and its threads are those of all units."""
+"""A worker process copies for one job: its limits and its threads serve all units."""
 
 
 def _transfer(way: Way, node: Node) -> Transfer | Compared:

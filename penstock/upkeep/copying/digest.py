@@ -55,7 +55,7 @@ KINDS: dict[str, Callable[[], Hash]] = {"sha256": hashlib.sha256, "crc32c": Crc3
 class Digest:
     """The digest of bytes that come one after the other.
 
-    like: a digest that it is compared with, which tells the kind.
+    like: a digest to compare with; gives the kind.
     kind: one of `KINDS`, where `like` is "".
     """
 
@@ -95,6 +95,6 @@ def as_columns(key: str, nbytes: int, digest: str, etag: str) -> tuple[str | int
 
 
 def from_columns(*columns: str | None) -> str:
-    """Return the digest of columns that `to_columns` gave, or of a former release's, which had the first alone."""
+    """Return the digest of columns that `to_columns` gave, or of a former release's, which had only the first."""
     found = (f"{kind}:{said}" for kind, said in zip(KINDS, columns, strict=False) if said)
     return next(found, "")

@@ -1,4 +1,4 @@
-"""The objects that a migration copies, its notes of those that it has copied, and their check."""
+"""The objects that a migration copies, its notes of the copied ones, and their check."""
 
 from dataclasses import dataclass
 
@@ -41,7 +41,7 @@ class Copied:
     nbytes: int
     """Size in bytes."""
     digest: str
-    """Digest of its bytes; "" where nobody has read them."""
+    """Digest of its bytes; "" if they were not read."""
     etag: str = ""
     """ETag of the source's object; "" where it does not count."""
     written: bool = False

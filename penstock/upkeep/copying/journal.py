@@ -3,9 +3,9 @@
     <folder><run>-<k>.jsonl            {"path", "nbytes", "sha256", "crc32c", "etag"}, a line per object that is there
     <folder>manifest-<n>.parquet       the same, of runs that ended, where that is kept (plain prefixes)
 
-sha256, crc32c: the hash that was taken of its bytes; the other, or both, "". etag: of the source's object, where that
+sha256, crc32c: the hash of its bytes; the other, or both, "". etag: of the source's object, where that
 counts. `<folder>job-<id>.json` has the SHA-256 of the description of a cluster's job. A run that is killed leaves its
-lines, and the next one knows what they name. A mirror's go once the log has been copied.
+lines, and the next one skips what they name. A mirror's go once the log has been copied.
 """
 
 import json
@@ -48,7 +48,7 @@ class Journal:
 
     def __init__(self, target: Store, folder: str = FOLDER, scratch: str | None = None) -> None:
         self._target, self._folder = target, folder
-        # (the time is for order alone: of two lines of one key the later run's counts)
+        # (the time is only for order: of two lines of one key the later run's counts)
         self._run, self._count = f"{time.time_ns() // 1000:016d}-{secrets.token_hex(4)}", 0
         self._lines: list[str] = []
         keys = sorted(info.key for info in target.list(folder))

@@ -23,10 +23,10 @@ class SendOn:
 
     def __init__(self, source: Store, target: Store, pace: Pace, room: MemoryBudget, hash: str) -> None:
         self._source, self._target, self._pace, self._room, self._hash = source, target, pace, room, hash
-        self._tries_unknown = True  # items whose ETag nobody has said, until one of these was no MD5
+        self._tries_unknown = True  # items without an ETag, until one of these was no MD5
 
     def __call__(self, item: Item) -> Copied | Item:
-        """Return the copy, or the item where it is to be held, and put in another way.
+        """Return the copy, or the item if it has to be held in memory and put otherwise.
 
         Such an item is as it was, or one that replaces what is there. Raises: as `Transfer`.
         """
@@ -46,7 +46,7 @@ class SendOn:
         return Copied(path=item.path, nbytes=nbytes, digest=digest, etag=item.etag, written=True)
 
     def _sent(self, target: S3PutStore, item: Item, nbytes: int) -> tuple[str, bool | None]:
-        """Return the digest of what came, and what `finish_twin` says. Memory: a piece."""
+        """Return the digest of what came, and the result of `finish_twin`. Memory: a piece."""
         with self._room.memory(min(nbytes, LOOK_BYTES)) as lent:
             found = self._sent_by(lent.view, target, item, nbytes)
             lent.is_free = True

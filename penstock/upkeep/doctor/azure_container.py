@@ -28,7 +28,7 @@ def azure_endpoint(url: str, options: Mapping[str, Any]) -> str:
 def azure_container(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield findings about a container's settings. Four requests, and one per 5,000 blobs up to 10,000.
 
-    A blob is written, as nothing else tells whether blobs are versioned, and deleted again. Raises: InvalidStore;
+    A blob is written, as nothing else shows whether blobs are versioned, and deleted again. Raises: InvalidStore;
     MissingDependency.
     """
     try:
@@ -77,7 +77,7 @@ def azure_container(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def azure_credential(config: Mapping[str, Any]) -> Any:
-    """Return the credential of the options, the first that obstore would take; else that of the environment.
+    """Return the credential of the options, the first that obstore would take; else the environment's.
 
     Raises: ImportError; ValueError for options that are no credential of azure-identity's.
     """
@@ -127,7 +127,7 @@ def _deletes(service: Any, container: str, _: str) -> Iterator[Finding]:
 
 
 def _versions(service: Any, container: str, base: str) -> Iterator[Finding]:
-    """Check versioning: a blob written into an account with versioning is told its version, `x-ms-version-id`."""
+    """Check versioning: the answer to a write in an account with versioning has `x-ms-version-id`."""
     from azure.core.exceptions import AzureError, HttpResponseError
 
     blob = service.get_blob_client(container, f"{base}{PROBES}{secrets.token_hex(8)}/versioned")

@@ -21,7 +21,7 @@ def creates(scratch: Scratch) -> Iterator[Finding]:
     """Check that a second create of a key fails, in turn and at once. 3 requests, and 2 per writer and round."""
     try:
         yield _in_turn(scratch)
-    except InvalidStore as error:  # the backend knows that it has no atomic create
+    except InvalidStore as error:  # the backend states that it has no atomic create
         yield fail("create-only", str(error), ELSEWHERE)
         return
     yield _at_once(scratch)

@@ -1,4 +1,4 @@
-"""The order of an examination: first questions, then trials, then speeds."""
+"""The order of an examination: questions first, then probes."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -12,27 +12,22 @@ from loader.errors import (
     InvalidStore,
     MissingDependency,
     StoreError,
-    Throttled,
     Transient,
 )
 from loader.native import KIND
 from loader.storage import Store, is_local, open_store
 from loader.storage.memory import MemoryStore
-from loader.storage.spec import spec_of
 
 from ...progress import progress
 from . import read_back as contents
-from . import speed
 from . import target as place
-from .advice import advise, half_of
 from .creates import creates
 from .finding import Finding, Report, fail, note, warn
 from .listing import listing
 from .scratch import Folder, Scratch
 
-CELL_S = 0.5
 PATIENCE = {"retry_deadline_s": 10.0}
-"""Options of a store that soon gives up where nobody answers."""
+"""Options of a store that soon gives up if it gets no answer."""
 Probe = Callable[[Scratch], Iterator[Finding]]
 
 PROBES: dict[str, Probe] = {
@@ -43,7 +38,7 @@ PROBES: dict[str, Probe] = {
     "checksums": contents.checksums,
     "copies": contents.copies,
 }
-"""Name -> probe; each writes below the scratch prefix alone."""
+"""Name -> probe; each writes only below the scratch prefix."""
 
 MANY = 1_050
 FEW = 30
@@ -52,14 +47,12 @@ FEW = 30
 def examine(
     url: str | PathLike[str] | None, options: Mapping[str, Any] | None = None, *, quick: bool = False
 ) -> Report:
-    """Look at a store, try it out under a prefix that is removed again, and measure it.
+    """Examine a store: read its settings, and run probes below a prefix that is removed afterwards.
 
-    url, options: as `loader.Root` takes them. quick: no listing of more than a page, and no speeds. An answer of the
-    store to a probe is a finding, never an error.
+    url, options: as `loader.Root` takes them. quick: list one page of keys at most. A probe that the store rejects is a
+    finding and raises nothing.
 
-    Costs some 1,300 requests, at least 450 MB read and 170 MB written. Speeds are measured for ten seconds or more, as
-    fast as the store goes. quick: some 250 requests and 70 MB. Raises: InvalidStore for a URL or an option that is not
-    understood.
+    Raises: InvalidStore for a URL or an option that is not accepted.
     """
     given = dict(options or {})
     store = loader.Root(url, options=given).store
@@ -69,19 +62,12 @@ def examine(
     try:
         examination.run(given, quick=quick)
     except Useless:
-        pass  # the last finding says why
+        pass  # the last finding has the reason
     finally:
         store.close()
     return Report(
         url=store.url,
         findings=examination.findings,
-        speeds=examination.speeds,
-        advice=advise(
-            examination.speeds,
-            local=not _remote(store),
-            given=_shown(store.url, given),
-            throttled=examination.throttled,
-        ),
         native=KIND,
     )
 
@@ -90,32 +76,24 @@ def _remote(store: Store) -> bool:
     return not is_local(store) and not isinstance(store, MemoryStore)
 
 
-def _shown(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that may be shown, and can be written down."""
-    kept = spec_of(url, options).options
-    return {name: value for name, value in kept.items() if value is not None and not callable(value)}
-
-
 class Useless(Exception):
     """Nothing else is worth trying after the last finding."""
 
 
 class Examination:
-    """One store's findings and speeds so far."""
+    """One store's findings so far."""
 
     def __init__(self, store: Store) -> None:
         self.store, self.scratch = store, Scratch(store)
         self.findings: list[Finding] = []
-        self.speeds: list[speed.Speed] = []
-        self.throttled: int | None = None  # how many at once were too many
         self._answers = True
 
     def run(self, options: Mapping[str, Any], *, quick: bool) -> None:
-        """Look, try and measure. Raises: Useless."""
+        """Ask, then probe. Raises: Useless."""
         self._met("clock", place.clock(self.store.url, options))
         try:
             self._met("root", place.root(self.store), needed=True)
-        finally:  # settings may say why a root cannot be read; where nobody answers there is none
+        finally:  # settings may explain an unreadable root; without an answer there are none
             if self._answers:
                 self._met("settings", place.settings(self.store.url, options))
         folder = self._folder() if is_local(self.store) else None
@@ -127,8 +105,6 @@ class Examination:
             probes: list[tuple[str, Probe]] = [*PROBES.items(), ("listing", listed)]
             for name, probe in progress(probes, "probes"):
                 self._met(name, probe(self.scratch))
-            if not quick:
-                self._measure()
         finally:
             self._remove()
             if folder is not None:
@@ -168,22 +144,6 @@ class Examination:
         self._met("scratch", _removed(self.scratch))
         if not written:
             del self.findings[before:]
-
-    def _measure(self) -> None:
-        self._met("speed", self._speeds())
-
-    def _speeds(self) -> Iterator[Finding]:
-        """Measure speeds; yield a finding where the store throttles."""
-        source, told = speed.prepare(self.scratch), ""
-        for cell in progress(list(speed.cells()), "speeds"):
-            try:
-                self.speeds.append(speed.measured(self.scratch, source, cell, CELL_S))
-            except Throttled as error:
-                if self.throttled is None or cell.concurrency < self.throttled:
-                    self.throttled, told = cell.concurrency, str(error)
-        if self.throttled is not None:
-            what = f"{self.throttled} at once: {told}"
-            yield warn("speed", what, f"give the option max_concurrency={half_of(self.throttled)}")
 
 
 def _removed(scratch: Scratch) -> Iterator[Finding]:

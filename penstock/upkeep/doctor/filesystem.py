@@ -1,4 +1,4 @@
-"""Abilities of a folder's file system: links, renames, durable writes, space, and its kind, which Linux tells."""
+"""Abilities of a folder's file system: links, renames, durable writes, space, and its kind, by Linux."""
 
 import os
 import resource

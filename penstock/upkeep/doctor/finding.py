@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from .advice import WIDTH, Advice
-from .speed import Speed, table
-
+WIDTH = 118
+"""Characters of a line of text."""
 Level = Literal["ok", "note", "warn", "fail"]
 
 
@@ -67,10 +66,6 @@ class Report:
     """The store's URL."""
     findings: Sequence[Finding]
     """Findings, in the order of the examination."""
-    speeds: Sequence[Speed]
-    """Speeds; empty where none was measured."""
-    advice: Advice | None
-    """Settings; None where no speed was measured."""
     native: str
     """Means by which a loader here reads and checks samples of a disk."""
 
@@ -83,12 +78,8 @@ class Report:
         return {**asdict(self), "failed": self.failed}
 
     def to_text(self) -> str:
-        """Return a line per finding, the table of speeds, the advice, and the verdict."""
+        """Return a line per finding and the verdict."""
         lines = [f"penstock doctor {self.url}", "", *(finding.to_text() for finding in self.findings)]
-        if self.speeds:
-            lines += ["", *table(self.speeds)]
-        if self.advice:
-            lines += ["", *self.advice.to_lines(self.url)]
         return "\n".join([*lines, "", f"samples of a disk are read by: {self.native}", self._verdict()])
 
     def _verdict(self) -> str:

@@ -73,9 +73,7 @@ def _client(config: Mapping[str, Any], provider: Any) -> Any:
         return storage.Client(project="none", credentials=AnonymousCredentials(), **more)
     if config.get("bearer_token"):
         more["credentials"] = Credentials(config["bearer_token"])
-    elif provider is not None and hasattr(
-        provider, "credentials"
-    ):  # those of a file that google-auth has read
+    elif provider is not None and hasattr(provider, "credentials"):  # from a file that google-auth has read
         more["credentials"] = provider.credentials
     return storage.Client(project="none", **more)
 

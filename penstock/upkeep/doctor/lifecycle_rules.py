@@ -8,7 +8,7 @@ from .finding import Finding, fail, note, ok, warn
 
 CHECK = "lifecycle"
 MAY_GO = ("heartbeats/", "leases/")
-"""Prefixes that a root loses without harm: whoever needs their objects writes them again."""
+"""Prefixes that a root loses without harm: their writers write them again."""
 ARCHIVES = {"GLACIER", "DEEP_ARCHIVE"}
 """Tiers that must be restored before they are read. (Google's ARCHIVE is slow to pay for, not to read.)"""
 
@@ -66,7 +66,7 @@ FURTHER = {
 def rules_of_gcs(configured: Iterable[Mapping[str, Any]]) -> Iterator[Rule]:
     """Yield the rules of a Google bucket that can meet a root's objects, which takes all conditions of a rule.
 
-    A rule may name several prefixes. Without an age it is carried out as soon as the others are met.
+    A rule may name several prefixes. Without an age it is carried out as soon as its other conditions hold.
     """
     for number, one in enumerate(configured):
         condition, action = one.get("condition", {}), one.get("action", {}).get("type")
@@ -114,7 +114,7 @@ def judged(rules: Iterable[Rule], root: str) -> Iterator[Finding]:
 
 
 def not_told(why: str) -> Finding:
-    """Return a finding that nobody could be asked."""
+    """Return a finding that the settings could not be read."""
     return note(CHECK, why)
 
 

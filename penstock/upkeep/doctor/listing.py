@@ -1,4 +1,4 @@
-"""The probe of listings: every key once, in order, after a given key, and below a prefix alone."""
+"""The probe of listings: every key once, in order, after a given key, and only below a prefix."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +21,7 @@ def listing(scratch: Scratch, many: int) -> Iterator[Finding]:
     """
     base = (
         scratch.prefix + "list/"
-    )  # (an empty object may be taken for a folder that a console made: none is empty)
+    )  # (an empty object looks like a folder that a console made: none is empty)
     names = [f"odd/{name}" for name in ODD] + [f"many/{number:06}" for number in range(many)]
     with ThreadPoolExecutor(AT_ONCE) as threads:
         list(threads.map(lambda name: scratch.store.put(scratch.key(f"list/{name}"), b"x"), names))

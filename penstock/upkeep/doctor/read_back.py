@@ -17,7 +17,7 @@ from .scratch import Scratch
 TURNS = 8
 NBYTES = 2**20 + 17
 PARTS_BYTES = 64 * 2**20 + 1
-"""Bytes of an object just above those that are uploaded in one request."""
+"""Bytes of an object just above the size that one request uploads."""
 NOT_STRONG = (
     "a cache or a gateway stands before the store, or it is eventually consistent: give the store's own URL"
 )
@@ -122,7 +122,7 @@ def checksums(scratch: Scratch) -> Iterator[Finding]:
         try:
             file = held.enter_context(held_file("doctor", buffering=0))
             wanted = _filled(file)
-        except OSError as error:  # of this machine: it says nothing of the store
+        except OSError as error:  # of this machine, not of the store
             what = (
                 "what is uploaded in parts was not checked: temporary space "
                 f"{default_place()} does not take a file of {PARTS_BYTES / 2**20:.0f} MiB: "

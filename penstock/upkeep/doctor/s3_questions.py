@@ -144,7 +144,7 @@ def _region(bucket: Bucket) -> Iterator[Finding]:
     there = bucket.ask("get_bucket_location").get("LocationConstraint") or "us-east-1"
     there = "eu-west-1" if there == "EU" else there
     here, endpoint = bucket.config["region"], str(bucket.config.get("endpoint") or AWS)
-    if there == here or AWS not in endpoint:  # what other servers call their regions binds nobody
+    if there == here or AWS not in endpoint:  # other servers may name their regions freely
         yield ok("region", f"the bucket lies in {there}")
     else:
         yield warn(

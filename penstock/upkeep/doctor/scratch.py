@@ -29,7 +29,7 @@ class Folder:
         """Remove the folder with all files in it, and then empty folders up to the first that was there before."""
         shutil.rmtree(self.path, ignore_errors=True)
         above = os.path.dirname(self.path)
-        with suppress(OSError):  # somebody keeps something there
+        with suppress(OSError):  # another process keeps something there
             while above != self._there:
                 os.rmdir(above)
                 above = os.path.dirname(above)
@@ -38,7 +38,7 @@ class Folder:
 class Scratch:
     """Names keys below a fresh prefix, and deletes them all at the end.
 
-    The prefix is one that may lie beside a root before it is made, so that a doctor who was killed keeps nobody from
+    The prefix is one that may lie beside a root before it is made, so that a killed doctor hinders nobody else from
     making one there.
     """
 
@@ -54,5 +54,5 @@ class Scratch:
         return key
 
     def remove(self) -> None:
-        """Delete all objects, also those that a listing does not show. Raises: StoreError."""
+        """Delete all objects, even unlisted ones. Raises: StoreError."""
         self.store.delete_many(sorted(self._given))

@@ -1,4 +1,4 @@
-"""The collector: it finds stored bytes that nobody needs, counts for how long that has been so, and deletes them."""
+"""The collector: it finds unneeded stored bytes, counts for how long they were unneeded, and deletes them."""
 
 from .clock import Moment
 from .collector import Options, collect

@@ -7,7 +7,7 @@ The notes of a collector: the signs of life that it saw, and for how long, on it
     collect/<name>/plan.parquet    what is condemned, and for how long; see `plan.py`
 
 A name stands for a clock: a collector that runs on several machines has a name on each, and begins with nothing there.
-Durations are added up from look to look; `clock.py` says how much of the time between two counts.
+Durations are added up from look to look; `clock.py` defines how much of the time between two counts.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ from .clock import Moment, passed
 FORMAT = 1
 JOBS = "jobs/"
 JOB_SILENCE_US = 14 * 24 * 3_600_000_000
-"""Microseconds; nobody works on a job in whose folder nothing has changed for so long, or waits for it."""
+"""Microseconds; a job is dead when its folder has not changed for so long."""
 FOLDER = "collect/"
 FOLDERS = (TEMPORARY, *(folder for folder in ROOT_FOLDERS if folder != "data/"))
 """Prefixes of all that a root has beside `data/`, files at the top first, ascending."""
@@ -137,12 +137,12 @@ class Clients:
     """Microseconds; a client whose sign has said the same for so long is dead."""
 
     def is_dead(self, key: str, said: Said) -> bool:
-        """Return whether the sign of life has long been silent, and says the same still."""
+        """Return whether the sign of life has long been silent and still is."""
         known = self.signs.said.get(key)
         return known is not None and known[0] == said and known[1] >= self.silence_us
 
     def left_jobs(self) -> set[str]:
-        """Return the folders of jobs, 'jobs/<id>/', that nobody works on any more."""
+        """Return the folders of dead jobs, 'jobs/<id>/'."""
         said = self.signs.said.items()
         return {key for key, (_, us) in said if _JOB.fullmatch(key) and us >= JOB_SILENCE_US}
 
@@ -151,7 +151,7 @@ class Clients:
         return [one for one in self.unfinished if self.is_dead(one.key, _file_said(one))]
 
     def living(self, leases: Sequence[LeaseRecord]) -> list[LeaseRecord]:
-        """Return those of the leases, as they are now, that count."""
+        """Return the current leases that count."""
         return [one for one in leases if not self.is_dead(one.key, _said(one))]
 
     def dead(self) -> list[LeaseRecord]:
@@ -159,7 +159,7 @@ class Clients:
         return [one for one in self.leases if self.is_dead(one.key, _said(one))]
 
     def silent_txns(self, state: State) -> list[str]:
-        """Return the open transactions that nobody works on."""
+        """Return the open transactions without a live writer."""
         return [
             txn
             for txn in open_txns(state)
@@ -223,7 +223,7 @@ def job_folder(key: str) -> str:
 
 
 def said_by(objects: Mapping[str, str]) -> Said:
-    """Return the sign of life of a job: a hash of its folder, which changes while anybody works on it or waits."""
+    """Return the sign of life of a job: a hash of its folder, which changes while a process works on it or waits."""
     lines = "".join(f"{key} {token}\n" for key, token in objects.items())
     return hashlib.sha256(lines.encode(errors="surrogatepass")).hexdigest()
 

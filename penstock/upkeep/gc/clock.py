@@ -1,8 +1,8 @@
 """The time that passed between two looks, of which a clock that is set must not make more.
 
-Within one run of a machine the time since it started counts, which nobody sets. Between two runs, or two machines,
-there are wall clocks alone: one that is put right makes hours or years at once of no time. The time that such a step
-counts is bounded by its caller, to a part of his wait, so that no step ends a wait alone.
+Within one run of a machine the time since it started counts, which no one can set. Between two runs, or two machines,
+there are only wall clocks: one that is put right makes hours or years at once of no time. The time that such a step
+counts is bounded by its caller, to a part of its wait, so that no step ends a wait by itself.
 """
 
 import logging
@@ -27,7 +27,7 @@ class Moment:
     at_us: int
     """The wall clock's time, UTC microseconds since 1970."""
     run: str = ""
-    """The name of the machine's run; "" where nothing tells it."""
+    """The name of the machine's run; "" if it is unknown."""
     run_us: int = 0
     """Microseconds since that run began."""
 
@@ -37,7 +37,7 @@ class Moment:
 
     @staticmethod
     def from_json(body: Mapping[str, object]) -> "Moment":
-        """Return the moment of notes; an earlier release's have the wall clock alone. Raises: KeyError; ValueError."""
+        """Return the moment of notes; an earlier release's have only the wall clock. Raises: KeyError; ValueError."""
         return Moment(
             at_us=int(str(body["at_us"])),
             run=str(body.get("run", "")),
@@ -54,7 +54,7 @@ def now() -> Moment:
 
 
 def passed(before: Moment | None, now: Moment, most_us: int) -> int | None:
-    """Return the microseconds between two looks that count. most_us: most that count by wall clocks alone.
+    """Return the microseconds between two looks that count. most_us: most that count by wall clocks.
 
     None at a first look, and where the wall clock is all there is and stands before the look before: what was seen then
     does not count any more.
@@ -62,7 +62,7 @@ def passed(before: Moment | None, now: Moment, most_us: int) -> int | None:
     if before is None:
         return None
     if before.run and before.run == now.run:
-        return max(now.run_us - before.run_us, 0)  # less: a machine that was taken back to what it was
+        return max(now.run_us - before.run_us, 0)  # less: a machine that was restored to an earlier state
     wall_us = now.at_us - before.at_us
     if wall_us < -SLACK_US:
         logger.warning(

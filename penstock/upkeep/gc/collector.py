@@ -2,8 +2,8 @@
 
     list data/ -> read the log -> who is alive -> abort who is not -> what must stay -> the rest: plan -> sweep
 
-The order matters. The listing is older than the log that it is held against, so no upload of a transaction meanwhile is
-taken for nobody's. Leases are read after the log, so a reader that opened a version before it was retired is seen.
+The order matters. The listing is older than the log that it is compared with, so no concurrent upload is
+taken for garbage. Leases are read after the log, so a reader that opened a version before it was retired is seen.
 Nothing is decided on another machine's clock.
 """
 
@@ -62,9 +62,9 @@ class Options:
     max_bytes: int = MAX_BYTES
     """Most bytes that one sweep deletes."""
     dataset: str | None = None
-    """The dataset whose objects alone are swept, and whose transactions alone are aborted; None: all."""
+    """The only dataset whose objects are swept and transactions aborted; None: all."""
     condemned: Collection[str] = field(default=())
-    """Ids of versions that, once retired, neither tags, aliases nor leases keep: those of a takedown or given up."""
+    """Ids of versions that, once retired, neither tags, aliases nor leases keep: of a takedown, or given up."""
 
     def __post_init__(self) -> None:
         for name, most in (
@@ -98,7 +98,7 @@ def collect(
 
     With `apply`, abort the transactions of the dead, and delete objects that have been condemned for `grace_s`. Any
     number of collectors may work on a root at once. On a mirror nothing is deleted but the objects on the primary's
-    record of deletions. With mirrors the primary of a root is used alone.
+    record of deletions. Of a root with mirrors only the primary is used.
 
     at: the time of clocks, by default this machine's; now_us: the time of a wall clock, where there is no other.
 
@@ -130,7 +130,9 @@ def collect(
             state = root.log.refresh()
             silent = [txn for txn in silent if state.txns[txn].status == "aborted"]
         kept, live = _kept(root, state, clients, options.condemned, mirror=mirror)
-        owner_of = owners(root.store, state, kept, live.owners)  # before the sweep takes what says it
+        owner_of = owners(
+            root.store, state, kept, live.owners
+        )  # before the sweep deletes the manifests that state it
         tally = Tally()
 
         def condemned() -> Iterator[pa.Table]:

@@ -1,6 +1,6 @@
 """Records of the objects that collectors deleted from a root, for ever.
 
-A mirror's collector deletes no more than these, once nobody who reads the mirror needs them.
+A mirror's collector deletes no more than these, once no reader of the mirror needs them.
 
     swept/<n>-<16 hex>.parquet    key, nbytes, dataset, txn, why; n has 12 digits, from 1
 
@@ -100,7 +100,7 @@ def swept_by_primary(store: Store) -> Callable[[pa.Table], pa.Table]:
 
 
 class PrimaryRecord:
-    """The record of a mirror's sweeps: that of its primary, which has them before they happen."""
+    """The record of a mirror's sweeps: the primary's record, which has them before they happen."""
 
     def append(self, condemned: pa.Table, at_us: int) -> str:
         """Add nothing."""

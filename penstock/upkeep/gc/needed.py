@@ -1,9 +1,9 @@
-"""The versions that must stay, as somebody can open or claim them, and the objects that these are made of.
+"""The versions that a reader can open or claim, which must stay, and their objects.
 
 A file that cannot be read, and names a version's objects, means either that nothing may be deleted, or that a collector
 took the file. Only a file that a collector may have taken is passed over: a missing one, of a retired version that
-leases alone keep. Such a version may have come back to life in the middle of a sweep. No collector takes the files of
-versions that the log keeps, unless they are on the record of deletions, as those of a version that was given up.
+only leases keep. Such a version may have come back to life in the middle of a sweep. No collector takes the files of
+versions that the log keeps, unless they are on the record of deletions, as a given-up version's are.
 """
 
 import logging
@@ -68,7 +68,7 @@ class Unreadable:
     def rank(self, record: VersionRecord) -> int:
         """Return 2 for a version that can be opened, 1 for a retired one that the log keeps, 0 for others.
 
-        Leases alone keep the others. Among versions that share a file, the highest rank decides whether it may be done
+        Only leases keep the others. Among versions that share a file, the highest rank decides whether it may be done
         without.
         """
         return 2 if record.retired is None else int(record.id in self._claims)
@@ -109,7 +109,7 @@ READ_AHEAD = 16
 def protected(
     state: State, leases: Iterable[LeaseRecord], condemned: Collection[str] = ()
 ) -> dict[str, VersionRecord]:
-    """Return id -> version of those that stay.
+    """Return id -> version of the versions that stay.
 
     Such a version is not retired, or is named by a tag or alias, leased, held, or the parent of an open transaction.
     condemned: ids that neither a name nor a lease keeps once they are retired: a takedown's.
@@ -127,7 +127,7 @@ class References:
     paths: pa.Array
     """Their keys: large_string, ascending."""
     owners: Mapping[str, str]
-    """Dataset -> owner, as the producer of its newest version among them says."""
+    """Dataset -> owner, by the producer of its newest version among them."""
 
     def within(self, keys: pa.Array) -> pa.Array:
         """Return bool for each of `keys`, ascending large_string: whether it is referenced."""
@@ -138,7 +138,7 @@ def references(store: Store, records: Sequence[VersionRecord], lost: Unreadable)
     """Return every object of these versions. A request per version, and one per table of shards, which versions share.
 
     lost: decides about a file that cannot be read. Memory: 0.2 KB per object. Raises: ObjectNotFound, Corrupt for a
-    version whose files cannot be done without: its objects cannot be told, so nothing may be deleted.
+    version whose files cannot be done without: its objects are unknown, so nothing may be deleted.
     """
     paths: set[str] = set()
     tables: dict[str, tuple[TableFile, VersionRecord]] = {}
@@ -169,9 +169,9 @@ def references(store: Store, records: Sequence[VersionRecord], lost: Unreadable)
 
 
 def owners(store: Store, state: State, kept: Collection[str], known: Mapping[str, str]) -> dict[str, str]:
-    """Return dataset -> owner, as the producer of its newest version says, retired or not.
+    """Return dataset -> owner, by the producer of its newest version, retired or not.
 
-    Where its manifest is gone, `known` tells the owner, by the newest that stays. A request per dataset whose newest
+    Where its manifest is gone, `known` gives the owner, by the newest that stays. A request per dataset whose newest
     version does not stay.
     """
     gone = [versions[-1] for versions in state.datasets.values() if versions and versions[-1].id not in kept]
@@ -231,7 +231,7 @@ def _read(
     lost: Unreadable,
     pool: Executor,
 ) -> Iterator[pa.Table]:
-    """Yield columns of the tables, but of those that can be done without."""
+    """Yield columns of the tables that cannot be done without."""
 
     def read(one: tuple[TableFile, VersionRecord]) -> pa.Table | None:
         file, record = one

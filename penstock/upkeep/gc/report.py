@@ -65,7 +65,7 @@ class Report:
             gone = [sums for what, sums in mine.items() if what not in _STAYS]
             nbytes = sum(n for _, n in gone)
             if not gone and not {WHY[LIVE], WHY[OPEN]} & mine.keys():
-                continue  # foreign objects alone
+                continue  # foreign objects only
             parts = {
                 "live": mine.get(WHY[LIVE], (0, 0)),
                 "open": mine.get(WHY[OPEN], (0, 0)),

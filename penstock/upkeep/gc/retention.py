@@ -15,7 +15,7 @@ from loader.errors import InvalidRuntime, VersionNotFound
 
 READ_AHEAD = 16
 WITNESSES = 32
-"""Retired versions, the newest, whose time bounds that of those behind them. Their manifests may be gone."""
+"""The newest retired versions; their times bound the times of the versions behind them. Their manifests may be gone."""
 _DAY_US = 86_400_000_000
 
 
@@ -23,7 +23,7 @@ _DAY_US = 86_400_000_000
 class Policy:
     """The versions that a dataset keeps, each field by its own right.
 
-    The time of a version is that of its publisher's clock, and follows the order of the log where that clock is wrong
+    The time of a version is its publisher's clock, and follows the order of the log where that clock is wrong
     (`_times`). A version with a tag or an alias, held, leased, or the parent of an open transaction is always kept.
     Raises: InvalidRuntime.
     """
@@ -85,7 +85,7 @@ def _times(
     Both of versions that are not retired, in log order.
 
     The two differ where that clock is known to be wrong. It names a time to come by the collector's clock, or one
-    before that of an earlier version (or the clock of that one was fast: nobody can tell). It is known then that the
+    before that of an earlier version (or the clock of that one was fast: unknown). It is known then that the
     version was there when the next one was made whose clock is not in doubt, or is there now. A retirement cannot be
     undone, so the policy goes by that: a fresh version of a slow clock stays. The cost is that versions behind a fast
     clock stay too, until the policy is through with the first version later than that clock's time. A time to come is
@@ -151,7 +151,7 @@ def retire_by_policy(
         return retirements(state, dataset, policy, leased=leased, created_us=created_us, now_us=now_us)
 
     def retire_next(state: State) -> Mapping[str, object] | Done[object]:
-        # Asked again of the log that the entry is appended to: somebody may open, hold or name the version meanwhile.
+        # Asked again of the log that the entry is appended to: a reader may open, hold or name the version meanwhile.
         found = chosen(state)
         return decide_retire(state, dataset, found[0].number, f"retention: {policy}") if found else Done(None)
 

@@ -1,7 +1,7 @@
 """Objects beside `data/` that go.
 
 They are cards of versions that went, adopted objects and seals that no version needs, and signs of life of the dead.
-Data jobs that nobody works on go too, hints that nobody reads, and files that killed writers have not finished.
+It also deletes dead data jobs, unused hints, and unfinished files of killed writers.
 """
 
 import re
@@ -79,7 +79,7 @@ def heartbeats(store: Store, state: State, tally: Tally) -> Iterator[Gone]:
 
 
 def jobs(store: Store, clients: Clients, tally: Tally) -> Iterator[Gone]:
-    """Yield folders of data jobs that nobody works on. A listing. Objects with other names are foreign."""
+    """Yield folders of dead data jobs. A listing. Objects with other names are foreign."""
     left = clients.left_jobs()
     for info in _in_place(store, JOBS, tally):
         folder = job_folder(info.key)

@@ -1,6 +1,6 @@
 """Deletes condemned objects piece by piece, after a last look at each piece.
 
-Objects that are held, locked, in a folder of another user or behind a link are passed over.
+Objects on hold, locked, in a folder of another user or behind a link are passed over.
 """
 
 import logging
@@ -35,7 +35,7 @@ DESCRIPTION = "job.json"
 def delete(store: Store, keys: Sequence[str]) -> dict[str, StoreError]:
     """Delete; return key -> error of objects that the store refuses to delete.
 
-    Stores do not tell which of many keys they refuse, so then each is deleted alone: a request per key. Raises:
+    Stores do not tell which of many keys they refuse, so then each is deleted by itself: a request per key. Raises:
     Throttled, Transient, which are the store's and no key's; nothing is under way then.
     """
     if _refused(store, keys) is None:
@@ -64,7 +64,7 @@ logger = logging.getLogger(__name__)
 
 Check = Callable[[pa.Table], pa.Table]
 NAMED = 10
-"""Objects that are named, of those above the cap, and of those that cannot be deleted; the others are counted."""
+"""Objects above the cap, and undeletable objects, that are named; the others are counted."""
 GIVE_UP = 10_000
 """Objects after which no more are tried, where not one could be deleted: the right to delete is missing."""
 
@@ -78,7 +78,7 @@ class Caps:
     max_bytes: int
     """Bytes; an object above this is passed over."""
     dataset: str | None = None
-    """The dataset whose objects alone are deleted; None: all."""
+    """The only dataset whose objects are deleted; None: all."""
 
 
 @dataclass(slots=True)
@@ -118,7 +118,7 @@ def sweep(
 ) -> Swept:
     """Delete the objects that are due, `ROWS` at a time: looked at again, put on record, deleted.
 
-    record: None deletes nothing and tells the objects that would be. A sweep that is killed at any moment leaves the
+    record: None deletes nothing and only names the objects. A sweep that is killed at any moment leaves the
     rest for the next one. Objects that the store refuses to delete are passed over. Raises: Forbidden where nothing may
     be deleted; Conflict where the root was moved meanwhile; StoreError.
     """
@@ -251,7 +251,7 @@ class _Jobs:
         self._seen: dict[str, dict[str, str]] = {}  # folder -> its objects when the first of them was due
 
     def worked_on(self, keys: Sequence[str]) -> list[str]:
-        """Return those of the keys that stay: of a job in whose folder something has changed since the look.
+        """Return the keys that stay: of a job in whose folder something has changed since the look.
 
         A description stays while its folder has objects beside the keys: results without one could be another job's.
         """

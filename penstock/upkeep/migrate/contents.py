@@ -30,10 +30,10 @@ SMALL_FOLDERS = (
     "trails/",
     "log/repair-",
 )
-"""Prefixes of objects that no manifest names, named after their content or created once: these alone are listed.
+"""Prefixes of objects that no manifest names, named after their content or created once: only these are listed.
 
-`foreign/` has adopted objects alone. `swept/` and `takedowns/` tell the mirror's collector what the primary's has
-deleted, and which versions were taken down. `log/repair-` tells what was done to the log, which readers need before
+`foreign/` has only adopted objects. `swept/` and `takedowns/` tell the mirror's collector what the primary's has
+deleted, and which versions a takedown retired. `log/repair-` tells what was done to the log, which readers need before
 the entries.
 """
 _COLUMNS = ["path", "nbytes", "sha256", "index_path", "index_nbytes", "index_crc32c"]
@@ -60,7 +60,7 @@ def new_items(
 ) -> Iterator[Item]:
     """Yield the objects of the versions committed after entry `after` that earlier versions do not have.
 
-    An object that a version names outside of `OWN` is never copied: whoever publishes a version chooses that path, and
+    An object that a version names outside of `OWN` is never copied. The publisher chooses that path, and
     the mirror's log or a collector's notes may lie there.
 
     Each version's manifest comes after all else of it; at the end comes what lies in `SMALL_FOLDERS` and not in those

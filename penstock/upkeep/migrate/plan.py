@@ -16,8 +16,31 @@ from ..copying.s3_to_s3 import sends
 from .contents import new_items, new_versions
 from .prefix_copy import wanted
 from .prefix_places import FOLDER, check_places
-from .prices import Prices, prices_of
 from .target import copied_entries
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """List prices of one provider, US dollars: public price pages, standard storage in a US region, first tier."""
+
+    egress: float = 0.0
+    """Per GB (1e9 bytes) that leaves the provider."""
+    read: float = 0.0
+    """Per 1,000 reads."""
+    write: float = 0.0
+    """Per 1,000 writes."""
+
+
+BY_SCHEME = {
+    **dict.fromkeys(("s3", "s3a"), Prices(egress=0.09, read=0.0004, write=0.005)),
+    **dict.fromkeys(("gs", "gcs"), Prices(egress=0.12, read=0.0004, write=0.005)),
+    **dict.fromkeys(("az", "abfs", "abfss"), Prices(egress=0.087, read=0.0005, write=0.0065)),
+}
+
+
+def prices_of(url: str) -> Prices:
+    """Return the prices of the provider that a URL's scheme names; zeros for disks and others."""
+    return BY_SCHEME.get(url.partition("://")[0], Prices())
 
 
 @dataclass(slots=True)
@@ -102,7 +125,7 @@ def plan_migration(
 ) -> MigrationPlan:
     """Return the cost of bringing the mirror at `target` up to date.
 
-    The lists are for data alone: `penstock migrate run` then checks it, and copies the log. A key with a line break is
+    The lists are only for data: `penstock migrate run` then checks it, and copies the log. A key with a line break is
     in neither, and in `unlisted`.
 
     egress: USD per GB instead of the list price.

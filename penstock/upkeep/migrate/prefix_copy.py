@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ...compute.cluster import Cluster
 
 UNREAD = "unknown"
-"""In place of the digest of an object that nobody has read."""
+"""In place of the digest of an unread object."""
 FORMAT = 1
 
 
@@ -46,9 +46,9 @@ class PrefixReport(Copies):
     source: str
     """URL of the source."""
     markers: int = 0
-    """Keys that stores list for a folder that somebody made in a console."""
+    """Keys that stores list for a folder that a console made."""
     unhashed: int = 0
-    """Objects that were there before, and were taken by their size."""
+    """Objects that were there before, accepted by their size."""
 
     def failed(self, path: str, error: PenstockError, nbytes: int | None = None) -> None:
         if nbytes == 0 and isinstance(error, ObjectNotFound):
@@ -104,7 +104,7 @@ def both_sides(
 def item_of(sides: Sides, *, replace: bool = False) -> Item | None:
     """Return the item to copy of a key that the source has; None where it is there.
 
-    Raises: Changed where the target's object is not the one that was copied; AlreadyExists where somebody else's lies
+    Raises: Changed where the target's object is not the one that was copied; AlreadyExists where another object lies
     there.
     """
     info, there, noted = sides.source, sides.target, sides.noted
@@ -113,7 +113,7 @@ def item_of(sides: Sides, *, replace: bool = False) -> Item | None:
         return Item(path=info.key, nbytes=info.nbytes, etag=info.etag)
     if noted is None:
         if there.nbytes == info.nbytes:
-            # Of two that differ what is there is read: nobody noted it, as when its run was killed.
+            # If they differ, the object there is read: a killed run left no note.
             other = differ(info.etag, there.etag)
             return Item(path=info.key, nbytes=info.nbytes, etag=info.etag) if other else None
         raise AlreadyExists(
@@ -144,13 +144,13 @@ def migrate_prefix(
 ) -> PrefixReport:
     """Copy what the target lacks, and name what can be no object there.
 
-    Objects that changed at the source since they were copied are named, or replaced where `replace` says so; nothing is
+    Objects that changed at the source since they were copied are named, or replaced with `replace`; nothing is
     deleted. Memory: 228 MiB of objects at most, whatever their number.
 
     hash: one of `digest.KINDS`, taken of every byte that is copied, and noted.
     cluster: as `migrate` takes it.
 
-    Raises: as `check_places`; Corrupt for a journal that somebody edited; what listing raises; with a cluster as
+    Raises: as `check_places`; Corrupt for an edited journal; what listing raises; with a cluster as
     `attach`.
     """
     check_places(source, target)
@@ -205,7 +205,7 @@ def _items(
 
 
 def wanted(source: Store, target: Store, journal: Journal) -> Iterator[Item]:
-    """Yield the items that a run would copy, or look at again, without those that it would name."""
+    """Yield the items that a run would copy, or look at again, without the failures."""
     for sides in both_sides(source, target, journal):
         if sides.source is not None:
             try:
@@ -225,7 +225,7 @@ def left_out(source: Store) -> Iterator[tuple[str, str]]:
 
 
 def is_marker(source: Store, info: ObjectInfo) -> bool:
-    """Return whether a listed key is no object, but that of a folder made in a console. Costs a request, if empty."""
+    """Return whether a listed key stands for a folder that a console made. Costs a request, if empty."""
     if info.nbytes:
         return False
     try:

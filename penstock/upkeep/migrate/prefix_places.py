@@ -1,4 +1,4 @@
-"""The places between which a plain prefix may be copied, and what the target says of its source."""
+"""The places between which a plain prefix may be copied, and the target's note of its source."""
 
 from collections.abc import Iterator, Mapping
 
@@ -24,8 +24,8 @@ def check_places(source: Store, target: Store) -> None:
     """Check that a plain prefix may be copied from one place to the other.
 
     Raises: Conflict where one of them is a root, or the target was filled from another source; InvalidStore where one
-    lies in the other, or the source has nothing and nothing was copied from it; Corrupt where somebody edited what the
-    target says of its source.
+    lies in the other, or the source has nothing and nothing was copied from it; Corrupt for an edited note of the
+    source in the target.
     """
     if _is_inside(source, target) or _is_inside(target, source):
         raise InvalidStore(
@@ -85,7 +85,7 @@ def _is_inside(outer: Store, inner: Store) -> bool:
 
 
 def _server(store: Opened) -> str:
-    """Return the URL of a store's server, by its options, the environment or a profile; "" where there is one alone."""
+    """Return the URL of a store's server, by its options, the environment or a profile; "" where there is only one."""
     scheme, options = store.url.partition("://")[0], store.spec.options
     if scheme not in PROVIDERS:
         return ""

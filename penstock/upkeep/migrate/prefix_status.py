@@ -29,7 +29,7 @@ class PrefixStatus:
     there: int = 0
     """Objects that are at the target."""
     unhashed: int = 0
-    """Those of `there` that were taken by their size."""
+    """Objects of `there` that were accepted by their size."""
     unfinished: bool = False
     """True where a run was killed, or is at work."""
 

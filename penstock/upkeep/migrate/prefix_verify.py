@@ -39,7 +39,7 @@ class PrefixVerdict:
     read: int = 0
     """Objects whose bytes were compared; without `full` those whose two ETags differ and may both be MD5s."""
     unhashed: int = 0
-    """Objects that were taken by their size and that nobody has read."""
+    """Objects that were accepted by their size, unread."""
     extra: int = 0
     """Objects at the target that the source does not have."""
     problems: dict[str, str] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class PrefixVerdict:
 def verify_prefix(source: Store, target: Store, *, full: bool, scratch: str | None = None) -> PrefixVerdict:
     """Compare the target with the source, and with what was noted when it was copied.
 
-    full: read all of the target and hold it against the hash that was taken of the source's bytes. An object without a
+    full: read all of the target and compare it with the hash of the source's bytes. An object without a
     hash is read at the source too, and noted.
 
     Without `full` an object is read where its two ETags differ and may both be MD5s. That ends once bytes turn out the

@@ -8,7 +8,7 @@ Killed at any step, a second run goes on, and at no moment two places accept app
    token in the marker of the place that he writes to, and it is nowhere yet.
 3. The mirror is brought up to date again, the log with that entry last.
 4. The mirror's marker gets the token: now it is the primary.
-5. The marker of what was the primary says `mirror_of`.
+5. The former primary's marker gets `mirror_of`.
 
 Markers decide nothing by being replaced: one that comes too late has a token that is not the last.
 """
@@ -88,7 +88,7 @@ def promote(
             return done
         if not _verified(done, target):
             return done
-        prove_create_only(target)  # as at a root's first publish; behind the next line there is no way back
+        prove_create_only(target)  # as at a root's first publish; the next line cannot be undone
         moved = root.log.move(target.url)
     elif moved is None:
         raise Conflict(
@@ -117,7 +117,7 @@ def promote_alone(target: Store) -> Promotion:
     """Make a mirror the primary without asking its primary, which is gone for good.
 
     Versions that were not copied are lost. Should the former primary come back, it has to become a mirror (`migrate`)
-    before anybody writes to it.
+    before a writer uses it.
 
     Raises: Conflict for a place that is no mirror; Corrupt where its log is damaged; NotARoot; InvalidStore where its
     create-only writes are not; what the store raises.
@@ -161,7 +161,7 @@ def _copied(done: Promotion, report: Report) -> bool:
 
 
 def _verified(done: Promotion, target: Store) -> bool:
-    """Return whether the mirror is sound, by `penstock verify` without `--full`. Hints do not count."""
+    """Return whether the mirror is healthy, by `penstock verify` without `--full`. Hints do not count."""
     with root_over(target) as mirror:
         problems = verify_root(mirror).problems
     done.failures = {one.address: one.what for one in problems if not one.address.startswith(HINTS)}

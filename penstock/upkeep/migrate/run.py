@@ -134,7 +134,7 @@ def _copy_log(root: Root, target: Store, state: State, after: int) -> int:
     copy_entries(root.store, target, after, state.n, state.prev)
     try:
         said = root.log.mirror(target.url, state.n)
-    except (Forbidden, Conflict):  # a mirror's mirror, or that of a reader who may not write
+    except (Forbidden, Conflict):  # a mirror's mirror, or a reader's without the right to write
         return state.n
     if said == state.n + 1:  # else others have written meanwhile: the next run copies that
         copy_entries(root.store, target, state.n, said, "")

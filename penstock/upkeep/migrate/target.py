@@ -86,7 +86,7 @@ def _entry(store: Store, n: int) -> bytes | None:
 
 
 def make_mirror(source: Store, target: Store) -> None:
-    """Write the marker that says whose mirror this is.
+    """Write the marker that names the primary of this mirror.
 
     Again is no change. A place that was made the primary since it was looked at stays one.
     """
@@ -135,7 +135,7 @@ def _plain_marker(store: Store) -> dict[str, Any]:
 def close_former(source: Store, state: State, target: Store) -> None:
     """Make a mirror of a former primary that does not know that the source became the primary.
 
-    Its log ends where that of the source says so. A target of any other kind is left as it is.
+    Its log ends where the source's log ends. A target of any other kind is left as it is.
 
     Raises: Conflict where it was written to since.
     """
@@ -158,7 +158,7 @@ def close_former(source: Store, state: State, target: Store) -> None:
                 "another place"
             )
         try:
-            put_compared(target, entry_key(last + 1), data)  # from now on nobody appends there
+            put_compared(target, entry_key(last + 1), data)  # from now on no writer appends there
         except AlreadyExists:
             raise Conflict(
                 f"{target.url} was written to a moment ago, behind the entry that moved the root to {source.url}: what "

@@ -31,7 +31,7 @@ class Kept:
 
 
 class Unseen(Exception):
-    """A store's remains of deleted objects cannot be looked at; the text says why."""
+    """A store's remains of deleted objects cannot be looked at; the text has the reason."""
 
 
 SEEN = ["snapshots", "versions", "deleted", "deletedwithversions", "uncommittedblobs"]

@@ -1,4 +1,4 @@
-"""Objects made of versions with samples that are taken down: cards, gate pages, plans, views, packs, lists, ledgers.
+"""Objects derived from versions with denied samples: cards, gate pages, plans, views, packs, lists, ledgers.
 
 No version needs them to be read, and all but lists and ledgers are made again when they are asked for.
 """
@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable
 from html.parser import HTMLParser
 
 from loader.dataset.log.state import VersionRecord
+from loader.dataset.names import card_folder
 from loader.dataset.tables.parquet import parse_table, table_facts
 from loader.storage import Store
 
-from ...card.stored import card_folder
 from ...denied.hashed_names import TAKEN_DOWN, Marks
 from .recorded_edits import Edits
 
@@ -42,7 +42,7 @@ def page_names(data: bytes, marks: Marks) -> bool:
 
 
 class _Texts(HTMLParser):
-    """The texts that a reader of the page sees, unescaped, as the page divides them, and those in place of pictures."""
+    """The texts that a reader of the page sees, unescaped, as the page divides them, and the texts of its images."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -53,7 +53,7 @@ class _Texts(HTMLParser):
         self.texts |= {data.strip(), *data.strip().split(", ")}
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Add the texts that stand for a picture."""
+        """Add the texts that stand for an image."""
         self.texts |= {value for name, value in attrs if value and name in ("alt", "title")}
 
 
@@ -90,7 +90,7 @@ def derived_edits(store: Store, versions: Iterable[VersionRecord], marks: Marks)
             remade.append(info.key)
     for info in store.list(
         "lists/"
-    ):  # only those that a plan of these versions names: nobody can make them again
+    ):  # only where a plan of these versions names them: they cannot be made again
         name = info.key.removeprefix("lists/").removesuffix(".parquet")
         if name in lists and name.encode() not in kept:
             remade.append(info.key)
@@ -99,7 +99,7 @@ def derived_edits(store: Store, versions: Iterable[VersionRecord], marks: Marks)
 
 
 def card_folders(versions: Iterable[VersionRecord]) -> tuple[str, ...]:
-    """Return the folders of the cards of these versions: their pictures show samples too."""
+    """Return the folders of the cards of these versions: their images show samples too."""
     return tuple(f"{card_folder(one.dataset, one.number, one.id)}/" for one in versions)
 
 
@@ -118,7 +118,7 @@ def _ledgers(store: Store, ids: set[str], marks: Marks) -> dict[str, bytes]:
 
 
 def ledger_without(data: bytes, ids: Collection[str], marks: Marks) -> bytes:
-    """Return a ledger whose lines of these versions name nothing that is taken down, the same bytes where none does.
+    """Return a ledger whose lines of these versions have no denied names, the same bytes if none had any.
 
     Text that is no line of a ledger stays.
     """
@@ -126,7 +126,7 @@ def ledger_without(data: bytes, ids: Collection[str], marks: Marks) -> bytes:
 
 
 def _line(data: bytes, ids: Collection[str], marks: Marks) -> bytes:
-    """Return a line without the names, and without an error of a sample that is taken down, which may quote it."""
+    """Return a line without the names, and without the error of a denied sample, which may quote it."""
     try:
         line = json.loads(data)  # not by the one rule of damaged JSON: whatever can be read here is looked at
     except (ValueError, RecursionError):

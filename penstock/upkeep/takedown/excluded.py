@@ -1,4 +1,4 @@
-"""Records of exclusions by people that name samples which are taken down: the names go, the others stay excluded.
+"""Records of exclusions that name denied samples: the names go, the others stay excluded.
 
 A record keeps its path, which withdrawals name, and is deleted with its last sample.
 """
@@ -34,7 +34,7 @@ def exclusion_edits(store: Store, dataset: str, marks: Marks) -> Edits:
 
 
 def exclusion_without(body: Mapping[str, Any], marks: Marks) -> dict[str, Any] | None:
-    """Return a record without what is taken down, an equal one where it has nothing of it; None for no sample left."""
+    """Return a record without denied samples, an equal one if it has none; None if no sample is left."""
     of = "keys" if "keys" in body else "samples"
     named = body.get(of)
     named = named if isinstance(named, list) else []

@@ -1,4 +1,4 @@
-"""Mirrors of a root from which a subject is taken down."""
+"""Mirrors of a root with a takedown."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -15,7 +15,7 @@ from .excluded import FOLDER
 from .noncurrent import delete_noncurrent, noncurrent
 
 COLLECTED = ("data/", SEALS, FOREIGN)
-"""Folders of objects that readers of the mirror may need: its collector knows them."""
+"""Folders of objects that readers of the mirror may need: its collector decides."""
 
 
 def purge_mirror(url: str, record: Record, root: Store) -> int:
@@ -24,7 +24,7 @@ def purge_mirror(url: str, record: Record, root: Store) -> int:
     They are the cards, plans, views, packs, lists and records of exclusions that were deleted at its primary and were
     not made there again. Records that were replaced there go too, and the next migration copies them as they are. So do
     the versions that an S3 bucket keeps of anything that had to go. Objects of versions go by the mirror's own
-    collector, which knows who reads them.
+    collector, which counts the readers.
 
     Raises: InvalidRuntime for a place that is no mirror of this root; StoreError.
     """
@@ -44,7 +44,7 @@ def still_there(store: Store, places: Iterable[Place]) -> list[str]:
 def _left(store: Store, record: Record, root: Store) -> list[str]:
     """Return the paths that a mirror still has and must not.
 
-    An object that was made again at the primary is that of a version that is there.
+    An object that was made again at the primary belongs to a current version.
     """
     remade = still_there(store, record.having("remade"))
     gone = [path for path in remade if not is_there(root, path)]
@@ -66,7 +66,7 @@ def mirror_places(
 ) -> Iterator[Place]:
     """Yield each mirror that the log names, and each URL given.
 
-    The same paths have to be absent there, and nothing may be kept of them. keeps_nothing: URLs of which that is told.
+    The same paths have to be absent there, and nothing may be kept of them. keeps_nothing: URLs of such stores.
     """
     denied = DeniedBytes(root.store, root.state.denies)
     named = {str(body.get("url", body.get("name", body["n"]))) for body in root.state.mirrors}

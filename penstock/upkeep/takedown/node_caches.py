@@ -1,4 +1,4 @@
-"""Pages of shards that are taken down, in node caches whose folders are seen from here."""
+"""Pages of shards with denied samples, in node caches whose folders are visible here."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from loader.errors import InvalidRuntime
 from ...denied.record import Place, Record
 
 PAGE_SIZES = tuple(2**power for power in range(12, 27))
-"""Sizes of pages that are looked for, besides those that lie in the folder."""
+"""Sizes of pages to look for, besides the sizes in the folder."""
 
 
 def purge_cache(folder: str, record: Record) -> int:

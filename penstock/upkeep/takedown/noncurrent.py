@@ -2,7 +2,7 @@
 
 - S3 is asked through boto3, with the credentials that it finds, or a client that is given.
 - Azure is asked through azure-storage-blob (`kept_by_azure`).
-- Google Cloud Storage and stores that fsspec opens are not asked: a proof says so, or that whoever proved it says that
+- Google Cloud Storage and stores that fsspec opens are not asked: a proof states so, or that its author states that
   they keep nothing.
 - A folder of this machine keeps what killed writers have not finished.
 """
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 RUN = "penstock takedown run --apply"
 SIGNS_OF_LIFE = ("heartbeats/", "leases/")
-"""Written all the time, and of nobody's samples."""
+"""Written all the time, without samples."""
 _AZURE = ("az://", "abfs://", "abfss://", "azure://")
 
 
@@ -37,7 +37,7 @@ def noncurrent(
     and one per 1,000 uploads; a walk through a folder.
 
     client: boto3's, of an S3 bucket.
-    told: whether somebody says that the store keeps nothing, which counts where it cannot be looked at.
+    told: whether the caller states that the store keeps nothing; counts where it cannot be looked at.
     mirror: the URL by which it was given, where it is one.
     """
     # By its URL: a store with mirrors is local too, where one of these is.
@@ -84,7 +84,7 @@ def _unfinished(store: Store, mirror: str) -> Iterator[Place]:
 def delete_noncurrent(store: Store, paths: Sequence[str], client: Any = None) -> int:
     """Delete what an S3 bucket keeps of these paths, but for what a lock keeps. Returns how many.
 
-    Deletes none without boto3, or rights to list them, which the proof says.
+    Deletes none without boto3, or rights to list them; the proof states it.
     """
     if not store.url.startswith("s3://") or not paths:
         return 0
@@ -125,7 +125,7 @@ def _delete(client: Any, url: str, paths: Sequence[str]) -> int:
 def _kept_by_s3(client: Any, url: str, paths: Sequence[str]) -> Iterator[Kept]:
     """Yield the remains in an S3 bucket. Raises: Unseen without boto3, or where it may not list them."""
     try:
-        import boto3  # noqa: F401 - s3fs brings botocore alone
+        import boto3  # noqa: F401 - s3fs brings only botocore
         from botocore.exceptions import BotoCoreError, ClientError
     except ImportError:
         raise Unseen("boto3 lists them, and is not there: pip install 'penstock-data[s3]'") from None

@@ -1,4 +1,4 @@
-"""Objects under data/ that no version names and that have samples which are taken down.
+"""Objects under data/ that no version names and that have denied samples.
 
 They are leftovers of writers, parts that wait to be published, and the samples of parts as their writers handed them
 on.
@@ -35,7 +35,7 @@ def left_over(root: Root, dataset: str, marks: Marks) -> Iterator[Place]:
     """Yield the places in a dataset's transactions that no version names.
 
     Lists them, and reads each index, table and manifest among them. All of the rest of a version that was collected in
-    part has to go: nothing in it may be left that says whose it is.
+    part has to go: nothing in it may be left that names its owner.
     """
 
     def named_by(versions: Whole) -> tuple[set[str], set[str]]:
@@ -93,7 +93,7 @@ def _with_marks(
         if not waits and producer_names_some(json_object(store.get(path).data, path, store.url), marks):
             yield path, "manifest"
     elif path.endswith(".tar") and path.removesuffix(".tar") + ".index.parquet" not in keys:
-        with suppress(Corrupt):  # a proof names one that nobody can read
+        with suppress(Corrupt):  # a proof names an unreadable one
             if any(marks.takes("sample", key) for key in member_keys(store, path)):
                 yield path, "shard without an index"
 
@@ -113,7 +113,7 @@ def member_keys(store: Store, path: str) -> Iterator[str]:
 
 
 def part_samples(root: Root, dataset: str, rows: Rows, marks: Marks) -> dict[str, dict[str, Any]]:
-    """Return path -> redacted table beside it, of the parts' samples tables that have samples which are taken down.
+    """Return path -> redacted table beside it, of the parts' samples tables that have denied samples.
 
     It is for records of stages that hand parts on.
     """

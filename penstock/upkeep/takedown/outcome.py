@@ -29,7 +29,7 @@ class Ran:
     refused: dict[str, str] = field(default_factory=dict)
     """URI of a raw object that was to be deleted and was not -> reason."""
     adopted: list[str] = field(default_factory=list)
-    """Paths of adopted objects that hold samples which are taken down, by whichever takedown."""
+    """Paths of adopted objects that hold samples denied by any takedown."""
     waiting: int = 0
     """Number of objects that a collector has to take."""
 

@@ -1,4 +1,4 @@
-"""Files of a pipeline on samples that are taken down: its tables, its stages' records, its batches' manifests.
+"""Files of a pipeline on denied samples: its tables, its stages' records, its batches' manifests.
 
 No version names these files. They are replaced in this order; killed in between, the next run finds the old table and
 does the rest:
@@ -71,14 +71,14 @@ def with_units(store: Store, dataset: str, marks: Marks) -> Marks:
 
 
 def table_without(store: Store, path: str, marks: Marks) -> pa.Table | None:
-    """Return a lifecycle table without what is taken down; None where it has nothing of it. Raises: Corrupt."""
+    """Return a lifecycle table without denied names; None if it has none. Raises: Corrupt."""
     table = parse_table(store.get(path).data, path)
     new = without_rows(table, marks)
     return None if new is table else new
 
 
 def without_names(path: str, body: Json, marks: Marks) -> Json:
-    """Return a stage's record, or a batch's manifest, without what is taken down.
+    """Return a stage's record, or a batch's manifest, without denied names.
 
     Returns an equal one where it has nothing of it.
     """
@@ -111,9 +111,9 @@ def _redirected(value: Any, replaced: Mapping[str, Json]) -> Any:
 
 
 def _batch(body: Json, marks: Marks) -> Json:
-    """Return a batch's manifest in which objects that are taken down have another name.
+    """Return a batch's manifest in which denied objects have another name.
 
-    It keeps the batch's name, which is a hash of the objects' former names, and says that it was redacted.
+    It keeps the batch's name, which is a hash of the objects' former names, and is marked as redacted.
     """
     objects = []
     for one in body.get("objects", ()):

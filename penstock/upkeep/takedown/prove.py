@@ -1,4 +1,4 @@
-"""`penstock takedown prove`: every place that had, or may have, what is taken down, looked at now.
+"""`penstock takedown prove`: look now at every place that had, or may have, denied samples.
 
 Each is clean, with evidence, or out of reach, with the reason. One place out of reach makes the proof "incomplete".
 
@@ -53,8 +53,8 @@ def prove(
 
     mirrors: URLs of mirrors that can be reached.
     caches: folders of node caches.
-    known: places that somebody knows of and penstock does not, such as "backups until 2026-12-24".
-    keeps_nothing: URLs of the root or of mirrors whose operator says that the store keeps nothing of deleted objects,
+    known: places outside of penstock, such as "backups until 2026-12-24".
+    keeps_nothing: URLs of the root or of mirrors whose operator states that the store keeps nothing of deleted objects,
     which counts where that cannot be looked at.
     s3: boto3's client of the root's bucket; None: one with the environment's credentials.
     cluster: whose machines read tables and JSON objects; None: this process.
@@ -111,7 +111,7 @@ def prove(
 
 
 def _versions(root: Root, record: Record, found: Iterable[Found]) -> Iterator[Place]:
-    """Yield every version that has, had or names what is taken down: retired, or not."""
+    """Yield every version that has, had or names denied samples: retired, or not."""
     ids = record.versions().union(version.id for one in found for version in one.versions)
     for one in sorted(ids):
         version = root.record(one, retired=True)

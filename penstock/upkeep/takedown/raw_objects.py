@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,7 +12,7 @@ from loader import Root
 from loader.dataset.log.denies import DenyList
 from loader.dataset.log.state import Deny
 from loader.dataset.tables.parquet import TableFile, get_table, parse_table
-from loader.errors import InvalidStore, ObjectNotFound
+from loader.errors import InvalidRuntime, InvalidStore, ObjectNotFound
 from loader.storage import Store, open_store
 
 from ...confirmed_listing import listed_twice
@@ -20,11 +22,30 @@ from ...denied.json_text import cell_texts, json_object, texts
 from ...denied.names import keys_files, waiting_tables
 from ...denied.readable_versions import Whole, over_whole
 from ...denied.record import Place, Record
-from ...denied.sources import plain_uri
+from ...denied.sources import joined_objects, plain_uri
 from .pipeline_tables import is_hint
 
 Uris = Mapping[str, Collection[str]]
-"""Dataset -> the raw objects that its samples which are taken down were cut of."""
+"""Dataset -> the raw objects that its denied samples were cut from."""
+
+
+class FilesBeside(Protocol):
+    """`penstock.formats.files_beside.files_beside`."""
+
+    def __call__(
+        self, alone: Mapping[str, Collection[str]], refused: dict[str, str], /
+    ) -> dict[str, list[str]]:
+        """Return the files that only these raw objects need; add the objects to keep to `refused`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawDeletion:
+    """Deletion of raw objects and of the files beside them: both parts are required, so that no file is forgotten."""
+
+    delete: Callable[[str], None]
+    """Deletes the object of a URI."""
+    files_beside: FilesBeside
+    """Finds the further files of raw objects."""
 
 
 def delete_object(uri: str) -> None:
@@ -35,6 +56,36 @@ def delete_object(uri: str) -> None:
             f"{uri!r} is no path or URL of an object, so it cannot be deleted; leave --delete-raw out"
         )
     open_store(place or "/", None).delete_many([name])
+
+
+def objects_named(root: Root, names: Collection[str], dataset: str = "") -> list[str]:
+    """Return the URIs of the raw objects of which a further file has one of these names, keys or URIs, sorted.
+
+    dataset: of whose pipeline; "" for all. Reads the manifests of its batches. Raises: Corrupt; StoreError.
+    """
+    asked = set(names)
+    return sorted(
+        one.uri
+        for of in ([dataset] if dataset else all_datasets(root))
+        for one in joined_objects(root.store, of)
+        if not asked.isdisjoint(one.names)
+    )
+
+
+def check_whole(root: Root, deny: Deny) -> None:
+    """Raise InvalidRuntime where a takedown names a further file of a raw object that no takedown names itself.
+
+    Such an object was discovered when the takedown was not known yet. Costs as `objects_named`.
+    """
+    for dataset in all_datasets(root):
+        mine, all_ = DenyList([deny], dataset), DenyList(root.state.denies, dataset)
+        for one in joined_objects(root.store, dataset):
+            is_whole = any(all_.entry_of("raw", name) for name in (one.key, one.uri))
+            if not is_whole and any(mine.entry_of("raw", name) for name in one.names):
+                raise InvalidRuntime(
+                    f"takedown {deny.n} names a file of the raw object {one.uri}, whose samples none takes down: "
+                    f"penstock takedown request --raw {one.uri}, then run both"
+                )
 
 
 def raw_places(deny: Deny, uris: Uris, these: Collection[str], *, deleted: bool) -> Iterator[Place]:
@@ -70,7 +121,7 @@ def used_by_others(root: Root, uris: Uris) -> set[str]:
 
     def meant(text: str) -> set[str]:
         if TAKEN_DOWN in text:
-            # An earlier release took a name out of an address: it may have been that of any that fits.
+            # An earlier release took a name out of an address: it may have been any fitting one.
             pieces = plain_uri(text).split(TAKEN_DOWN)
             return {uri for uri in plain if _fits(uri, pieces)}
         return {plain_uri(text)} & plain
@@ -102,7 +153,7 @@ Meant = Callable[[str], set[str]]
 
 
 def _used(root: Root, meant: Meant, own: Mapping[str, set[str]]) -> set[str]:
-    """Return the raw objects in use. own: dataset -> those that are forgotten by its own pipeline."""
+    """Return the raw objects in use. own: dataset -> the objects that its own pipeline forgets."""
     used: set[str] = set()
     for dataset in all_datasets(root):
         tests = DenyList(root.state.denies, dataset)
@@ -117,14 +168,14 @@ def _used(root: Root, meant: Meant, own: Mapping[str, set[str]]) -> set[str]:
 def _fits(uri: str, pieces: list[str]) -> bool:
     """Return whether an address is these pieces in order with something between each two.
 
-    Looks at each character about once: how many pieces there are, whoever named the object decides.
+    Looks at each character about once, as the object's owner decides how many pieces there are.
     """
     first, last = pieces[0], pieces[-1]
     if not (uri.startswith(first) and uri.endswith(last)):
         return False
     at = len(first)
     for piece in pieces[1:-1]:
-        found = uri.find(piece, at + 1)  # the earliest place leaves the most to those that follow
+        found = uri.find(piece, at + 1)  # the earliest place leaves the most to the next pieces
         if found < 0:
             return False
         at = found + len(piece)

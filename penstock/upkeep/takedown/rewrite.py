@@ -1,4 +1,4 @@
-"""The version without them: the newest one once more, its samples that are taken down redacted and excluded."""
+"""The version without them: the newest one again, its denied samples redacted and excluded."""
 
 import hashlib
 import secrets
@@ -58,7 +58,7 @@ def publish_redacted(root: Root, dataset: str, deny: Deny, marks: Marks) -> Vers
     """Commit the dataset's newest version without the samples of a takedown, and without their names.
 
     Returns None where it has none of them, and no adopted object that holds some. Every shard of a part that has one is
-    read and written once. When somebody publishes meanwhile, that is redacted too before the commit is allowed.
+    read and written once. A version that others publish meanwhile is redacted too before the commit.
 
     Raises: NothingLeft where it has no others; Conflict; Corrupt; StoreError; Fenced when a collector took this
     takedown for dead: run it again.
@@ -86,13 +86,13 @@ def publish_redacted(root: Root, dataset: str, deny: Deny, marks: Marks) -> Vers
 
 
 def _is_class(root: Root, dataset: str, marks: Marks) -> bool:
-    """Return whether a class is called so, by the newest version that tells any: once it is retired another has to."""
+    """Return whether a class is called so, by the newest version that has any: once it is retired another has to."""
     names = class_names(root.store, root.state.versions(dataset)) or []
     return class_names_without(names, marks) != names
 
 
 class NothingLeft(Exception):
-    """Every sample of the newest version was taken down: there is none without them. version: its id."""
+    """Every sample of the newest version is denied: no version is without them. version: its id."""
 
     def __init__(self, version: str) -> None:
         super().__init__(version)
@@ -218,7 +218,7 @@ class _Redaction:
             for at, mine in enumerate(_runs(here, len(told))):
                 prefix = f"{self._attempt}{next(numbers):04x}"
                 for entry in mine:
-                    # All of a run's: whoever looks for its statistics looks beside its samples.
+                    # All of a run's: readers look for its statistics beside its samples.
                     table = now[entry["path"]]
                     table = get_table(self._store, TableFile.from_json(entry)) if table is None else table
                     made = put_named_table(self._store, prefix, table, table_facts(table)["table"])
@@ -255,7 +255,7 @@ class _Redaction:
         return None if now is table else now
 
     def _scrubbed(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        """Return an exclusions file whose reasons name no sample that is taken down."""
+        """Return an exclusions file whose reasons name no denied sample."""
         table = get_table(self._store, TableFile.from_json(dict(entry)))
         now = scrub(table, self._marks)
         if now is table:

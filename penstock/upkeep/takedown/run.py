@@ -24,8 +24,15 @@ from ...denied.record import add_to_record, read_record
 from ...denied.sources import landings, why_not
 from ...progress import progress
 from .outcome import Ran
-from .raw_files import check_whole, files_beside
-from .raw_objects import Uris, deleted_raw, raw_places, used_by_others
+from .raw_objects import (
+    FilesBeside,
+    RawDeletion,
+    Uris,
+    check_whole,
+    deleted_raw,
+    raw_places,
+    used_by_others,
+)
 from .steps import Steps
 
 if TYPE_CHECKING:
@@ -33,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def deny_entry(root: Root, n: int) -> Deny:
-    """Return the takedown of this number. Raises: TakedownNotFound, naming those that there are."""
+    """Return the takedown of this number. Raises: TakedownNotFound, naming the existing ones."""
     for deny in root.state.denies:
         if deny.n == n:
             return deny
@@ -57,7 +64,7 @@ def run_takedown(
     n: int,
     *,
     apply: bool,
-    delete_raw: Callable[[str], None] | None = None,
+    raw: RawDeletion | None = None,
     raw_below: Collection[str] = (),
     cluster: "Cluster | None" = None,
 ) -> Ran:
@@ -65,8 +72,8 @@ def run_takedown(
 
     Reads the keys of every version, and writes each shard that has one of the samples once.
 
-    delete_raw: gets the URI of each raw object that nothing else was cut of and that lies below a source, and those of
-    its further files before it.
+    raw: deletes each raw object that nothing else was cut from and that lies below a source, after its further files;
+    None keeps raw objects.
     raw_below: the sources; where it is empty, the landing places of the batches of the object's dataset.
     cluster: whose machines read the tables of keys; None: this process.
 
@@ -93,9 +100,9 @@ def run_takedown(
         }
         _sort_raw(root, uris, ran)  # again: what others published meanwhile
         _note_raw(root, deny, uris, ran.uris)
-        if delete_raw is not None:
-            alone = _files(root, uris, ran, raw_below)
-            _delete_raw(root, deny, uris, alone, delete_raw)
+        if raw is not None:
+            alone = _files(root, uris, ran, raw_below, raw.files_beside)
+            _delete_raw(root, deny, uris, alone, raw.delete)
     record = read_record(root.store, n)
     ran.deleted = sorted(deleted_raw(record, deny, uris) & set(ran.uris))
     ran.waiting = sum(1 for place in record.having("absent") if is_there(root.store, place["path"]))
@@ -103,7 +110,7 @@ def run_takedown(
 
 
 def _sort_raw(root: Root, uris: Uris, ran: Ran) -> None:
-    """Sort the raw objects: those that only these samples were cut of, and those that others need too."""
+    """Sort the raw objects: cut only for these samples, or needed by others too."""
     shared = used_by_others(root, uris)
     ran.uris, ran.shared = sorted(set().union(*uris.values()) - shared), sorted(shared)
 
@@ -113,7 +120,9 @@ def _note_raw(root: Root, deny: Deny, uris: Uris, alone: Collection[str]) -> Non
     add_to_record(root.store, deny.n, raw_places(deny, uris, alone, deleted=False))
 
 
-def _files(root: Root, uris: Uris, ran: Ran, raw_below: Collection[str]) -> dict[str, list[str]]:
+def _files(
+    root: Root, uris: Uris, ran: Ran, raw_below: Collection[str], files_beside: FilesBeside
+) -> dict[str, list[str]]:
     """Return the raw objects that are to be deleted, each with its files; the others are refused, with the reason.
 
     An object itself is the last of its files: it names the others.
@@ -143,7 +152,7 @@ def _delete_raw(
     deny: Deny,
     uris: Uris,
     alone: Mapping[str, Sequence[str]],
-    delete_raw: Callable[[str], None],
+    delete: Callable[[str], None],
 ) -> None:
     """Delete raw objects, then put them on record as deleted, also those before one that is refused.
 
@@ -153,7 +162,7 @@ def _delete_raw(
     try:
         for uri, files in alone.items():
             for file in files:
-                delete_raw(file)
+                delete(file)
             done.append(uri)
     finally:
         add_to_record(root.store, deny.n, raw_places(deny, uris, done, deleted=True))

@@ -1,6 +1,6 @@
 """Every object under a root that a run would rewrite or delete, found by the rule of the run.
 
-Objects that nobody put on record are found too. A run that is followed by a collection leaves nothing to find.
+Objects that are on no record are found too. A run that is followed by a collection leaves nothing to find.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -86,7 +86,7 @@ Verdicts = Callable[[Iterable[ObjectInfo]], Iterator[tuple[str, str | None]]]
 def scanned(
     root: Root, record: Record, marks: Mapping[str, Marks], verdicts: Verdicts | None = None
 ) -> Iterator[Place]:
-    """Yield every object that names what is taken down, but those that are places of their own.
+    """Yield every object that names denied samples, without the places of their own.
 
     marks: dataset -> its marks.
     verdicts: looks at the objects; None: this process does.
@@ -155,14 +155,14 @@ class Scan:
             yield info.key, self.verdict(info.key)
 
     def verdict(self, path: str) -> str | None:
-        """Return None for an object that names nothing of what is taken down, "" for one that names or may show it.
+        """Return None for an object without denied names, "" for one that names or may show denied samples.
 
         Returns the type of the error for one that cannot be read.
         """
         try:
             return "" if self._looks[path.partition("/")[0]](path) else None
         except (Corrupt, StoreError, ValueError, TypeError, AttributeError, LookupError) as error:
-            return type(error).__name__  # of JSON with other types, too: whoever forged it stops no proof
+            return type(error).__name__  # of JSON with other types, too: a forged one stops no proof
 
     def _get(self, path: str) -> bytes:
         return self._store.get(path).data
@@ -184,7 +184,7 @@ class Scan:
         return False
 
     def _adopted(self, path: str) -> bool:
-        """Return whether an adopted object holds samples that are taken down, or nothing tells what it holds."""
+        """Return whether an adopted object holds denied samples, or its content is unknown."""
         held, known = self._in_root
         return path in held or path not in known or self._denied.has_path(path)
 

@@ -1,7 +1,7 @@
-"""The scan of a proof by the machines of a cluster: a run of objects is a unit.
+"""Scan for a proof on a cluster: a unit is a run of objects.
 
-No name travels, as for tables of keys (`penstock/denied/keys_job.py`). A worker makes the names anew: from the
-record, from marks, and from the rows of tables that its unit counts.
+As in `penstock/denied/keys_job.py`, no name travels. A worker derives the names from the record, from marks, and from
+the rows of tables that its unit counts.
 """
 
 import hashlib
@@ -141,7 +141,7 @@ def scan_on(
 ) -> Iterator[tuple[str, str | None]]:
     """Yield (path, verdict) of each object, in their order, as `Scan.verdicts`.
 
-    Objects that a machine could not look at are looked at here, which tells why. Raises: as `outcomes_anew`.
+    Objects that a machine could not look at are looked at here, which raises the reason. Raises: as `outcomes_anew`.
     """
     marks = {one.dataset: one.marks for one in found}
     units = list(_units(root, record, found, infos))

@@ -26,7 +26,7 @@ class Steps:
 
     tables: reads the tables of keys, once more when versions were published.
     found: what its versions have of the takedown.
-    ran: is told what was done.
+    ran: receives the results.
     """
 
     def __init__(self, tables: KeysTables, found: Found, ran: Ran) -> None:
@@ -93,7 +93,7 @@ class Steps:
     def _retire(self, nothing_left_of: str) -> bool:
         """Retire the versions that had the samples.
 
-        Returns false where somebody has published on one of them since. The newest version is never retired while it
+        Returns false if a version was published on one of them since. The newest version is never retired while it
         has other samples, before there is a version of these.
         """
         had = {record.id for record in self._found.versions}
@@ -103,7 +103,7 @@ class Steps:
             newest = state.newest(self._dataset)
             if not left or newest is None:
                 return Done(True)
-            # Asked of the log that the entry is appended to. What was published on a version of which nothing is left
+            # Asked of the log that the entry is appended to. A version published on one of which nothing is left
             # has the samples too, excluded and not redacted: it is to be found and published without them first.
             moved_on = newest.id != nothing_left_of if nothing_left_of else newest.id in had
             if moved_on:
@@ -150,7 +150,7 @@ class Steps:
         return zeroed(open_record(self._root.store, newest), rows)
 
     def _replaced(self) -> dict[str, dict[str, Any]]:
-        """Return path of a shard with samples that are taken down -> row of the newest version's shard in its place."""
+        """Return path of a shard with denied samples -> row of the newest version's shard in its place."""
         newest, rows = self._root.state.newest(self._dataset), self._found.rows
         if newest is None or not rows:
             return {}

@@ -19,7 +19,7 @@ def check_shard(
 ) -> ShardProblems:
     """Return what is wrong with a shard and its index.
 
-    keys: of its part, by the samples table; None where that cannot be told.
+    keys: of its part, by the samples table; None if unknown.
     full: whether every byte is read.
     """
     unverified: list[int] = []
@@ -70,9 +70,9 @@ def _problems(
 
 
 def _head(version: Version, shard: dict[str, Any], index: IndexFile) -> ObjectInfo:
-    """Return what the store of a shard says of it. Raises: Changed for a registered object that is another now.
+    """Return the facts of a shard from its store. Raises: Changed for a registered object that is another now.
 
-    Objects of which every sample is left out need not be there: one that was taken down is not.
+    Objects of which every sample is left out need not be there: a deleted one is not.
     """
     placed, path = version.placed, shard["path"]
     if placed is None or not is_foreign(path):

@@ -43,7 +43,7 @@ def check_log(store: Store, numbers: set[int], hints: set[int]) -> tuple[State, 
             if state.n in hints:
                 problems.extend(_hint(store, state))
     for _ in entries:
-        pass  # the chain alone
+        pass  # only the chain
     if names := edited(links):
         # The entry after an edited one breaks the chain; it is the one before that was changed.
         problems = [one for one in problems if "was written after an entry with sha256" not in one.what]
@@ -66,7 +66,7 @@ def check_log(store: Store, numbers: set[int], hints: set[int]) -> tuple[State, 
 
 
 def _pieces(entries: list[Entry], hints: set[int]) -> Iterator[list[Entry]]:
-    """Yield the entries, cut where a hint follows one of them or the next says what came before it."""
+    """Yield the entries, cut where a hint follows one of them or the next names its predecessor."""
     piece: list[Entry] = []
     for entry in entries:
         if piece and (entry.state or piece[-1].n in hints):
@@ -77,7 +77,7 @@ def _pieces(entries: list[Entry], hints: set[int]) -> Iterator[list[Entry]]:
 
 
 def _says_state(entry: Entry, state: State) -> Iterator[Problem]:
-    """Yield a problem where an entry says another state before it than `state`. O(transactions)."""
+    """Yield a problem where an entry names another state before it than `state`. O(transactions)."""
     if entry.state and entry.state != (found := state_checksum(state)):
         what = f"it says state {entry.state}, and the entries before it come to {found}; a hint there is not used"
         yield Problem(address=entry_key(entry.n), what=what)

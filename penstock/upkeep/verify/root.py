@@ -82,7 +82,7 @@ def verify_root(root: Root, *, full: bool = False, cluster: "Cluster | None" = N
     - The log's entries, chain, rules and hints.
     - Each version's manifest against its commit.
     - The objects of each version that is not retired, as `check_version` does.
-    - The objects that `check_stored` knows.
+    - The objects that `check_stored` checks.
 
     Costs a listing of the root, a request per log entry, version, lease and table, and `check_version` of shards that
     were not looked at with another version. Memory: 100 bytes per object.
@@ -134,7 +134,7 @@ def _versions(root: Root, state: State, report: RootReport, cluster: "Cluster | 
         report.retired += record.retired is not None
         problems = list(_manifest(root, record, named))
         if record.retired is None and not problems:
-            # With a lease, so that nobody collects it meanwhile; of a damaged log nobody collects anything.
+            # With a lease, so that no collector deletes it meanwhile; a damaged log stops collectors anyway.
             try:
                 version = root.open(record.id) if log_is_sound else open_record(root.store, record)
             except VersionRetired:  # since the log was read

@@ -76,7 +76,7 @@ def check_bytes(
 
 
 def other_key(address: str, rows: IndexRows, first: int, keys: list[str] | None) -> Iterator[Problem]:
-    """Yield the first row of an index, from row `first` on, whose key is not that of the samples table.
+    """Yield the first row of an index, from row `first` on, whose key differs from the samples table.
 
     keys: of the part, by the samples table; None where they are not known.
     """
@@ -97,10 +97,10 @@ def too_few_rows(address: str, n_rows: int, keys: list[str] | None) -> Iterator[
 
 
 def check_last_row(version: Version, shard: dict[str, Any], index: IndexFile) -> Iterator[Problem]:
-    """Check the last row's smallest field, where its index says it is.
+    """Check the last row's smallest field at the place in its index.
 
     A shard that was exchanged for another has another key there. Costs one index row group and one range; of a field
-    above `BLOCK_BYTES` the header alone is read.
+    above `BLOCK_BYTES` only the header is read.
     """
     rows = index.read_group(index.row_group_of(index.n_rows - 1))
     name = min(rows.nbytes, key=lambda field: int(rows.nbytes[field][-1]))

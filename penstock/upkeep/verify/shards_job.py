@@ -39,7 +39,7 @@ class ShardUnit:
     keys: dict[str, Any] | None
     """Samples file with the keys of its part, as the manifest names it; None where no file has any."""
     keys_are_known: bool
-    """False where that cannot be told, since a samples file is damaged."""
+    """False if unknown, since a samples file is damaged."""
 
 
 def read_shard(unit: ShardUnit, node: Node) -> ShardProblems:

@@ -97,7 +97,7 @@ def _statistics(
 
 
 def bad_tables(version: Version, seen: set[str]) -> dict[str, Problem]:
-    """Return path -> problem, of the tables that do not have the SHA-256 and the rows that the manifest says.
+    """Return path -> problem, of the tables that do not have the manifest's SHA-256 and rows.
 
     seen: tables, as a manifest names them, that were good with another version; the good ones of this version are
     added.
@@ -212,7 +212,7 @@ def _samples(version: Version, bad: Collection[str]) -> Iterator[Problem]:
 
 
 def _said_once(place: Int64s, address: str) -> Iterator[Problem]:
-    """Check that an annotation says each row once. place: number of the version's row of each row of its file."""
+    """Check that an annotation has each row once. place: number of the version's row of each row of its file."""
     numbers, first, n = np.unique(place, return_index=True, return_counts=True)
     if twice := np.flatnonzero(n > 1).tolist():
         yield Problem(

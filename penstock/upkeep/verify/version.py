@@ -78,10 +78,10 @@ def check_version(
     Registered objects are asked for their size and change token, also without `full`; with it, their fields are read.
 
     A bad table stops only the checks that need it. The shards that a bad table names are not looked at: the problem
-    says their number. Tables are compared with each other for each version, for which those of samples and parts are
-    read. Each shard is read once, in order. Costs a request per table and, without `full`, 3 per shard of the sample.
+    has their number. Tables are compared with each other for each version, which reads the tables of samples and
+    parts. Each shard is read once, in order. Costs a request per table and, without `full`, 3 per shard of the sample.
 
-    seen: shards and tables that were looked at before, and need not be again; those of this version are added.
+    seen: shards and tables that were looked at before, and need not be again; this version's are added.
     cluster: reads the shards, of which every byte is read; None: this process.
     """
     report = Report(version=version.name, full=full)

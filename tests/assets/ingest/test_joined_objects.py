@@ -28,8 +28,9 @@ from loader.dataset.log.denies import Target
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.errors import Changed, InvalidRuntime, InvalidStore, ObjectNotFound
 from loader.storage import Store, open_store
+from penstock.formats.files_beside import files_beside
 from penstock.stages import current_record
-from penstock.upkeep.takedown.raw_objects import delete_object
+from penstock.upkeep.takedown.raw_objects import RawDeletion, delete_object
 from penstock.upkeep.takedown.run import run_takedown
 from penstock.verbs.takedown import request
 from tests.assets.conftest import Run
@@ -252,7 +253,7 @@ def test_a_takedown_of_an_object_reaches_its_videos(
     store = upload(place, bucket)
     land(bucket)
     n = requested(root, f"{bucket}/{film(1)}", [f"{bucket}/{data(1)}"])
-    ran = run_takedown(root, n, apply=True, delete_raw=delete_object)
+    ran = run_takedown(root, n, apply=True, raw=RawDeletion(delete_object, files_beside))
     assert set(root.open("demo@latest").samples().collect()["raw_key"]) == {data(0), data(2)}
     assert [uri.removeprefix(f"{bucket}/") for uri in ran.deleted] == [data(1)]
     there = {info.key for info in store.list()}
@@ -326,7 +327,7 @@ def test_a_bag_of_ros_2_is_one_raw_object(tmp_path: Path, root: loader.Root, run
         "six": "six/metadata.yaml",
     }
     n = requested(root, "six/six.mcap", [f"{bucket}/six/metadata.yaml"])
-    run_takedown(root, n, apply=True, delete_raw=delete_object)
+    run_takedown(root, n, apply=True, raw=RawDeletion(delete_object, files_beside))
     assert "six.mcap" not in text_of(root, batch)
     assert list(files.list("six/")) == []
     files.put("five/five.db3", database + bytes(4096))

@@ -15,8 +15,9 @@ from assets.sources import Source
 from assets.spec import DatasetSpec
 from loader.dataset.log.denies import Target
 from loader.storage import open_store
+from penstock.formats.files_beside import files_beside
 from penstock.stages import StageRecord, current_record
-from penstock.upkeep.takedown.raw_objects import delete_object
+from penstock.upkeep.takedown.raw_objects import RawDeletion, delete_object
 from penstock.upkeep.takedown.run import run_takedown
 from tests.assets.conftest import Run
 from tests.assets.ingest.test_read_samples import stored
@@ -78,7 +79,7 @@ def test_a_takedown_leaves_fragments_to_lance(place: Path, root: loader.Root, la
     land()
     (one, _) = sorted(set(root.open("demo@1").samples().collect()["raw_uri"]))
     n = root.log.deny([Target(kind="raw", value=one)], "ticket 4", "ann").n
-    ran = run_takedown(root, n, apply=True, delete_raw=delete_object)
+    ran = run_takedown(root, n, apply=True, raw=RawDeletion(delete_object, files_beside))
     assert ["delete its rows with Lance" in why for why in ran.refused.values()] == [True]
     assert Path(one).exists()
     assert len(root.open("demo@latest")) == 1

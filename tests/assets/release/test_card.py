@@ -11,8 +11,9 @@ from assets.release import card as card_stage
 from assets.release.card import card_markdown
 from assets.samples.card_facts import filter_words, made_of
 from assets.spec import DatasetSpec, Feature, Filter
+from loader.dataset.names import card_folder
 from penstock.card.build import reason_class
-from penstock.card.stored import card_folder, read_card
+from penstock.card.stored import read_card
 from penstock.stages import StageRecord
 
 SPEC = DatasetSpec(

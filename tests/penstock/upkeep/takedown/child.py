@@ -6,7 +6,8 @@ from forks import Mortal
 
 import loader
 from loader.dataset.log.log import Log
-from penstock.upkeep.takedown.raw_objects import delete_object
+from penstock.formats.files_beside import files_beside
+from penstock.upkeep.takedown.raw_objects import RawDeletion, delete_object
 from penstock.upkeep.takedown.run import run_takedown
 
 
@@ -15,4 +16,6 @@ def run(url, n, at=0):
     if at:
         root.store = Mortal(root.store, at, "before")
         root._log = Log(root.store)
-    return run_takedown(root, n, apply=True, delete_raw=delete_object, raw_below=[os.path.dirname(url)]).new
+    return run_takedown(
+        root, n, apply=True, raw=RawDeletion(delete_object, files_beside), raw_below=[os.path.dirname(url)]
+    ).new

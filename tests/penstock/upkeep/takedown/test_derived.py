@@ -6,7 +6,7 @@ import json
 import pytest
 
 from loader.dataset.log.denies import Target
-from penstock.card.stored import card_folder
+from loader.dataset.names import card_folder
 
 SECRET = "ZQALICEZQ"
 

@@ -13,7 +13,9 @@ from loader.dataset.log.state import Deny
 from loader.dataset.tables.parquet import TableFile, get_table, put_table
 from penstock.denied.cells import scrub, scrubbed
 from penstock.denied.hashed_names import marks_of
+from penstock.formats.files_beside import files_beside
 from penstock.stages import StageRecord, Upstream, append_record, current_record
+from penstock.upkeep.takedown.raw_objects import RawDeletion
 from penstock.upkeep.takedown.run import run_takedown
 from penstock.upkeep.verify.version import verify
 
@@ -127,7 +129,9 @@ def test_a_raw_object_that_a_damaged_address_may_mean_stays(kit, root):
     )
     deleted = []
     n = kit.deny(root, Target(kind="subject", value="y"))
-    ran = run_takedown(root, n, apply=True, delete_raw=deleted.append, raw_below=["/landing"])
+    ran = run_takedown(
+        root, n, apply=True, raw=RawDeletion(deleted.append, files_beside), raw_below=["/landing"]
+    )
     assert (deleted, ran.shared) == (["/landing/bob-smith/2.jpg"], ["/landing/bob-smith/1.jpg"])
 
 
@@ -164,15 +168,15 @@ def test_a_sample_that_waits_keeps_what_it_was_cut_of(kit, root):
     cut_of_one(root)
     n = kit.deny(root, Target(kind="sample", value="v/1", dataset="clips"))
     deleted = []
-    assert run_takedown(root, n, apply=True, delete_raw=deleted.append, raw_below=["/landing"]).shared == [
-        "/landing/v.mp4"
-    ]
+    assert run_takedown(
+        root, n, apply=True, raw=RawDeletion(deleted.append, files_beside), raw_below=["/landing"]
+    ).shared == ["/landing/v.mp4"]
     record = current_record(root.store, "clips", "units", "b")
     assert get_table(root.store, record.files["units"])["key"].to_pylist() == ["v/9"]
     root.publish("clips", [loader.Part.from_json(record.body["parts"][0]["part"])])
     row = rows(root, "clips")["v/9"]
     assert (row["raw_uri"], row["raw_key"], row["source_key"]) == ("/landing/v.mp4", "v.mp4", "v.mp4")
-    run_takedown(root, n, apply=True, delete_raw=deleted.append, raw_below=["/landing"])
+    run_takedown(root, n, apply=True, raw=RawDeletion(deleted.append, files_beside), raw_below=["/landing"])
     assert deleted == []
     assert done(kit, root, n)[1] == []
 

@@ -14,7 +14,8 @@ from loader.dataset.log.denies import Target
 from loader.dataset.tables.parquet import put_table
 from loader.errors import Corrupt, Forbidden
 from penstock.denied.record import add_to_record, read_record
-from penstock.upkeep.takedown.raw_objects import _fits, used_by_others
+from penstock.formats.files_beside import files_beside
+from penstock.upkeep.takedown.raw_objects import RawDeletion, _fits, used_by_others
 from penstock.upkeep.takedown.run import run_takedown
 
 SECRET = "ZQALICEZQ"
@@ -31,7 +32,9 @@ def write(root, dataset, samples):
 def run(root, n):
     """(what a run with --delete-raw says, what it deleted)."""
     deleted = []
-    return run_takedown(root, n, apply=True, delete_raw=deleted.append, raw_below=["/landing"]), deleted
+    return run_takedown(
+        root, n, apply=True, raw=RawDeletion(deleted.append, files_beside), raw_below=["/landing"]
+    ), deleted
 
 
 def stays(root, n):
@@ -176,7 +179,7 @@ def test_it_goes_last_and_once(kit, root):
         assert [root.state.newest(dataset).number for dataset in ("photos", "clips")] == [2, 2]
         deleted.append(uri)
 
-    ran = run_takedown(root, n, apply=True, delete_raw=delete, raw_below=["/landing"])
+    ran = run_takedown(root, n, apply=True, raw=RawDeletion(delete, files_beside), raw_below=["/landing"])
     assert deleted == ran.uris == ran.deleted == [RAW]
     assert f"deleted at its source: {RAW}" in ran.text()
 
@@ -226,7 +229,7 @@ def test_one_that_is_refused_is_not_on_record_as_deleted(kit, root):
             raise Forbidden(f"{uri}: no right to delete")
 
     with pytest.raises(Forbidden):
-        run_takedown(root, n, apply=True, delete_raw=refuses, raw_below=["/landing"])
+        run_takedown(root, n, apply=True, raw=RawDeletion(refuses, files_beside), raw_below=["/landing"])
     assert asked == uris[:2]
     assert sorted(place["deleted"] for place in read_record(root.store, n).having("raw")) == [
         False,

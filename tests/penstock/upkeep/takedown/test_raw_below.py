@@ -9,7 +9,8 @@ from loader.dataset.log.denies import Target
 from loader.errors import InvalidStore
 from penstock.cli import main
 from penstock.denied.sources import check_place, why_not
-from penstock.upkeep.takedown.raw_objects import delete_object
+from penstock.formats.files_beside import files_beside
+from penstock.upkeep.takedown.raw_objects import RawDeletion, delete_object
 from penstock.upkeep.takedown.run import run_takedown
 
 
@@ -60,7 +61,7 @@ def test_only_what_lies_below_a_landing_place_of_the_dataset_goes(kit, place):
         f"{place}/root/penstock.json",
     ]
     root, n = cut(place, *own, f"{place}/landing/pointer.jpg", *others, *odd)
-    ran = run_takedown(root, n, apply=True, delete_raw=delete_object)
+    ran = run_takedown(root, n, apply=True, raw=RawDeletion(delete_object, files_beside))
     assert ran.deleted == sorted([*own, f"{place}/landing/pointer.jpg"])
     assert sorted(ran.refused) == sorted([*others, *odd])
     assert there(place) == {"landing-other/c.jpg", "elsewhere/d.jpg", "x.jpg"}
@@ -75,7 +76,7 @@ def test_what_lies_in_a_root_stays(place):
     """Also in one that lies in the landing place."""
     root, n = cut(place, str(place / "root/penstock.json"), str(place / "old/data/x.tar"), landing=".")
     files(place, "old/penstock.json", "old/data/x.tar")
-    ran = run_takedown(root, n, apply=True, delete_raw=delete_object)
+    ran = run_takedown(root, n, apply=True, raw=RawDeletion(delete_object, files_beside))
     assert sorted(ran.refused.values()) == ["it lies in a root", "it lies in the root"]
     assert "old/data/x.tar" in there(place)
 

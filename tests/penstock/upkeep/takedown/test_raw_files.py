@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 from loader.dataset.log.denies import Target
-from penstock.upkeep.takedown.raw_files import files_beside
+from penstock.formats.files_beside import files_beside
+from penstock.upkeep.takedown.raw_objects import RawDeletion
 from penstock.upkeep.takedown.run import run_takedown
 
 CAMERA = "observation.images.high"
@@ -77,6 +78,8 @@ def test_an_object_stays_of_whose_file_something_else_was_cut(root, tmp_path):
             for key, uri in (("k1", f"{bag}/{name}"), ("k2", "other")):
                 writer.add(key, {"txt": key}, source={"raw_uri": uri})
     n = root.log.deny([Target(kind="raw", value=f"{bag}/metadata.yaml")], "ticket 4", "ann").n
-    ran = run_takedown(root, n, apply=True, delete_raw=deleted.append, raw_below=[str(tmp_path)])
+    ran = run_takedown(
+        root, n, apply=True, raw=RawDeletion(deleted.append, files_beside), raw_below=[str(tmp_path)]
+    )
     assert (deleted, ran.samples) == ([], {"bags": 1})
     assert "a.mcap: something else was cut of it" in ran.refused[f"{bag}/metadata.yaml"]

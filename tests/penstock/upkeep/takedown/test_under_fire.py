@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import loader
 from loader.dataset.log.denies import Target
 from penstock.denied.record import read_record
-from penstock.upkeep.takedown.raw_objects import delete_object
+from penstock.formats.files_beside import files_beside
+from penstock.upkeep.takedown.raw_objects import RawDeletion, delete_object
 from penstock.upkeep.takedown.run import run_takedown
 from penstock.upkeep.verify.version import verify
 
@@ -104,7 +105,9 @@ def test_killed_while_raw_objects_go(kit, tmp_path, in_a_process):
         root = loader.Root(place)
         on_record = {one["deleted"] for one in read_record(root.store, n).having("raw")}
         assert not (alone.exists() and True in on_record)
-        run_takedown(root, n, apply=True, delete_raw=delete_object, raw_below=[str(tmp_path)])
+        run_takedown(
+            root, n, apply=True, raw=RawDeletion(delete_object, files_beside), raw_below=[str(tmp_path)]
+        )
         assert (alone.exists(), shared.exists(), other.exists()) == (False, True, True)
         kit.sweep(root)
         assert kit.prove(root, n)["result"] == "complete"

@@ -1,19 +1,15 @@
-"""Files of raw objects beside those that name them, which a takedown deletes too: LeRobot's videos, ROS 2's messages.
+"""Find the files that a takedown deletes with a raw object: a bag's messages and LeRobot's videos.
 
-Which they are, the metadata of their dataset say. Those of LeRobot stay: its owner takes the episodes out of them.
+The metadata of their dataset name them. A video goes with the last object of rows that needs it.
 """
 
 from collections.abc import Collection, Iterator, Mapping
 
-from loader import Root
-from loader.dataset.log.denies import DenyList
-from loader.dataset.log.state import Deny
-from loader.errors import Corrupt, InvalidRuntime, InvalidSample, InvalidStore, MissingDependency
+from loader.errors import Corrupt, InvalidSample, InvalidStore, MissingDependency
 from loader.storage import Store, is_there, open_store
 
-from ...denied.find import all_datasets
-from ...denied.sources import joined_objects, plain_uri
-from ...formats.lerobot.dataset_layout import INFO, read_layout
+from ..denied.sources import plain_uri
+from .lerobot.dataset_layout import INFO, read_layout
 
 _ROWS = ".parquet"
 _OF_BAGS, _FRAGMENT = "metadata.yaml", ".lance"
@@ -35,7 +31,7 @@ def files_beside(alone: Mapping[str, Collection[str]], refused: dict[str, str]) 
             try:
                 found[uri] = [f"{folder}/{one}" for one in _messages(open_store(folder, None))]
             except _UNREADABLE as error:
-                refused[uri] = f"nobody knows its files: {error}"
+                refused[uri] = f"its files are unknown: {error}"
         if name.endswith(_FRAGMENT) and any(open_store(folder.rpartition("/")[0], None).list("_versions/")):
             refused[uri] = (
                 "its dataset of Lance cannot be read without it: delete its rows with Lance, compact, and clean old "
@@ -51,38 +47,8 @@ def files_beside(alone: Mapping[str, Collection[str]], refused: dict[str, str]) 
             for data, video in _videos(store, rows):
                 found.setdefault(rows[data], []).append(f"{folder}/{video}")
         except _UNREADABLE as error:
-            refused |= dict.fromkeys(rows.values(), f"nobody knows its videos: {error}")
+            refused |= dict.fromkeys(rows.values(), f"its videos are unknown: {error}")
     return found
-
-
-def objects_named(root: Root, names: Collection[str], dataset: str = "") -> list[str]:
-    """Return the URIs of the raw objects of which a further file has one of these names, keys or URIs, sorted.
-
-    dataset: of whose pipeline; "" for all. Reads the manifests of its batches. Raises: Corrupt; StoreError.
-    """
-    asked = set(names)
-    return sorted(
-        one.uri
-        for of in ([dataset] if dataset else all_datasets(root))
-        for one in joined_objects(root.store, of)
-        if not asked.isdisjoint(one.names)
-    )
-
-
-def check_whole(root: Root, deny: Deny) -> None:
-    """Raise InvalidRuntime where a takedown names a further file of a raw object that no takedown names itself.
-
-    Such an object was discovered when the takedown was not known yet. Costs as `objects_named`.
-    """
-    for dataset in all_datasets(root):
-        mine, all_ = DenyList([deny], dataset), DenyList(root.state.denies, dataset)
-        for one in joined_objects(root.store, dataset):
-            is_whole = any(all_.entry_of("raw", name) for name in (one.key, one.uri))
-            if not is_whole and any(mine.entry_of("raw", name) for name in one.names):
-                raise InvalidRuntime(
-                    f"takedown {deny.n} names a file of the raw object {one.uri}, whose samples none takes down: "
-                    f"penstock takedown request --raw {one.uri}, then run both"
-                )
 
 
 def _above(uri: str, places: Collection[str]) -> Iterator[str]:
@@ -96,7 +62,7 @@ def _above(uri: str, places: Collection[str]) -> Iterator[str]:
 
 def _messages(store: Store) -> list[str]:
     """Return the names of the files of a bag. Raises: Corrupt; InvalidSample; MissingDependency; StoreError."""
-    from ...formats.episodes.rosbag_import import names_of  # which imports decoders of pictures
+    from .episodes.rosbag_import import names_of  # which imports image decoders
 
     return names_of(store, store.head(_OF_BAGS)) if is_there(store, _OF_BAGS) else []
 

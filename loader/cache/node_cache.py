@@ -10,9 +10,8 @@ from contextlib import contextmanager
 
 from ..errors import PenstockError
 from .claims import Claims
-from .eviction import held_bytes, sweep
+from .eviction import BEAT_S, Hints, held_bytes, sweep
 from .folder import make_place
-from .needed_pages import BEAT_S, Hints
 from .pages import HEADER_BYTES, BadPage, Identity, Pages
 from .spec import PAGES_MIN, NodeCache
 

@@ -43,9 +43,7 @@ BACKENDS = {
     "abfs": "cloud.azure:open_azure",
     "abfss": "cloud.azure:open_azure",
 }
-FSSPEC = (
-    "any_fsspec.store:open_fsspec"  # every other scheme, and every URL opened with options {"fsspec": {...}}
-)
+FSSPEC = "fsspec_store:open_fsspec"  # every other scheme, and every URL opened with options {"fsspec": {...}}
 Opener = Callable[[str, Mapping[str, object], StoreSpec], Store]
 
 

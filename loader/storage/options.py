@@ -23,6 +23,7 @@ from ..errors import InvalidStore
 from ..keywords import did_you_mean
 from .shared.requests import Limiter, RetryBudget
 from .spec import PROVIDER_PREFIXES, redact, secret_values
+from .store import check_key
 
 _NUMBERS = {
     "timeout_s": 30.0,
@@ -147,8 +148,6 @@ def check_address(url: str, what: str, address: object) -> str:
 
 def bucket_and_prefix(url: str) -> tuple[str, str]:
     """Return ('bucket', 'some/prefix') of `s3://bucket/some/prefix/`. Raises: InvalidStore."""
-    from .store import check_key
-
     bucket, _, prefix = url.split("://", 1)[1].partition("/")
     if not bucket:
         raise InvalidStore(f"{url!r} names no bucket; write {url.split('://', 1)[0]}://bucket/prefix")

@@ -3,7 +3,7 @@
 A native response stream that is consumed slowly dies (its timeout covers the whole body). Bounded ranges fetched at
 full speed into memory do not, and each can be retried alone. While a reader works on one range the next two are on
 their way: a store far away answers several requests faster than one after the other. When many objects are read at
-once, each is read by one connection instead (`in_order.py`).
+once, each is read by one connection instead (`sequential_read.py`).
 """
 
 import io
@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from contextvars import copy_context
 from typing import BinaryIO, Protocol, cast
 
-from .in_order import InOrder
+from .sequential_read import SequentialRead
 from .shared import fork
 from .shared.threads import DaemonPool
 from .store import ObjectInfo, Store, disk_of
@@ -49,7 +49,7 @@ class Pieces:
         self._given = memoryview(b"")
         self._pool: DaemonPool | None = None
         self.requests = 0  # for ranges, so far
-        self._in_order = InOrder(store, key, self.info.nbytes)
+        self._sequential = SequentialRead(store, key, self.info.nbytes)
 
     def next(self) -> memoryview:
         """Return the next piece; empty at the end. Asked again after an error it begins where that was.
@@ -60,7 +60,7 @@ class Pieces:
         if self._given:
             self._spare.append(cast(bytearray, self._given.obj))
         self._given = memoryview(b"")
-        if self._asked and not self._coming and (nbytes := self._in_order.next_bytes(self._asked)):
+        if self._asked and not self._coming and (nbytes := self._sequential.next_bytes(self._asked)):
             piece = self._as_it_comes(nbytes)
         elif not self._coming and not 0 < self._asked < self.info.nbytes - self._size:
             piece = self._alone()  # the first, or the only one that is left
@@ -71,14 +71,14 @@ class Pieces:
 
     def close(self) -> None:
         """Drop the reads that are on their way."""
-        self._in_order.close()
+        self._sequential.close()
         if self._pool is not None:
             self._pool.dismiss()
 
     def _as_it_comes(self, nbytes: int) -> memoryview:
         piece = self._memory(nbytes)
-        self.requests += not self._in_order.is_under_way
-        self._in_order.fill(self._asked, piece, self.info.etag)
+        self.requests += not self._sequential.is_under_way
+        self._sequential.fill(self._asked, piece, self.info.etag)
         self._asked += nbytes
         return piece
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ...errors import AlreadyExists, Corrupt, ObjectNotFound
 from ...storage import Store
-from ...storage.placed import FOREIGN
+from ...storage.external_shards import FOREIGN
 from ...storage.shared.requests import retry_corrupt
 from ..tables.parquet import integers, parse_stored, table_bytes, table_facts
 

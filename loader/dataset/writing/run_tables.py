@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from ...errors import Conflict, EmptyVersion, FieldMismatch, InvalidSample
 from ...storage import Store
-from ...storage.placed import FOREIGN
+from ...storage.external_shards import FOREIGN
 from ..shards.key_hashes import put_hashes
 from ..shards.part import SHARDS_ROW_GROUP_ROWS, SHARDS_SCHEMA, Part, ShardFile
 from ..tables.manifest import Change, GroupExtent

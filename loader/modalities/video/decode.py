@@ -22,10 +22,9 @@ from ..error_origin import is_of_the_machine
 from ..fields import Buffer
 from ..image.crop import Framing, Size
 from ..image.jpeg_header import check_scans
-from .decoder_cache import DecoderCache
 from .demux import Codec, Source, WholeFile, whole_file
 from .frames import ClipBuilder
-from .packet_decode import BarePackets
+from .packet_decode import BarePackets, DecoderCache
 from .packet_table import PacketTable
 from .request import Choice
 from .timeline import Run, Timeline

@@ -59,11 +59,11 @@ class Place(NamedTuple):
     """TLS settings; None for plain http."""
 
 
-Keep = Callable[["Wire"], object]
+Keep = Callable[["HttpConnection"], object]
 
 
-class Wire:
-    """A connection, and the answer that comes over it (`in_order.Answer`): used by one thread at a time.
+class HttpConnection:
+    """A connection, and the answer that comes over it (`sequential_read.Answer`): used by one thread at a time.
 
     `status` is the last answer's. If it is PLAIN, `first` and `nbytes` say which of the object's bytes the body
     has, `size` and `etag` are the object's. Otherwise `text` is the body, as far as there is memory for it.
@@ -74,7 +74,7 @@ class Wire:
     __slots__ = (
         *("status", "first", "nbytes", "size", "etag", "text", "idle_since"),
         *("_socket", "_timeout_s", "_flags", "_quickack", "_keep", "_lasts"),
-        *("_memory", "_view", "_at", "_come", "_left"),
+        *("_memory", "_view", "_at", "_come", "_remaining"),
     )
 
     def __init__(self, place: Place, connect_timeout_s: float, timeout_s: float) -> None:
@@ -84,16 +84,16 @@ class Wire:
         self._memory = bytearray(SMALL_BYTES + HEAD_BYTES)
         self._view = memoryview(self._memory)
         self._at = self._come = 0  # of the memory: what of the body came with the head, and was not taken yet
-        self._left = 0  # of the body: so much was not taken yet
+        self._remaining = 0  # of the body: so much was not taken yet
         self._lasts = True
         self.status, self.etag, self.text, self.idle_since = 0, "", b"", 0.0
         self._socket, self._flags = _connected(place, connect_timeout_s, timeout_s)
         self._quickack = _QUICKACK if _acknowledges(self._socket) else None
 
-    def ask(self, request: bytes, nbytes: int, keep: Keep) -> int:
-        """Send a GET, and return the answer's status. nbytes, keep: as for `answer`. Raises: Broken."""
+    def request(self, request: bytes, nbytes: int, keep: Keep) -> int:
+        """Send a GET, and return the answer's status. nbytes, keep: as for `read_head`. Raises: Broken."""
         self.send(request)
-        return self.answer(nbytes, keep)
+        return self.read_head(nbytes, keep)
 
     def send(self, data: bytes | memoryview) -> None:
         """Send a request, or the next bytes of its body. Raises: Broken."""
@@ -105,7 +105,7 @@ class Wire:
             self.close()
             raise
 
-    def answer(self, nbytes: int, keep: Keep) -> int:
+    def read_head(self, nbytes: int, keep: Keep) -> int:
         """Read the beginning of the answer, and return its status.
 
         nbytes: most that the body may have; keep: is given the connection when it can be asked again. Raises: Broken.
@@ -136,12 +136,12 @@ class Wire:
 
     def all(self) -> bytes:
         """Return the rest of the body. Raises: Broken."""
-        end = self._at + self._left  # of the memory
+        end = self._at + self._remaining  # of the memory
         if end > len(self._memory):
             return self._large()
         begin, come, until = self._at, self._come, time.monotonic() + self._timeout_s
         with self:
-            self._left = end - come
+            self._remaining = end - come
             while come < end:
                 come += self._received(self._view[come:end])
                 if come < end and time.monotonic() > until:
@@ -152,15 +152,15 @@ class Wire:
 
     def _large(self) -> bytes:
         """Return the rest of a body that is larger than the connection's memory. Raises: Broken."""
-        nbytes, begun = self._left, b""
+        nbytes, begun = self._remaining, b""
         if self._flags and self._at == self._come:  # TLS has no flags
             # The kernel fills new memory; what makes memory of zeros first holds the interpreter's lock.
             with self:
                 begun = self._socket.recv(nbytes, self._flags)
                 if not begun:
                     raise ConnectionResetError(ECONNRESET, "closed in the middle of an answer")
-                self._left -= len(begun)
-            if not self._left:
+                self._remaining -= len(begun)
+            if not self._remaining:
                 self._end()
                 return begun
         made = BytesIO(begun)  # which gives away its memory as bytes, without a copy
@@ -176,12 +176,12 @@ class Wire:
 
         The body may end before `view`; bytes behind `view` can be asked for next. Raises: Broken.
         """
-        view = view[: self._left]
+        view = view[: self._remaining]
         with self:
             if count := min(self._come - self._at, len(view)):
                 view[:count] = self._view[self._at : self._at + count]
                 self._at += count
-                self._left -= count
+                self._remaining -= count
                 view = view[count:]
                 yield count
             until = time.monotonic() + self._timeout_s
@@ -194,9 +194,9 @@ class Wire:
         self._end()
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         """Bytes of the body that were not taken yet."""
-        return self._left
+        return self._remaining
 
     def is_quiet(self) -> bool:
         """Return whether the server has said nothing since its last answer, and not hung up."""
@@ -213,9 +213,9 @@ class Wire:
         if error is not None:
             self.close()
 
-    def leave(self) -> None:
+    def discard(self) -> None:
         """Give up the answer, which is of no use. Never raises."""
-        if not self._left:
+        if not self._remaining:
             self._end()
         else:
             self.close()
@@ -231,7 +231,7 @@ class Wire:
 
     def _understand(self, end: int, come: int, until: float) -> int:
         head = bytes(self._view[: end + 2]) if end >= 0 else b""
-        self._lasts, self._at, self._come, self._left = False, 0, 0, 0
+        self._lasts, self._at, self._come, self._remaining = False, 0, 0, 0
         self.status, self.etag, self.text = 0, "", b""
         if not head.startswith((b"HTTP/1.1 ", b"HTTP/1.0 ")) or not head[9:12].isdigit():
             return self.status
@@ -252,7 +252,7 @@ class Wire:
         self.etag = _text_of(etag)
         if self.nbytes > int(last) + 1 - self.first or come - end - 4 > self.nbytes:
             raise self._broken(OSError(0, "more bytes come than were asked for"))
-        self._at, self._come, self._left, self._lasts = end + 4, come, self.nbytes, lasts
+        self._at, self._come, self._remaining, self._lasts = end + 4, come, self.nbytes, lasts
         return PLAIN
 
     def _read_text(self, begin: int, come: int, nbytes: int | None, until: float) -> bool:
@@ -278,11 +278,11 @@ class Wire:
         count = self._socket.recv_into(view, len(view), self._flags)
         if not count:
             raise ConnectionResetError(ECONNRESET, "closed in the middle of an answer")
-        self._left -= count
+        self._remaining -= count
         return count
 
     def _end(self) -> None:
-        if self._left or self._keep is None:
+        if self._remaining or self._keep is None:
             return  # or others have it already
         keep, self._keep = self._keep, None
         if self._lasts:

@@ -11,11 +11,10 @@ from ..shared.requests import count_request
 from ..store import ObjectInfo, key_fault
 from .connection import Connection, client_errors
 from .errors import is_unparsed
+from .raw_listing import PageOf
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
-
-    from .raw_listing import PageOf
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from ..options import Runtime
 from ..shared.requests import count_request
 from .connection import client_errors
-from .http_connection import PLAIN, Broken, Place, Wire
+from .http_connection import PLAIN, Broken, HttpConnection, Place
 from .listing import quoted
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Direct:
         """proxies: False where no proxy is configured."""
         self._runtime, self._proxies = runtime, proxies
         self._lock = Lock()
-        self._idle: deque[Wire] = deque()
+        self._idle: deque[HttpConnection] = deque()
         self._signed: dict[str, Signed] = {}
         self._tls: ssl.SSLContext | None = None
         self._servers: dict[str, Server] = {}
@@ -102,7 +102,9 @@ class Direct:
         """True while requests are made here, and not in a pause."""
         return time.monotonic() >= self._resumes
 
-    def ask(self, obstore: Any, client: Client, path: str, start: int, stop: int) -> Wire | None:
+    def request(
+        self, obstore: Any, client: Client, path: str, start: int, stop: int
+    ) -> HttpConnection | None:
         """Return an answer with bytes [start, stop) of an object, or as many as it has; None: ask obstore.
 
         Raises: OSError, with a text as obstore's errors have (`errors.translate`).
@@ -117,15 +119,15 @@ class Direct:
                 return None
         request = b"%s%d-%d\r\n\r\n" % (signed.text, start, stop - 1)
         try:
-            wire = self._sent(signed.place, request, stop - start)
+            connection = self._sent(signed.place, request, stop - start)
         except ssl.SSLError:
             self.refused()  # obstore has certificates of its own
             return None
-        if wire.status == PLAIN and wire.first == start and start + wire.nbytes <= stop:
-            self._refusals, wire.etag = 0, quoted(wire.etag)
-            return wire
-        status, text = wire.status, wire.text
-        wire.leave()  # others may ask it from here on
+        if connection.status == PLAIN and connection.first == start and start + connection.nbytes <= stop:
+            self._refusals, connection.etag = 0, quoted(connection.etag)
+            return connection
+        status, text = connection.status, connection.text
+        connection.discard()  # others may ask it from here on
         _raise_meant(status, text)
         if self._signed.pop(path, None) is signed:  # else somebody has met the same
             if status in _OF_CREDENTIALS:
@@ -144,22 +146,24 @@ class Direct:
     def __del__(self) -> None:
         self.close()
 
-    def _sent(self, place: Place, request: bytes, nbytes: int) -> Wire:
+    def _sent(self, place: Place, request: bytes, nbytes: int) -> HttpConnection:
         """Return the connection of an answer. Raises: Broken; ssl.SSLError for a server that cannot be spoken to so."""
-        while (wire := self._idle_one()) is not None:
+        while (connection := self._idle_one()) is not None:
             try:
-                wire.ask(request, nbytes, self._keep)
+                connection.request(request, nbytes, self._keep)
             except Broken as error:
                 if not error.at_once:
                     raise
                 count_request(retry=True)  # closed while it was idle: that says nothing of this request
             else:
-                return wire
-        wire = self._new(place)
-        wire.ask(request, nbytes, self._keep)
-        return wire
+                return connection
+        connection = self._new(place)
+        connection.request(request, nbytes, self._keep)
+        return connection
 
-    def begin(self, obstore: Any, client: Client, path: str, nbytes: int, *, create: bool) -> Wire | None:
+    def begin(
+        self, obstore: Any, client: Client, path: str, nbytes: int, *, create: bool
+    ) -> HttpConnection | None:
         """Return a connection that waits for the `nbytes` of an object that is put; None where obstore is to put it.
 
         create: put it only where there is no object. Raises: Broken.
@@ -173,51 +177,51 @@ class Direct:
         condition = "If-None-Match: *\r\n" if create else ""
         head = f"{address.head}Content-Length: {nbytes}\r\n{condition}\r\n".encode("ascii")
         try:
-            wire = self._idle_one(look=True) or self._new(address.place)
+            connection = self._idle_one(look=True) or self._new(address.place)
         except ssl.SSLError:
             self.refused()
             return None
-        wire.send(head)
-        return wire
+        connection.send(head)
+        return connection
 
-    def end(self, wire: Wire) -> tuple[int, str, bytes]:
+    def end(self, connection: HttpConnection) -> tuple[int, str, bytes]:
         """Return (status, ETag, text) of the answer, once the last byte of an object was sent.
 
         The ETag is "" where it is not there. Raises: Broken; the outcome is unknown then.
         """
-        status, etag, text = wire.answer(0, self._keep), quoted(wire.etag), wire.text
-        wire.leave()  # others may ask it from here on
+        status, etag, text = connection.read_head(0, self._keep), quoted(connection.etag), connection.text
+        connection.discard()  # others may ask it from here on
         if status != 200:
             self.refused()
             return status, "", text
         self._refusals = 0
         return status, etag, text
 
-    def _new(self, place: Place) -> Wire:
-        return Wire(place, self._runtime.connect_timeout_s, self._runtime.timeout_s)
+    def _new(self, place: Place) -> HttpConnection:
+        return HttpConnection(place, self._runtime.connect_timeout_s, self._runtime.timeout_s)
 
-    def _idle_one(self, *, look: bool = False) -> Wire | None:
+    def _idle_one(self, *, look: bool = False) -> HttpConnection | None:
         """Return a connection that can be used again. look: at each connection, not only at those idle for long."""
         while self._idle:
             try:
-                wire = self._idle.pop()
+                connection = self._idle.pop()
             except IndexError:
                 break  # another thread took the last one
-            if self._is_good(wire, look):
-                return wire
-            wire.close()
+            if self._is_good(connection, look):
+                return connection
+            connection.close()
         return None
 
     @staticmethod
-    def _is_good(wire: Wire, look: bool) -> bool:
-        idle_s = time.monotonic() - wire.idle_since
-        return idle_s < IDLE_S and ((idle_s < LOOKED_AT_S and not look) or wire.is_quiet())
+    def _is_good(connection: HttpConnection, look: bool) -> bool:
+        idle_s = time.monotonic() - connection.idle_since
+        return idle_s < IDLE_S and ((idle_s < LOOKED_AT_S and not look) or connection.is_quiet())
 
-    def _keep(self, wire: Wire) -> None:
-        wire.idle_since = time.monotonic()
-        self._idle.append(wire)
+    def _keep(self, connection: HttpConnection) -> None:
+        connection.idle_since = time.monotonic()
+        self._idle.append(connection)
         with suppress(IndexError):  # others take them too
-            while self._idle[0].idle_since + IDLE_S < wire.idle_since:
+            while self._idle[0].idle_since + IDLE_S < connection.idle_since:
                 self._idle.popleft().close()
 
     def _sign(self, obstore: Any, client: Client, path: str) -> Signed | None:

@@ -23,6 +23,7 @@ from urllib.parse import quote, unquote, unquote_plus, urlencode, urlsplit
 from ...errors import InvalidStore
 from ..options import Runtime
 from .connection import client_errors, connector
+from .credentials import google_token
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -176,8 +177,6 @@ def _google_token(bucket: str, config: Mapping[str, Any], provider: Any) -> str:
         return str(token)
     try:
         from google.auth.exceptions import GoogleAuthError
-
-        from .credentials import google_token
     except ImportError:
         raise InvalidStore(
             f"gs://{bucket} has keys that are no '/'-separated paths, and listing them with these credentials needs "

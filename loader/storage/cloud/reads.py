@@ -10,7 +10,7 @@ log needs just that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from contextvars import copy_context
@@ -19,17 +19,16 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from ...errors import Changed, Corrupt, Forbidden, StoreError, Transient
-from ..in_order import Answer, Following
 from ..options import Runtime
 from ..ranges import plan_reads, slice_reads
+from ..sequential_read import Answer, RangeSeries
 from ..spec import Opened, StoreSpec
 from ..store import Blob, ObjectInfo, ReadLimits, Span, check_key, check_span
 from .connection import Connection, client_errors
 from .errors import is_past_end
 from .http_connection import Broken
-from .listing import info_of
+from .listing import etag_of, info_of
 from .range_requests import Direct
-from .response_body import NativeAnswer
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
@@ -67,6 +66,7 @@ T = TypeVar("T")
 
 BOUNDED_BYTES = 16 * 2**20  # one request's body; a larger object is read and uploaded in such pieces
 WHOLE_READ_TRIES = 5
+CHUNK_BYTES = 2**18  # of a body of obstore's, as it arrives: memory of this size stays with the process
 
 Fill = Callable[[int, memoryview], object]
 """(offset, view): read into the view from there on."""
@@ -162,7 +162,7 @@ class ReadStore(Opened):
         offset: int,
         view: memoryview,
         etag: str | None = None,
-        following: Following | None = None,
+        series: RangeSeries | None = None,
     ) -> str:
         """Read into `view` of bytes, and return the etag. An answer that breaks off is taken up where it broke.
 
@@ -175,11 +175,11 @@ class ReadStore(Opened):
             return self._empty(key, offset, etag).etag
         path, done, found = self._prefix + check_key(key), 0, etag
         end = offset + len(view)
-        stop = end if following is None else max(end, following.stop)
-        if following is not None and following.etag:
-            found = self._pinned(key, following.etag, etag)
+        stop = end if series is None else max(end, series.stop)
+        if series is not None and series.etag:
+            found = self._pinned(key, series.etag, etag)
             with suppress(Broken):  # no request of its own: the budget is for the next one
-                for count in following.into(offset, view):
+                for count in series.into(offset, view):
                     done += count
             if done == len(view):
                 return found
@@ -189,10 +189,10 @@ class ReadStore(Opened):
             if done < len(view):
                 at = offset + done
                 answer, found = self._asked(obstore, client, key, path, at, end - at, found, stop - end)
-                if following is not None:
-                    following.begin(answer, at, found)
+                if series is not None:
+                    series.begin(answer, at, found)
                 rest = view[done:]
-                for count in answer.into(rest) if following is None else following.into(at, rest):
+                for count in answer.into(rest) if series is None else series.into(at, rest):
                     done += count
             self._whole(key, done, len(view))
             return str(found)
@@ -265,7 +265,7 @@ class ReadStore(Opened):
         Raises: as obstore.
         """
         if self._direct is not None:
-            answer = self._direct.ask(obstore, client, path, start, stop + beyond)
+            answer = self._direct.request(obstore, client, path, start, stop + beyond)
             if answer is not None:
                 return answer
         return NativeAnswer(obstore.get(client, path, options={"range": (start, stop)}))
@@ -299,6 +299,28 @@ class ReadStore(Opened):
     def _short(self, key: str, offset: int, nbytes: int, size: int | None = None) -> Corrupt:
         end = "before that range" if size is None else f"at byte {size}"
         return Corrupt(f"{self.url}/{key}[{offset}:{offset + nbytes}]: the object ends {end}")
+
+
+class NativeAnswer:
+    """obstore's answer to a range, whose body is still to be read."""
+
+    def __init__(self, answer: Any) -> None:
+        meta = answer.meta
+        self._answer = answer
+        self.etag, self.size = etag_of(meta), int(meta["size"])
+
+    def all(self) -> bytes:
+        data: bytes = self._answer.bytes().to_bytes()
+        return data
+
+    def into(self, view: memoryview) -> Iterator[int]:
+        """Fill `view` to its end."""
+        for piece in self._answer.stream(min_chunk_size=CHUNK_BYTES):
+            if len(piece) > len(view):
+                raise Broken("more bytes came than were asked for")
+            view[: len(piece)] = piece
+            view = view[len(piece) :]
+            yield len(piece)
 
 
 def read_whole(beginning: bytes, nbytes: int, most: int, fill: Fill, threads: Executor) -> bytes:

@@ -16,17 +16,19 @@ from ...errors import Forbidden, ObjectNotFound, StoreError
 from ..options import Runtime
 from ..spec import StoreSpec
 from ..store import check_key
-from .http_connection import Wire
+from .http_connection import Broken, HttpConnection
 from .listing import etag_of
 from .range_requests import Direct
 from .raw_listing import PageOf
 from .store import RemoteStore
-from .streamed_put import Sending
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
 
 _MD5 = re.compile(r'"[0-9a-f]{32}"')
+_THROTTLED = {429, 503}
+_REFUSED = {400, 401, 403, 501}
+_TOO_SLOW = b"<Code>RequestTimeout</Code>"
 
 
 def is_md5(etag: str) -> bool:
@@ -37,6 +39,52 @@ def is_md5(etag: str) -> bool:
 def differ(one: str, other: str) -> bool:
     """Return whether two ETags say that two objects are not the same. Two that may be no MD5 say nothing."""
     return one != other and is_md5(one) and is_md5(other)
+
+
+class Sending:
+    """One object on its way. Used by one thread, which closes it. is_refused: whether the store takes no object so."""
+
+    def __init__(
+        self, direct: Direct, connection: HttpConnection, nbytes: int, ended: Callable[[bool], None]
+    ) -> None:
+        """nbytes: of the object; ended: is told, once, whether the store was asked for too much."""
+        self._direct, self._wire, self._remaining = direct, connection, nbytes
+        self._ended: Callable[[bool], None] | None = ended
+        self.is_refused = False
+
+    def send(self, piece: memoryview) -> bool:
+        """Send the next bytes, and return whether the store still takes them."""
+        try:
+            self._wire.send(piece)
+        except Broken:
+            self._direct.refused()
+            return False
+        self._remaining -= len(piece)
+        return True
+
+    def finish(self) -> str:
+        """Return the ETag of the object that the store has now; "" where it has none, or nobody knows."""
+        if self._remaining:
+            return ""
+        try:
+            status, etag, text = self._direct.end(self._wire)
+        except Broken:
+            self._direct.refused()
+            return ""
+        self.is_refused = status in _REFUSED and _TOO_SLOW not in text
+        self._end(throttled=status in _THROTTLED)
+        return etag
+
+    def close(self) -> None:
+        """Send no more: the store forgets what came. After `finish` of all there is nothing to forget."""
+        if self._remaining:
+            self._wire.close()
+        self._end(throttled=False)
+
+    def _end(self, *, throttled: bool) -> None:
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            ended(throttled)
 
 
 class S3PutStore(RemoteStore):
@@ -135,7 +183,7 @@ class S3PutStore(RemoteStore):
         if direct is None or not etag or not self.sends(etag):
             return None
 
-        def attempt(obstore: Any, client: Client) -> Wire | None:
+        def attempt(obstore: Any, client: Client) -> HttpConnection | None:
             return direct.begin(obstore, client, path, nbytes, create=not replace)
 
         held = self._connection.hold(attempt)

@@ -7,6 +7,7 @@ Options: none. The URL is an absolute or relative path, or file:///path (percent
 links are followed. A file whose name begins with `.tmp-` is one that a writer has not finished.
 """
 
+import errno
 import os
 import re
 import stat
@@ -35,10 +36,10 @@ from ..store import (
 from .buffer_reads import Run, cut, neighbours, runs_of
 from .errors import disk_error, no_links, upload_size
 from .new_file import NewFile, fsync_directory, write_all
-from .unlink_in_place import unlink_in_place
 from .walk import walk
 
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def open_local(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
@@ -227,7 +228,7 @@ class LocalStore(Opened):
             folder, _, name = path.rpartition("/")
             if path != name or not name.startswith(TEMPORARY):  # else it lies at the top
                 check_key(folder if name.startswith(TEMPORARY) else path)
-            unlink_in_place(self._base + check_prefix(top), path.removeprefix(top))
+            _unlink_in_place(self._base + check_prefix(top), path.removeprefix(top))
 
     def delete_many(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -370,3 +371,47 @@ def _pread_rest(descriptor: int, data: bytes, offset: int, nbytes: int) -> bytes
         pieces.append(os.pread(descriptor, nbytes - count, offset + count))
         count += len(pieces[-1])
     return b"".join(pieces)
+
+
+def _unlink_in_place(base: str, path: str) -> None:
+    """Delete a file below a folder, or below a link to one, but nothing behind a link; a missing file is no error.
+
+    Opens each folder on the way in the one before it, so that it follows no link that appears meanwhile.
+    """
+    *folders, name = path.split("/")
+    try:
+        descriptor = os.open(base, _FOLDER_FLAGS)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise disk_error("delete", base + path, error) from error
+    try:
+        for depth, folder in enumerate(folders, 1):
+            _check_no_link(descriptor, folder, base + "/".join(folders[:depth]), base + path)
+            inner = os.open(folder, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = inner
+        _check_no_link(descriptor, name, base + path, base + path)
+        os.unlink(name, dir_fd=descriptor)
+    except InvalidStore:
+        raise
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # a link since it was looked at
+            raise _behind(base + path, base + path) from error
+        raise disk_error("delete", base + path, error) from error
+    finally:
+        os.close(descriptor)
+
+
+def _check_no_link(descriptor: int, name: str, link: str, path: str) -> None:
+    if stat.S_ISLNK(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
+        raise _behind(link, path)
+
+
+def _behind(link: str, path: str) -> InvalidStore:
+    return InvalidStore(
+        f"{path} was not deleted: {link} is a symbolic link, and what lies behind one may be somebody else's; delete "
+        "it there by hand, or mount that folder here in place of the link"
+    )

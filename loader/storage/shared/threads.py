@@ -20,11 +20,10 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Condition, Lock, Semaphore, Thread
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
-if TYPE_CHECKING:
-    from ..store import Blob, Objects
+from ..store import Blob, Objects
 
 _locks: WeakSet[Lock] = WeakSet()
 
@@ -226,19 +225,19 @@ class Together:
     The first `get` of one of `keys` gives the read ahead, its error too; every other reads.
     """
 
-    def __init__(self, store: "Objects", keys: Iterable[str]) -> None:
+    def __init__(self, store: Objects, keys: Iterable[str]) -> None:
         self._store, self.url = store, store.url
         self._pool = DaemonPool(AT_ONCE, "penstock-together")
         self._coming: dict[str, Future[Blob]] = {
             key: self._pool.submit(copy_context().run, store.get, key) for key in keys
         }
 
-    def get(self, key: str) -> "Blob":
+    def get(self, key: str) -> Blob:
         """Return the whole object. Raises: as the store does."""
         coming = self._coming.pop(key, None)
         return self._store.get(key) if coming is None else coming.result()
 
-    def peek(self, key: str) -> "Blob":
+    def peek(self, key: str) -> Blob:
         """Return the object as `get`; the next `get` gives the same and costs no request. Raises: as the store does."""
         if key not in self._coming:
             self._coming[key] = self._pool.submit(copy_context().run, self._store.get, key)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from ...errors import (
+from ..errors import (
     AlreadyExists,
     Forbidden,
     InvalidStore,
@@ -17,8 +17,8 @@ from ...errors import (
     Throttled,
     Transient,
 )
-from ..cloud.errors import NO_BUCKET, NO_BUCKET_CODES, advice, other_region, region_advice
-from ..spec import redact
+from .cloud.errors import NO_BUCKET, NO_BUCKET_CODES, advice, other_region, region_advice
+from .spec import redact
 
 # The packages whose `pipe_file(mode="create")` is one conditional request, and since which version.
 ATOMIC = {"s3fs": "2024.10", "gcsfs": "2025.2", "adlfs": "2024.12"}

@@ -13,7 +13,7 @@ retry_cap_s and max_concurrency are those of `options.py`.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, TypeVar, Unpack
 
-from ...errors import (
+from ..errors import (
     AlreadyExists,
     Changed,
     Corrupt,
@@ -23,16 +23,9 @@ from ...errors import (
     StoreError,
     Transient,
 )
-from ..disk.errors import upload_size
-from ..options import RETRY_OPTIONS, runtime_of
-from ..ranges import plan_reads, slice_reads
-from ..refusals import Refuse, log_refusals
-from ..shared import fork
-from ..shared.requests import Retrier
-from ..spec import Opened, StoreSpec, spec_of
-from ..store import Blob, ObjectInfo, ReadLimits, Span, Store, check_key, check_prefix, check_span, key_fault
-from ..stream import open_reader
-from .open import (
+from .disk.errors import upload_size
+from .disk.store import open_local
+from .fsspec_filesystem import (
     atomic_create,
     change_token,
     filesystem_errors,
@@ -43,6 +36,14 @@ from .open import (
     strips,
     translate,
 )
+from .options import RETRY_OPTIONS, runtime_of
+from .ranges import plan_reads, slice_reads
+from .refusals import Refuse, log_refusals
+from .shared import fork
+from .shared.requests import Retrier
+from .spec import Opened, StoreSpec, spec_of
+from .store import Blob, ObjectInfo, ReadLimits, Span, Store, check_key, check_prefix, check_span, key_fault
+from .stream import open_reader
 
 T = TypeVar("T")
 
@@ -63,9 +64,7 @@ def open_fsspec(url: str, options: Mapping[str, object], spec: StoreSpec) -> Sto
             f'{{"fsspec": {{...}}}}, beside {", ".join(RETRY_OPTIONS)}'
         )
     if ("::" not in url and url.split("://", 1)[0] in ("file", "local")) or "://" not in url:
-        from ..disk.store import open_local  # ours creates atomically, fsspec's does not
-
-        return open_local(url, {}, spec)
+        return open_local(url, {}, spec)  # ours creates atomically, fsspec's does not
     return FsspecStore(url, own, options, spec)
 
 

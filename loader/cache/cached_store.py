@@ -113,7 +113,7 @@ class CachedStore:
         if content is None:
             return self._origin.get_range(key, offset, nbytes, etag)
         self._check(key, content, etag)
-        for number in _Wanted([Span(offset, nbytes)], self._cache.page_bytes).cuts:
+        for number in _PageCuts([Span(offset, nbytes)], self._cache.page_bytes).cuts:
             self._cache.discard(self._name(content, number))
         blob = self._origin.get_range(key, offset, nbytes, self._pins.get(key))
         self._pin(key, blob.etag)
@@ -130,8 +130,8 @@ class CachedStore:
         content = self._content(key)
         if content is None:
             return self._origin.get_ranges(key, spans, etag=etag, **limits)
-        found = self._found(key, content, spans, etag, limits)
-        return [Blob(bytes(data), content.sha256) for data in found]
+        ranges = self._ranges(key, content, spans, etag, limits)
+        return [Blob(bytes(data), content.sha256) for data in ranges]
 
     def lend_ranges(
         self, key: str, spans: Sequence[tuple[int, int]], etag: str | None = None
@@ -142,11 +142,11 @@ class CachedStore:
         """
         content = self._content(key)
         if content is not None:
-            return self._found(key, content, spans, etag, {}), content.sha256
+            return self._ranges(key, content, spans, etag, {}), content.sha256
         blobs = self._origin.get_ranges(key, [Span(*span) for span in spans], etag=etag)
         return [blob.data for blob in blobs], blobs[0].etag if blobs else etag or ""
 
-    def _found(
+    def _ranges(
         self,
         key: str,
         content: Content,
@@ -156,29 +156,29 @@ class CachedStore:
     ) -> list[Buffer]:
         """Return the ranges of an object that has content."""
         self._check(key, content, etag)
-        wanted = _Wanted(spans, self._cache.page_bytes)
-        if wanted.end > content.nbytes:
+        page_cuts = _PageCuts(spans, self._cache.page_bytes)
+        if page_cuts.end > content.nbytes:
             raise Corrupt(
                 f"{self.url}/{key}: a range ends behind byte {content.nbytes}, where the object ends"
             )
-        missing = [number for number in wanted.cuts if not self._from_page(content, number, wanted)]
+        missing = [number for number in page_cuts.cuts if not self._from_page(content, number, page_cuts)]
         if not missing:
-            return wanted.joined()
-        pages = [number for number in missing if self._is_worth_a_page(content, number, wanted)]
+            return page_cuts.joined()
+        pages = [number for number in missing if self._is_worth_a_page(content, number, page_cuts)]
         at_once = max(1, FETCH_BYTES // self._cache.page_bytes)
         for start in range(0, len(pages), at_once):
-            self._fetch_pages(key, content, pages[start : start + at_once], wanted)
+            self._fetch_pages(key, content, pages[start : start + at_once], page_cuts)
         rest = sorted(set(missing) - set(pages))
         waits = _waits.get()
         coming = [number for number in rest if waits and self._cache.is_coming(self._name(content, number))]
         # One that came between the two looks is there by now.
-        alone = [n for n in rest if n not in coming and not self._from_page(content, n, wanted)]
-        self._read_alone(key, alone, wanted, limits)
+        alone = [n for n in rest if n not in coming and not self._from_page(content, n, page_cuts)]
+        self._read_alone(key, alone, page_cuts, limits)
         for number in coming:  # last: meanwhile they come
             self._cache.wait(self._name(content, number))
-        gone = [number for number in coming if not self._from_page(content, number, wanted)]
-        self._read_alone(key, gone, wanted, limits)
-        return wanted.joined()
+        missed = [number for number in coming if not self._from_page(content, number, page_cuts)]
+        self._read_alone(key, missed, page_cuts, limits)
+        return page_cuts.joined()
 
     def claim(self, key: str, number: int) -> Claim:
         """Return whether a page shall be read ahead (`keep`), before it is."""
@@ -239,41 +239,45 @@ class CachedStore:
         start = number * self._cache.page_bytes
         return Span(start, min(self._cache.page_bytes, content.nbytes - start))
 
-    def _is_worth_a_page(self, content: Content, number: int, wanted: "_Wanted") -> bool:
+    def _is_worth_a_page(self, content: Content, number: int, page_cuts: "_PageCuts") -> bool:
         if not self._cache.takes_pages:
             return False
-        asked: int = sum(cut.stop - cut.start for _, cut in wanted.cuts[number])
+        asked: int = sum(cut.stop - cut.start for _, cut in page_cuts.cuts[number])
         return 2 * asked >= self._page(content, number).nbytes
 
-    def _from_page(self, content: Content, number: int, wanted: "_Wanted") -> bool:
+    def _from_page(self, content: Content, number: int, page_cuts: "_PageCuts") -> bool:
         """Take the wanted bytes of a page from the cache; return whether it was there."""
-        cuts = wanted.cuts[number]
-        found = self._cache.read(self._name(content, number), [cut for _, cut in cuts])
-        if found is None:
+        cuts = page_cuts.cuts[number]
+        pieces = self._cache.read(self._name(content, number), [cut for _, cut in cuts])
+        if pieces is None:
             return False
-        wanted.take(number, found)
+        page_cuts.take(number, pieces)
         return True
 
-    def _fetch_pages(self, key: str, content: Content, numbers: Sequence[int], wanted: "_Wanted") -> None:
+    def _fetch_pages(
+        self, key: str, content: Content, numbers: Sequence[int], page_cuts: "_PageCuts"
+    ) -> None:
         """Fetch and keep pages that were not there; wait for those that another has claimed."""
         names = {number: self._name(content, number) for number in numbers}
-        mine = [
+        claimed = [
             number
             for number in numbers
             if self._cache.claim(names[number], self._page(content, number).nbytes)
         ]
         try:
             # Somebody may have finished between our look and our claim.
-            self._fetch(key, content, [n for n in mine if not self._from_page(content, n, wanted)], wanted)
+            self._fetch(
+                key, content, [n for n in claimed if not self._from_page(content, n, page_cuts)], page_cuts
+            )
         finally:
-            for number in mine:
+            for number in claimed:
                 self._cache.release(names[number])
-        for number in sorted(set(numbers) - set(mine)):  # with no claim held: nobody waits for us
+        for number in sorted(set(numbers) - set(claimed)):  # with no claim held: nobody waits for us
             self._cache.wait(names[number])
-            if not self._from_page(content, number, wanted):
-                self._fetch(key, content, [number], wanted)
+            if not self._from_page(content, number, page_cuts):
+                self._fetch(key, content, [number], page_cuts)
 
-    def _fetch(self, key: str, content: Content, numbers: Sequence[int], wanted: "_Wanted") -> None:
+    def _fetch(self, key: str, content: Content, numbers: Sequence[int], page_cuts: "_PageCuts") -> None:
         if not numbers:
             return
         self._cache.count("cache_misses", len(numbers))
@@ -283,20 +287,22 @@ class CachedStore:
             self._pin(key, blob.etag)
             self._cache.write(self._name(content, number), blob.data)
             page = memoryview(blob.data)
-            wanted.take(number, [page[cut] for _, cut in wanted.cuts[number]])
+            page_cuts.take(number, [page[cut] for _, cut in page_cuts.cuts[number]])
 
-    def _read_alone(self, key: str, numbers: Sequence[int], wanted: "_Wanted", limits: ReadLimits) -> None:
+    def _read_alone(
+        self, key: str, numbers: Sequence[int], page_cuts: "_PageCuts", limits: ReadLimits
+    ) -> None:
         """Read the wanted bytes of these pages, and not the pages."""
         if not numbers:
             return
         self._cache.count("cache_misses", len(numbers))
-        spans = wanted.spans(numbers)
+        spans = page_cuts.spans(numbers)
         blobs = iter(self._origin.get_ranges(key, spans, etag=self._pins.get(key), **limits))
         for number in numbers:
-            found = list(islice(blobs, len(wanted.cuts[number])))
-            for blob in found:
+            read = list(islice(blobs, len(page_cuts.cuts[number])))
+            for blob in read:
                 self._pin(key, blob.etag)
-            wanted.take(number, [blob.data for blob in found])
+            page_cuts.take(number, [blob.data for blob in read])
 
     def _check(self, key: str, content: Content, etag: str | None) -> None:
         if etag is not None and etag != content.sha256:
@@ -311,7 +317,7 @@ class CachedStore:
             )
 
 
-class _Wanted:
+class _PageCuts:
     """Spans of one object cut at its pages. cuts: page -> (span's number, bytes of the page), pages ascending.
 
     end: the byte behind the last span.
@@ -357,6 +363,6 @@ class _Wanted:
 
     def joined(self) -> list[Buffer]:
         """Return the bytes of each span."""
-        for i, found in self._split.items():
-            self._whole[i] = b"".join(found[number] for number in sorted(found))
+        for i, pieces in self._split.items():
+            self._whole[i] = b"".join(pieces[number] for number in sorted(pieces))
         return self._whole

@@ -121,18 +121,18 @@ class Hints:
     def __init__(self, folder: str, *, shared: bool = False) -> None:
         self._mode = file_mode(shared)
         self._folder, self._writing = os.path.join(folder, "hints"), os.path.join(folder, "writing")
-        self._mine = os.path.join(self._folder, secrets.token_hex(8))
+        self._own = os.path.join(self._folder, secrets.token_hex(8))
 
     def write(self, names: Iterable[str]) -> None:
         """Write the pages that are needed next, the soonest first; without names: only that there is a reader."""
         write_whole(
-            self._writing, self._mine, self._mode, b"".join(map(bytes.fromhex, islice(names, HINT_PAGES)))
+            self._writing, self._own, self._mode, b"".join(map(bytes.fromhex, islice(names, HINT_PAGES)))
         )
 
     def withdraw(self) -> None:
         """Need nothing any more."""
         with suppress(FileNotFoundError):
-            os.unlink(self._mine)
+            os.unlink(self._own)
 
     def read(self) -> tuple[int, dict[str, int]]:
         """Return (loaders alive, page -> rank of its first need, 0 the soonest). Dead hints are removed."""

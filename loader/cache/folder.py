@@ -70,13 +70,13 @@ def write_new(path: str, data: bytes, mode: int) -> None:
 
 def _refuse_others(path: str) -> None:
     """Raise InvalidRuntime unless the folder is this user's, and nobody else may write there; OSError."""
-    link, found, user = os.lstat(path), os.stat(path), os.geteuid()
+    link, status, user = os.lstat(path), os.stat(path), os.geteuid()
     if stat.S_ISLNK(link.st_mode) and link.st_uid not in (user, 0):
         why = f"is a link that user {link.st_uid} made"
-    elif found.st_uid != user:
-        why = f"belongs to user {found.st_uid}"
-    elif found.st_mode & 0o022:
-        why = f"has the mode {stat.S_IMODE(found.st_mode):o}: others may write there"
+    elif status.st_uid != user:
+        why = f"belongs to user {status.st_uid}"
+    elif status.st_mode & 0o022:
+        why = f"has the mode {stat.S_IMODE(status.st_mode):o}: others may write there"
     else:
         return
     raise InvalidRuntime(

@@ -114,12 +114,12 @@ class MemoryPages:
                 self._drop(name)
 
     def _make_room(self, name: str, nbytes: int) -> bool:
-        mine = self._uses.next(name)
+        next_use = self._uses.next(name)
         while self._taken_bytes + nbytes > self.limit_bytes:
-            found = self._uses.last()
-            if found is None or mine is None or (found[1] is not None and found[1] <= mine):
+            last = self._uses.last()
+            if last is None or next_use is None or (last[1] is not None and last[1] <= next_use):
                 return False
-            self._drop(found[0])
+            self._drop(last[0])
             self.count("cache_evicted", 1)
         return True
 

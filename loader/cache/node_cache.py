@@ -68,7 +68,7 @@ class OpenCache:
         with self._lock:
             verified = self._verified.get(name)
         try:
-            found = self._pages.read(name, cuts, verified)
+            page = self._pages.read(name, cuts, verified)
         except BadPage as error:
             self.count("cache_corrupt", 1)
             self._warn("corrupt", f"{error}; it is thrown away and read again. Check the disk")
@@ -77,14 +77,14 @@ class OpenCache:
         except OSError as error:
             self._failed("read", error)
             return None
-        if found is None:
+        if page is None:
             return None
         with self._lock:
-            self._verified[name] = found[1]
+            self._verified[name] = page[1]
             if len(self._verified) > VERIFIED_PAGES:
                 self._verified.popitem(last=False)
         self.count("cache_hits", 1)
-        return found[0]
+        return page[0]
 
     def write(self, name: str, data: bytes) -> None:
         """Keep a page, after making room for it."""

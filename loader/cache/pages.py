@@ -69,8 +69,8 @@ class Pages:
             status = os.fstat(descriptor)
             if self._user not in (None, status.st_uid):
                 raise BadPage(f"page {name} is user {status.st_uid}'s")
-            found = Identity(status.st_ino, status.st_mtime_ns)
-            if found == verified:
+            identity = Identity(status.st_ino, status.st_mtime_ns)
+            if identity == verified:
                 pieces = [_pread(descriptor, cut.start, cut.stop) for cut in cuts]
             else:
                 data = _checked(name, os.pread(descriptor, status.st_size, 0))
@@ -80,7 +80,7 @@ class Pages:
             os.close(descriptor)
         if any(len(piece) != cut.stop - cut.start for piece, cut in zip(pieces, cuts, strict=True)):
             raise BadPage(f"page {name} ends too early")
-        return pieces, found
+        return pieces, identity
 
     def write(self, name: str, data: bytes) -> None:
         """Give a page its name once all its bytes are written.

@@ -70,18 +70,18 @@ class PageMemory:
 CacheSpec = NodeCache | PageMemory
 
 
-def cache_spec(given: CacheSpec | str | os.PathLike[str] | int | None) -> CacheSpec:
+def cache_spec(cache: CacheSpec | str | os.PathLike[str] | int | None) -> CacheSpec:
     """Return the settings that `Loader(cache=...)` names: a folder, or bytes of memory. Raises: InvalidRuntime."""
-    if given is None:
+    if cache is None:
         return PageMemory()
-    if isinstance(given, NodeCache | PageMemory):
-        return given
-    if isinstance(given, int) and not isinstance(given, bool):
-        return PageMemory(limit_bytes=given)
-    if isinstance(given, str | os.PathLike):
-        return NodeCache(path=given)
+    if isinstance(cache, NodeCache | PageMemory):
+        return cache
+    if isinstance(cache, int) and not isinstance(cache, bool):
+        return PageMemory(limit_bytes=cache)
+    if isinstance(cache, str | os.PathLike):
+        return NodeCache(path=cache)
     raise InvalidRuntime(
-        f"cache = {given!r}; accepted: None, a number of bytes of memory, the path of a folder, or "
+        f"cache = {cache!r}; accepted: None, a number of bytes of memory, the path of a folder, or "
         "loader.NodeCache(path=..., limit_bytes=...)"
     )
 

@@ -113,10 +113,10 @@ def encode(field: str, value: object) -> Buffer:
     buffer = as_buffer(value)
     if buffer is not None:
         return buffer
-    found = ENCODERS.get(last_word(field))
-    if found is None:
+    entry = ENCODERS.get(last_word(field))
+    if entry is None:
         _refuse(field, value, "bytes, bytearray, memoryview or mmap")
-    encoder: Callable[[str, Any], bytes] = load(found[0])
+    encoder: Callable[[str, Any], bytes] = load(entry[0])
     return encoder(field, value)
 
 

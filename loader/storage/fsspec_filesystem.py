@@ -88,17 +88,17 @@ def strips(fs: Any, path: str) -> Callable[[str], str] | None:
 
 def change_token(info: Mapping[str, Any]) -> str:
     """Return the best change token in a file system's `info`, with the size."""
-    found = next((info[name] for name in _TOKENS if info.get(name) is not None), "")
-    if isinstance(found, datetime):  # some file systems give a date in one place and seconds in another
-        found = found.timestamp()
-    return f"{found}:{info.get('size')}"
+    token = next((info[name] for name in _TOKENS if info.get(name) is not None), "")
+    if isinstance(token, datetime):  # some file systems give a date in one place and seconds in another
+        token = token.timestamp()
+    return f"{token}:{info.get('size')}"
 
 
 def modified_us(info: Mapping[str, Any]) -> int | None:
     """Return the time of an object's last write, in microseconds since 1970; None where `info` does not tell."""
-    found: Any = next((info[name] for name in _TIMES if info.get(name) is not None), None)
+    written: Any = next((info[name] for name in _TIMES if info.get(name) is not None), None)
     try:
-        when = datetime.fromisoformat(found) if isinstance(found, str) else found
+        when = datetime.fromisoformat(written) if isinstance(written, str) else written
         seconds = when.timestamp() if isinstance(when, datetime) else float(when)
     except (TypeError, ValueError):
         return None
@@ -110,11 +110,11 @@ _TIMES = ("LastModified", "last_modified", "updated", "mtime", "modified", "crea
 
 def filesystem_errors() -> tuple[type[Exception], ...]:
     """Return the exceptions that a file system may raise; programming errors are not among them."""
-    found: list[type[Exception]] = [OSError, ValueError, RuntimeError, EOFError]
+    errors: list[type[Exception]] = [OSError, ValueError, RuntimeError, EOFError]
     for module, names in _LIBRARIES.items():
         if module in sys.modules:
-            found.extend(getattr(sys.modules[module], name) for name in names)
-    return tuple(found)
+            errors.extend(getattr(sys.modules[module], name) for name in names)
+    return tuple(errors)
 
 
 def translate(error: Exception, what: str, lacking: Sequence[str], secrets: Sequence[str]) -> StoreError:
@@ -130,7 +130,8 @@ def translate(error: Exception, what: str, lacking: Sequence[str], secrets: Sequ
         return InvalidStore(f"{why}; there is no such bucket: {NO_BUCKET}")
     answers = list(_answers(error))
     other = next(
-        (found for one in answers if (found := other_region(one.get("Message", ""))) is not None), None
+        (region for answer in answers if (region := other_region(answer.get("Message", ""))) is not None),
+        None,
     )
     if other is not None or number == _ELSEWHERE:
         return InvalidStore(f"{why}; {region_advice(other or '', *_REGION)}")
@@ -179,8 +180,8 @@ def lacks_bucket(error: BaseException) -> bool:
     """Return whether the error says that there is no bucket, which file systems take for a missing file."""
     for cause in _causes(error):
         response = getattr(cause, "response", None)
-        told = response.get("Error", {}).get("Code") if isinstance(response, Mapping) else None
-        if told in NO_BUCKET_CODES or getattr(cause, "error_code", None) in NO_BUCKET_CODES:
+        code = response.get("Error", {}).get("Code") if isinstance(response, Mapping) else None
+        if code in NO_BUCKET_CODES or getattr(cause, "error_code", None) in NO_BUCKET_CODES:
             return True
     return isinstance(error, FileNotFoundError) and _OBJECTS.fullmatch(str(error)) is not None
 
@@ -199,12 +200,12 @@ def look_for_bucket(fs: Any, path: str) -> Callable[[], object] | None:
 def _status(error: Exception) -> int:
     response = getattr(error, "response", None)
     if isinstance(response, Mapping):
-        found = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     else:
-        found = getattr(error, "status", None) or getattr(error, "status_code", None)
-        found = found or getattr(error, "code", None) or 0
+        status = getattr(error, "status", None) or getattr(error, "status_code", None)
+        status = status or getattr(error, "code", None) or 0
     try:
-        return int(found)
+        return int(status)
     except (TypeError, ValueError):
         return 0
 

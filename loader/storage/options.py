@@ -68,14 +68,14 @@ class Runtime:
 
     def client_options(self, endpoint: str | None) -> dict[str, Any]:
         """Return obstore's `client_options`."""
-        made = {
+        options = {
             "timeout": timedelta(seconds=self.timeout_s),
             "connect_timeout": timedelta(seconds=self.connect_timeout_s),
             **self.client,
         }
         if endpoint is not None and endpoint.startswith("http://"):
-            made.setdefault("allow_http", True)
-        return made
+            options.setdefault("allow_http", True)
+        return options
 
     def retry_config(self, max_retries: int) -> dict[str, Any]:
         """Return obstore's `retry_config`."""
@@ -109,8 +109,8 @@ def translate_options(
 
     Raises: InvalidStore for an unknown name, two names of one thing with different values, or no address.
     """
-    made: dict[str, Any] = {}
-    given: dict[str, str] = {}
+    translated: dict[str, Any] = {}
+    spellings: dict[str, str] = {}
     for name, value in options.items():
         if name in RUNTIME_OPTIONS or name in also:
             continue
@@ -123,12 +123,12 @@ def translate_options(
             if value == "":
                 continue
             value = check_address(url, f"option {name}", value)
-        if target in made and made[target] != value:
+        if target in translated and translated[target] != value:
             raise InvalidStore(
-                f"{url}: {given[target]!r} and {name!r} mean the same and differ; give one of them"
+                f"{url}: {spellings[target]!r} and {name!r} mean the same and differ; give one of them"
             )
-        made[target], given[target] = value, name
-    return made
+        translated[target], spellings[target] = value, name
+    return translated
 
 
 def check_address(url: str, what: str, address: object) -> str:
@@ -137,8 +137,8 @@ def check_address(url: str, what: str, address: object) -> str:
     what: name of the setting, for the message. Raises: InvalidStore.
     """
     text = str(address)
-    found = _ADDRESS.fullmatch(text)
-    if found is None or int(found.group(1) or 0) > 65_535:
+    match = _ADDRESS.fullmatch(text)
+    if match is None or int(match.group(1) or 0) > 65_535:
         raise InvalidStore(
             f"{url}: {what}={redact(text)!r} is no address of a server; write http://host:port or https://host, "
             "without a user"

@@ -142,11 +142,11 @@ Piece = tuple[int, int, Sequence[Buffer]]
 
 def fill_pieces(pieces: Sequence[Piece], data: Sequence[bytes]) -> None:
     """Copy the bytes of each piece into its buffers."""
-    for one, (_, _, buffers) in zip(data, pieces, strict=True):
+    for piece_data, (_, _, buffers) in zip(data, pieces, strict=True):
         at = 0
         for buffer in buffers:
             view = memoryview(buffer).cast("B")
-            view[:] = one[at : at + len(view)]
+            view[:] = piece_data[at : at + len(view)]
             at += len(view)
 
 

@@ -46,7 +46,7 @@ class Pieces:
         self._asked, self._size = 0, FIRST_BYTES  # of the object, so far; of the next range
         self._coming: deque[tuple[int, Future[memoryview]]] = deque()
         self._spare: list[bytearray] = []
-        self._given = memoryview(b"")
+        self._piece_out = memoryview(b"")
         self._pool: DaemonPool | None = None
         self.requests = 0  # for ranges, so far
         self._sequential = SequentialRead(store, key, self.info.nbytes)
@@ -57,16 +57,16 @@ class Pieces:
         Raises: Changed; Corrupt; ForkedStore; as a read of a range.
         """
         fork.check(self._born, self._store.url)
-        if self._given:
-            self._spare.append(cast(bytearray, self._given.obj))
-        self._given = memoryview(b"")
+        if self._piece_out:
+            self._spare.append(cast(bytearray, self._piece_out.obj))
+        self._piece_out = memoryview(b"")
         if self._asked and not self._coming and (nbytes := self._sequential.next_bytes(self._asked)):
             piece = self._as_it_comes(nbytes)
         elif not self._coming and not 0 < self._asked < self.info.nbytes - self._size:
             piece = self._alone()  # the first, or the only one that is left
         else:
             piece = self._of_several()
-        self._given = piece
+        self._piece_out = piece
         return piece
 
     def close(self) -> None:

@@ -62,7 +62,7 @@ def read_sound(data: Buffer, wanted: AudioDecoder, rng: np.random.Generator | No
     Raises: DecodeFailed (as `decode`; too short; channels that cannot be mixed).
     """
     with _opened(data) as (container, stream):
-        n_source = _told(container, stream, data)
+        n_source = _stated_samples(container, stream, data)
         whole: tuple[Floats, Heard] | None = None
         if n_source is None:
             whole = _whole(container, stream, data)
@@ -185,7 +185,7 @@ def _part(container: InputContainer, stream: av.AudioStream, low: int, high: int
     return np.concatenate(pieces, axis=1)[:, low - begin : high - begin], heard
 
 
-def _told(container: InputContainer, stream: av.AudioStream, data: Buffer) -> int | None:
+def _stated_samples(container: InputContainer, stream: av.AudioStream, data: Buffer) -> int | None:
     """Return the number of samples of a sound in which one can seek exactly. None: decode it to its end."""
     name = container.format.name
     if name == "flac":

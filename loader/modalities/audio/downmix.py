@@ -83,14 +83,14 @@ def mix_for(positions: tuple[str, ...], layout: str, wanted: Channels) -> Mix:
         )
     if places == ("FC",):
         return Mix(matrix=((1.0,), (1.0,)), name="mono to stereo", gain_db=0.0)
-    left = [_STEREO[place][0] for place in places]
+    to_left = [_STEREO[place][0] for place in places]
     right = [_STEREO[place][1] for place in places]
     if wanted == "stereo":
         if places == ("FL", "FR"):
             return Mix(matrix=None, name="", gain_db=0.0)
-        rows = [left, right]
+        rows = [to_left, right]
     else:
-        rows = [[_HALF * (one + other) for one, other in zip(left, right, strict=True)]]
+        rows = [[_HALF * (one + other) for one, other in zip(to_left, right, strict=True)]]
     most = max(sum(row) for row in rows)
     if not most:
         raise UnknownLayout(f"{layout} is low frequency effects alone; accepted then: keep, first")

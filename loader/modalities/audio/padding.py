@@ -59,10 +59,10 @@ def ends_of(container: "InputContainer", stream: "AudioStream", data: Buffer) ->
 
 def _smpb_samples(tag: str, n_packets: int) -> int | None:
     """Return the length that iTunes' gapless tag says, where priming, sound and padding together are all packets."""
-    found = _SMPB.match(tag)
-    if found is None or not n_packets:
+    tag_match = _SMPB.match(tag)
+    if tag_match is None or not n_packets:
         return None
-    priming, padding, n_samples = (int(word, 16) for word in found.groups())
+    priming, padding, n_samples = (int(word, 16) for word in tag_match.groups())
     per_packet, rest = divmod(priming + n_samples + padding, n_packets)
     return n_samples if not rest and per_packet in _AAC_FRAMES else None
 
@@ -73,10 +73,10 @@ def edit_end(data: Buffer, track_id: int) -> tuple[Fraction, Fraction] | None:
     None without an edit list, for one that leaves its length open, and for fragmented files, whose list is written
     before their length is known. O(boxes of the header).
     """
-    found = _edits(data, track_id)
-    if found is None:
+    edits = _edits(data, track_id)
+    if edits is None:
         return None
-    timescale, durations = found
+    timescale, durations = edits
     if not timescale or not durations or not all(durations):
         return None
     return Fraction(sum(durations), timescale), Fraction(1, timescale)

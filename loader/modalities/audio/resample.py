@@ -55,7 +55,7 @@ class Resampler:
             yield samples
             return
         if self._graph is None:
-            self._graph = self._made()
+            self._graph = self._resampler()
             self._lead = _reach(self._source_hz, self._target_hz)
             self._n_early = self._lead * self._target_hz // self._source_hz
             self._push(np.zeros((self._n_channels, self._lead), np.float32))
@@ -76,7 +76,7 @@ class Resampler:
             if last.shape[1]:
                 yield last
 
-    def _made(self) -> Any:
+    def _resampler(self) -> Any:
         import av.filter
 
         graph = av.filter.Graph()

@@ -110,26 +110,26 @@ class Heard:
         self._ahead.append(_Next(samples, self._place(frame), self._beyond(frame)))
         self._n_ahead += samples.shape[1]
         while self._n_ahead - self._ahead[0].samples.shape[1] >= JITTER_S * self.rate_hz:
-            yield from self._lay(self._taken())
+            yield from self._lay(self._take_next())
 
     def finish(self) -> Iterator[Floats]:
         """Yield the rest, without the padding behind it."""
         last = self._ahead[-1] if self._ahead else None
         while self._ahead:
-            yield from self._lay(self._taken())
+            yield from self._lay(self._take_next())
         if last is not None:
             if self._ends.durations_count and last.n_beyond and self._held:
                 self.n_padding += self._cut_tail(last.n_beyond)
             self._cut_padding()
         yield from self._give(self._n_held)
 
-    def _taken(self) -> "_Next":
-        one = self._ahead.popleft()
-        self._n_ahead -= one.samples.shape[1]
-        return one
+    def _take_next(self) -> "_Next":
+        frame = self._ahead.popleft()
+        self._n_ahead -= frame.samples.shape[1]
+        return frame
 
-    def _lay(self, one: "_Next") -> Iterator[Floats]:
-        samples, late = one.samples, self._late(one)
+    def _lay(self, frame: "_Next") -> Iterator[Floats]:
+        samples, late = frame.samples, self._late(frame)
         if late >= 0:
             self._went_back = False
             yield from self._fill(late)
@@ -175,7 +175,7 @@ class Heard:
         place: int = (2 * (frame.pts - self._first_ticks) * num + den) // (2 * den)
         return place
 
-    def _late(self, one: "_Next") -> int:
+    def _late(self, frame: "_Next") -> int:
         """Return samples between where it belongs and the end of what is there.
 
         0 within its clock's precision, and where it is not shifted for long: a frame that follows soon is where it
@@ -184,15 +184,15 @@ class Heard:
         Recorders' timestamps jitter by some ms. FFmpeg's timestamp of a single Vorbis packet at the start of an Ogg
         page may be off by most of a block. Silence and cuts there would be clicks that no player makes.
         """
-        if one.place is None:
+        if frame.place is None:
             return 0
         end = self._n_passed + self._n_held
-        late = one.place - end
+        late = frame.place - end
         if late > MAX_GAP_S * self.rate_hz:
             raise BadSound("timestamps", f"the sound has a gap of {late // self.rate_hz} s")
         if abs(late) <= self._slack:
             return 0
-        n_samples = one.samples.shape[1]
+        n_samples = frame.samples.shape[1]
         if len(self._ahead) < 2 and abs(late) < n_samples:
             return 0  # too near to the end to tell
         end += n_samples
@@ -245,10 +245,10 @@ class Heard:
     def _cut_padding(self) -> None:
         """Cut the samples behind the told end, where they can be padding."""
         assert self.start is not None  # there was a frame
-        told = [] if self._ends.n_samples is None else [self._ends.n_samples]
+        stated = [] if self._ends.n_samples is None else [self._ends.n_samples]
         if self._ends.end is not None:
-            told.append(round((self._ends.end - self.start) * self.rate_hz))
-        beyond = self._n_passed + self._n_held - min(told, default=2**62)
+            stated.append(round((self._ends.end - self.start) * self.rate_hz))
+        beyond = self._n_passed + self._n_held - min(stated, default=2**62)
         if not 0 < beyond <= MAX_PADDING_SAMPLES:
             return
         self.n_padding += beyond

@@ -114,8 +114,8 @@ def check_scans(data: Buffer, n_px: int = 1) -> None:
 def _n_scans(data: bytes) -> int:
     """Return the number of scans up to the end marker, as libjpeg finds them: bytes between segments are skipped."""
     n_scans, at = 0, 2
-    while (found := _MARKER.search(data, at)) is not None:
-        at, marker = found.end(), data[found.end() - 1]
+    while (match := _MARKER.search(data, at)) is not None:
+        at, marker = match.end(), data[match.end() - 1]
         if marker == _END:
             break
         n_scans += marker == _SCAN

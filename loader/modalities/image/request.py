@@ -19,34 +19,34 @@ _BUCKET = re.compile(r"w([1-9][0-9]{0,5})h([1-9][0-9]{0,5})(?:f([1-9][0-9]{0,5})
 GivenSize = tuple[SupportsIndex, SupportsIndex] | str | None
 
 
-def size_of(given: GivenSize) -> Size | None:
+def size_of(value: GivenSize) -> Size | None:
     """Return (height, width) in px, or None for None.
 
     Raises: TypeError, ValueError for anything that is neither a pair of whole numbers nor a bucket.
     """
-    if given is None:
+    if value is None:
         return None
-    if isinstance(given, str):
-        height, width, _ = _bucket(given)
+    if isinstance(value, str):
+        height, width, _ = _bucket(value)
         return height, width
     try:
-        height, width = map(operator.index, given)
+        height, width = map(operator.index, value)
     except (TypeError, ValueError):
         raise TypeError("size is (height, width) in whole px, or the name of a bucket") from None
     return height, width
 
 
-def frames_of(given: object) -> int | None:
+def frames_of(value: object) -> int | None:
     """Return the frames of a clip, of a bucket that says so. Raises: ValueError for a text that names none."""
-    return _bucket(given)[2] if isinstance(given, str) else None
+    return _bucket(value)[2] if isinstance(value, str) else None
 
 
 def _bucket(name: str) -> tuple[int, int, int | None]:
     """Return (height, width, frames) of `w640h384f32`: width first, as the column `bucket` has it."""
-    found = _BUCKET.fullmatch(name)
-    if found is None:
+    bucket = _BUCKET.fullmatch(name)
+    if bucket is None:
         raise ValueError("a bucket is named like w896h1152, or w640h384f32 for clips of 32 frames")
-    return int(found[2]), int(found[1]), None if found[3] is None else int(found[3])
+    return int(bucket[2]), int(bucket[1]), None if bucket[3] is None else int(bucket[3])
 
 
 Alpha = Literal["white", "black", "keep"]

@@ -118,9 +118,9 @@ def _obstacle(packets: list[VideoPacket], bodies: list[bytes], whole: memoryview
         if pos is None or pos < end or bytes(whole[pos : pos + len(body)]) != body:
             return f"packet {number} does not lie in the file as the decoder gets it"
         end = pos + len(body)
-        beside = {side.data_type for side in packet.iter_sidedata()} - HARMLESS
-        if beside:
-            return f"packet {number} comes with {', '.join(sorted(beside))}"
+        side_data = {side.data_type for side in packet.iter_sidedata()} - HARMLESS
+        if side_data:
+            return f"packet {number} comes with {', '.join(sorted(side_data))}"
     return ""
 
 

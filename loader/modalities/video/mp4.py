@@ -166,10 +166,10 @@ class _Tables:
 
     def _descriptions(self, start: int, end: int) -> None:
         data = bytes(self._read(start, end - start))
-        for found in _IN_ENTRY.finditer(data):
-            at = start + found.start() - 4
-            nbytes = int.from_bytes(data[max(0, found.start() - 4) : found.start()], "big")
-            self._leaf(found[0], at, at + 8, min(end, at + nbytes) if nbytes >= 8 else end)
+        for entry in _IN_ENTRY.finditer(data):
+            at = start + entry.start() - 4
+            nbytes = int.from_bytes(data[max(0, entry.start() - 4) : entry.start()], "big")
+            self._leaf(entry[0], at, at + 8, min(end, at + nbytes) if nbytes >= 8 else end)
 
     def _leaf(self, kind: bytes, at: int, start: int, end: int) -> None:
         body, room = self._read(start, 12), end - start
@@ -266,8 +266,8 @@ class _Tables:
                     )
                 except zlib.error as error:
                     raise DecodeFailed(f"{where} is damaged: {error}") from error
-                told = int.from_bytes(self._read(at + 8, 4), "big")
-                if (n := max(told, len(body))) > MAX_MP4_HEADER_BYTES:
+                long_size = int.from_bytes(self._read(at + 8, 4), "big")
+                if (n := max(long_size, len(body))) > MAX_MP4_HEADER_BYTES:
                     raise DecodeFailed(beyond(where, n, "decompressed bytes", MAX_MP4_HEADER_BYTES))
                 self._unpacked = True
                 _Tables(_slices(body), len(body), self._file_nbytes, is_unpacked=True).check()

@@ -53,8 +53,8 @@ def packet_of(body: bytes | memoryview, number: int, key: bool) -> VideoPacket:
     packet: Any = av.Packet(len(body))  # the stub has packets of streams, and updates from bytes alone
     packet.update(body)
     packet.pts, packet.is_keyframe = number, key
-    made: VideoPacket = packet
-    return made
+    typed: VideoPacket = packet
+    return typed
 
 
 def settings_of(facts: StreamFacts) -> Use:
@@ -104,8 +104,8 @@ class DecoderCache(threading.local):
 
     def take(self, use: Use) -> Codec | None:
         """Return a decoder for this use, or None. The cache forgets it: a decoder that fails is not given back."""
-        found = self._decoders.pop(use, None)
-        return found and found[0]
+        cached = self._decoders.pop(use, None)
+        return cached and cached[0]
 
     def give_back(self, use: Use, decoder: Codec, px: int) -> None:
         """Keep a decoder that decoded its clip without a fault. px: pixels of one picture."""

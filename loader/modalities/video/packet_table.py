@@ -195,9 +195,11 @@ def _check(table: PacketTable) -> None:
         "a field size out of range": not 0 < facts.nbytes <= _MAX_NBYTES,
         "a reordering out of range": not 0 <= facts.reorder_frames <= 64,
     }
-    found = [what for what, is_so in wrong.items() if is_so]
-    if found:
-        raise DecodeFailed(f"packet table: {', '.join(found)}; make it again with add_group, or leave it out")
+    faults = [what for what, is_so in wrong.items() if is_so]
+    if faults:
+        raise DecodeFailed(
+            f"packet table: {', '.join(faults)}; make it again with add_group, or leave it out"
+        )
 
 
 def _metadata(facts: StreamFacts) -> dict[bytes, bytes]:

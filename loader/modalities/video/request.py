@@ -259,8 +259,8 @@ def video(
     except (TypeError, ValueError, OverflowError) as error:
         if isinstance(error, InvalidRuntime):
             raise
-        given = f"{frames!r}, {stride!r}, {size!r}, {start!r}, {at!r}, {crop!r}"
-        raise InvalidRuntime(f"video({given}): {error}") from error
+        call = f"{frames!r}, {stride!r}, {size!r}, {start!r}, {at!r}, {crop!r}"
+        raise InvalidRuntime(f"video({call}): {error}") from error
 
 
 def _times(at: Any) -> At:
@@ -289,11 +289,11 @@ def _time(value: Any) -> Time:
     )
 
 
-def _crop(given: Any) -> str | Box | None:
+def _crop(crop: Any) -> str | Box | None:
     """Return the word or the box. Raises: TypeError for anything that is neither a word nor four whole numbers."""
-    if given is None or isinstance(given, str):
-        return given
-    numbers = tuple(map(operator.index, given))
+    if crop is None or isinstance(crop, str):
+        return crop
+    numbers = tuple(map(operator.index, crop))
     if len(numbers) != 4:
         raise TypeError("crop is 'center', 'random' or (top, left, height, width) in px")
     return numbers

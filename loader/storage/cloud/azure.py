@@ -135,7 +135,7 @@ def _add_credentials(url: str, config: dict[str, Any], environ: Mapping[str, str
 def _connection_string(url: str, text: object) -> dict[str, str]:
     if text is None:
         return {}
-    made: dict[str, str] = {}
+    config: dict[str, str] = {}
     suffix = ""
     for part in str(text).strip().strip(";").split(";"):
         name, equals, value = part.partition("=")
@@ -143,12 +143,12 @@ def _connection_string(url: str, text: object) -> dict[str, str]:
         if equals and known == "endpointsuffix":
             suffix = value
         elif equals and known in _CONNECTION:
-            made[_CONNECTION[known]] = check_address(url, name, value) if known == "blobendpoint" else value
+            config[_CONNECTION[known]] = check_address(url, name, value) if known == "blobendpoint" else value
         elif not equals or known not in _CONNECTION_IGNORED:
             raise InvalidStore(
                 f"{url}: connection_string has a part that is not understood; accepted are AccountName=, "
                 "AccountKey=, SharedAccessSignature=, BlobEndpoint= and EndpointSuffix=, separated by ';'"
             )
-    if suffix and "account_name" in made:
-        made.setdefault("endpoint", f"https://{made['account_name']}.blob.{suffix}")
-    return made
+    if suffix and "account_name" in config:
+        config.setdefault("endpoint", f"https://{config['account_name']}.blob.{suffix}")
+    return config

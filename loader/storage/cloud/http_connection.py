@@ -116,8 +116,8 @@ class HttpConnection:
             if self._quickack is not None:
                 self._socket.setsockopt(socket.IPPROTO_TCP, self._quickack, 1)
             while end < 0 and come < HEAD_BYTES:
-                look = socket.MSG_PEEK if self._flags and not come and most == _BEGINNING else 0
-                count = self._socket.recv_into(self._view[come:most], most - come, look)
+                peek = socket.MSG_PEEK if self._flags and not come and most == _BEGINNING else 0
+                count = self._socket.recv_into(self._view[come:most], most - come, peek)
                 if not count:
                     raise ConnectionResetError(ECONNRESET, "closed by the server")
                 if come and time.monotonic() > until:
@@ -125,7 +125,7 @@ class HttpConnection:
                 begin, come = max(0, come - 3), come + count
                 end = self._memory.find(b"\r\n\r\n", begin, come)
                 most = max(most, HEAD_BYTES)
-                if look:  # the head is taken alone: all of the body then comes into memory of its own
+                if peek:  # the head is taken alone: all of the body then comes into memory of its own
                     come = self._socket.recv_into(self._view[: end + 4 if end >= 0 else come])
         except OSError as error:
             raise self._broken(error, at_once=not come) from None
@@ -163,13 +163,13 @@ class HttpConnection:
             if not self._remaining:
                 self._end()
                 return begun
-        made = BytesIO(begun)  # which gives away its memory as bytes, without a copy
-        made.seek(nbytes - 1)
-        made.write(b"\0")
-        with made.getbuffer() as view:
+        memory = BytesIO(begun)  # which gives away its memory as bytes, without a copy
+        memory.seek(nbytes - 1)
+        memory.write(b"\0")
+        with memory.getbuffer() as view:
             for _ in self.into(view[len(begun) :]):
                 pass
-        return made.getvalue()
+        return memory.getvalue()
 
     def into(self, view: memoryview) -> Iterator[int]:
         """Fill `view` with the next bytes of the body, and yield how many came, each time that some came.
@@ -200,9 +200,9 @@ class HttpConnection:
 
     def is_quiet(self) -> bool:
         """Return whether the server has said nothing since its last answer, and not hung up."""
-        look = select.poll()
-        look.register(self._socket, select.POLLIN)
-        return not look.poll(0)
+        poller = select.poll()
+        poller.register(self._socket, select.POLLIN)
+        return not poller.poll(0)
 
     def __enter__(self) -> None:
         """Begin to read a body: after an error the connection is used no more."""
@@ -298,39 +298,39 @@ class HttpConnection:
         return Broken(f"the connection broke: {error.strerror or type(error).__name__}", at_once=at_once)
 
 
-def _acknowledges(made: socket.socket) -> bool:
+def _acknowledges(sock: socket.socket) -> bool:
     """Return whether the socket can acknowledge at once: not every kernel that calls itself Linux knows how."""
     if _QUICKACK is None:
         return False
     with suppress(OSError):
-        made.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
         return True
     return False
 
 
-def _text_of(found: re.Match[bytes] | None) -> str:
-    return found[1].strip().decode("latin-1") if found else ""
+def _text_of(match: re.Match[bytes] | None) -> str:
+    return match[1].strip().decode("latin-1") if match else ""
 
 
 def _connected(place: Place, connect_timeout_s: float, timeout_s: float) -> tuple[socket.socket, int]:
     """Return a socket, and the flags for reading. Raises: ssl.SSLError; Broken."""
     try:
-        made = _dialled(place, connect_timeout_s)
+        sock = _dialled(place, connect_timeout_s)
         try:
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            made.settimeout(connect_timeout_s)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.settimeout(connect_timeout_s)
             if place.tls is not None:
-                made = place.tls.wrap_socket(made, server_hostname=place.host)
-                made.settimeout(timeout_s)
-                return made, 0
+                sock = place.tls.wrap_socket(sock, server_hostname=place.host)
+                sock.settimeout(timeout_s)
+                return sock, 0
             # The kernel keeps the time: Python's own timeouts ask it twice for every piece.
-            made.settimeout(None)
+            sock.settimeout(None)
             limit = struct.pack("@ll", int(timeout_s), max(1, int(timeout_s % 1 * 1e6)))
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-            return made, socket.MSG_WAITALL
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+            return sock, socket.MSG_WAITALL
         except BaseException:
-            made.close()
+            sock.close()
             raise
     except ssl.SSLError:
         raise
@@ -347,25 +347,25 @@ def _dialled(place: Place, timeout_s: float) -> socket.socket:
 
     Raises: OSError.
     """
-    found = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
-    first = _answered.get(place.host, found[0][0])
-    found.sort(key=lambda one: one[0] != first)
-    tried = [found[0], *[one for one in found if one[0] != found[0][0]][:1]]
+    addresses = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
+    first = _answered.get(place.host, addresses[0][0])
+    addresses.sort(key=lambda info: info[0] != first)
+    tried = [addresses[0], *[info for info in addresses if info[0] != addresses[0][0]][:1]]
     if len(tried) == 1:
-        tried = found[:2]
+        tried = addresses[:2]
     until, why = time.monotonic() + timeout_s, ""
     for number, (family, kind, protocol, _, address) in enumerate(tried):
         try:
-            made = socket.socket(family, kind, protocol)
+            sock = socket.socket(family, kind, protocol)
             try:
-                made.settimeout(max(0.01, (until - time.monotonic()) / (len(tried) - number)))
-                made.connect(address)
+                sock.settimeout(max(0.01, (until - time.monotonic()) / (len(tried) - number)))
+                sock.connect(address)
             except BaseException:
-                made.close()
+                sock.close()
                 raise
         except OSError as error:
             why = why or error.strerror or type(error).__name__
         else:
             _answered[place.host] = family
-            return made
+            return sock
     raise OSError(0, why)

@@ -177,7 +177,7 @@ class Direct:
         condition = "If-None-Match: *\r\n" if create else ""
         head = f"{address.head}Content-Length: {nbytes}\r\n{condition}\r\n".encode("ascii")
         try:
-            connection = self._idle_one(look=True) or self._new(address.place)
+            connection = self._idle_one(check_all=True) or self._new(address.place)
         except ssl.SSLError:
             self.refused()
             return None
@@ -200,22 +200,22 @@ class Direct:
     def _new(self, place: Place) -> HttpConnection:
         return HttpConnection(place, self._runtime.connect_timeout_s, self._runtime.timeout_s)
 
-    def _idle_one(self, *, look: bool = False) -> HttpConnection | None:
+    def _idle_one(self, *, check_all: bool = False) -> HttpConnection | None:
         """Return a connection that can be used again. look: at each connection, not only at those idle for long."""
         while self._idle:
             try:
                 connection = self._idle.pop()
             except IndexError:
                 break  # another thread took the last one
-            if self._is_good(connection, look):
+            if self._is_good(connection, check_all):
                 return connection
             connection.close()
         return None
 
     @staticmethod
-    def _is_good(connection: HttpConnection, look: bool) -> bool:
+    def _is_good(connection: HttpConnection, check_all: bool) -> bool:
         idle_s = time.monotonic() - connection.idle_since
-        return idle_s < IDLE_S and ((idle_s < LOOKED_AT_S and not look) or connection.is_quiet())
+        return idle_s < IDLE_S and ((idle_s < LOOKED_AT_S and not check_all) or connection.is_quiet())
 
     def _keep(self, connection: HttpConnection) -> None:
         connection.idle_since = time.monotonic()
@@ -230,11 +230,11 @@ class Direct:
         address = self._address(obstore, client, "GET", path)
         if address is None:
             return None
-        made = Signed(address.place, f"{address.head}Range: bytes=".encode("ascii"), now + SIGNED_AGAIN_S)
+        request = Signed(address.place, f"{address.head}Range: bytes=".encode("ascii"), now + SIGNED_AGAIN_S)
         if len(self._signed) >= SIGNED_KEYS:
             self._signed.clear()
-        self._signed[path] = made
-        return made
+        self._signed[path] = request
+        return request
 
     def _address(self, obstore: Any, client: Client, method: Method, path: str) -> Address | None:
         """Return a signed address; None as of `_sign`."""
@@ -261,17 +261,19 @@ class Direct:
         except ValueError:  # ssl.SSLError is one: a certificate that obstore may understand
             return None
         fields = f" HTTP/1.1\r\nHost: {address.netloc}\r\nUser-Agent: penstock\r\nAccept: */*\r\n"
-        self._servers[origin] = found = Server(place, fields)
-        return found
+        self._servers[origin] = server = Server(place, fields)
+        return server
 
     def _context(self) -> ssl.SSLContext:
         with self._lock:
             if self._tls is None:
-                made = ssl.create_default_context()
-                made.set_alpn_protocols(["http/1.1"])
-                if given := self._runtime.client.get("root_certificate"):
-                    made.load_verify_locations(cadata=given.decode() if isinstance(given, bytes) else given)
-                self._tls = made
+                context = ssl.create_default_context()
+                context.set_alpn_protocols(["http/1.1"])
+                if certificate := self._runtime.client.get("root_certificate"):
+                    context.load_verify_locations(
+                        cadata=certificate.decode() if isinstance(certificate, bytes) else certificate
+                    )
+                self._tls = context
             return self._tls
 
     def refused(self) -> None:
@@ -284,8 +286,8 @@ class Direct:
 def _is_proxied(scheme: str, netloc: str) -> bool:
     from urllib.request import getproxies, proxy_bypass  # 20 ms, of which most trainings have no use
 
-    found = getproxies()
-    return bool(found.get(scheme) or found.get("all")) and not proxy_bypass(netloc)
+    proxies = getproxies()
+    return bool(proxies.get(scheme) or proxies.get("all")) and not proxy_bypass(netloc)
 
 
 def _raise_meant(status: int, text: bytes) -> None:

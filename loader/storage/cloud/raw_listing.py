@@ -114,13 +114,13 @@ def azure_pages(container: str, config: Mapping[str, Any], provider: Any, runtim
             query["marker"] = token
         address = f"{origin}/{container}"
         headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": _VERSION}
-        given = {**config, **_provided(provider)}
-        sas = str(given.get("sas_key") or "").lstrip("?")
-        if given.get("access_key") or given.get("account_key"):
-            key = str(given.get("access_key") or given["account_key"])
+        credentials = {**config, **_provided(provider)}
+        sas = str(credentials.get("sas_key") or "").lstrip("?")
+        if credentials.get("access_key") or credentials.get("account_key"):
+            key = str(credentials.get("access_key") or credentials["account_key"])
             headers["Authorization"] = azure_signature(account, key, address, query, headers)
-        elif given.get("token"):
-            headers["Authorization"] = f"Bearer {given['token']}"
+        elif credentials.get("token"):
+            headers["Authorization"] = f"Bearer {credentials['token']}"
         elif not sas and not config.get("skip_signature"):
             raise InvalidStore(
                 f"az://{container} has keys that are no '/'-separated paths, which are listed with an account key, a "
@@ -139,13 +139,13 @@ def azure_signature(
 
     key: base64. address: without the query. headers: those that begin with "x-ms-".
     """
-    told = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
+    signed_headers = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
     resource = f"/{account}{urlsplit(address).path}" + "".join(
         f"\n{name}:{query[name]}" for name in sorted(query)
     )
-    text = "GET" + "\n" * 12 + told + resource
-    made = hmac.new(base64.b64decode(key), text.encode(), hashlib.sha256).digest()
-    return f"SharedKey {account}:{base64.b64encode(made).decode()}"
+    text = "GET" + "\n" * 12 + signed_headers + resource
+    digest = hmac.new(base64.b64decode(key), text.encode(), hashlib.sha256).digest()
+    return f"SharedKey {account}:{base64.b64encode(digest).decode()}"
 
 
 def _list_query(prefix: str, start_after: str, token: str) -> dict[str, str]:
@@ -164,11 +164,11 @@ def _provided(provider: Any) -> Mapping[str, Any]:
     import asyncio
     import inspect
 
-    async def awaited(made: Any) -> Any:
-        return await made
+    async def awaited(provided: Any) -> Any:
+        return await provided
 
-    made = provider()
-    return dict(asyncio.run(awaited(made)) if inspect.isawaitable(made) else made)
+    provided = provider()
+    return dict(asyncio.run(awaited(provided)) if inspect.isawaitable(provided) else provided)
 
 
 def _google_token(bucket: str, config: Mapping[str, Any], provider: Any) -> str:
@@ -198,8 +198,10 @@ def _fetched(address: str, headers: Mapping[str, str], runtime: Runtime) -> byte
     from urllib.error import HTTPError, URLError
 
     context = ssl.create_default_context()
-    if given := runtime.client.get("root_certificate"):
-        context.load_verify_locations(cadata=given.decode() if isinstance(given, bytes) else given)
+    if certificate := runtime.client.get("root_certificate"):
+        context.load_verify_locations(
+            cadata=certificate.decode() if isinstance(certificate, bytes) else certificate
+        )
     handlers: list[request.BaseHandler] = [request.HTTPSHandler(context=context)]
     if proxy := runtime.client.get("proxy_url"):
         handlers.append(request.ProxyHandler({"http": str(proxy), "https": str(proxy)}))
@@ -233,8 +235,8 @@ def _parsed(body: bytes) -> Element:
 
 def _text(element: Element, name: str) -> str:
     """Return the text of an element of any namespace, "" without one."""
-    found = element.find(f"{{*}}{name}")
-    return (found.text or "") if found is not None else ""
+    child = element.find(f"{{*}}{name}")
+    return (child.text or "") if child is not None else ""
 
 
 def _s3_page(body: bytes) -> Page:
@@ -256,17 +258,17 @@ def _azure_page(body: bytes) -> Page:
     from email.utils import parsedate_to_datetime
 
     root, objects = _parsed(body), list[dict[str, Any]]()
-    for one in root.iterfind("{*}Blobs/{*}Blob"):
-        name, told = one.find("{*}Name"), one.find("{*}Properties")
-        if name is None or told is None:
+    for blob in root.iterfind("{*}Blobs/{*}Blob"):
+        name, properties = blob.find("{*}Name"), blob.find("{*}Properties")
+        if name is None or properties is None:
             continue
         path = name.text or ""
-        when = _text(told, "Last-Modified")
+        when = _text(properties, "Last-Modified")
         objects.append(
             {
                 "path": unquote(path) if name.get("Encoded") == "true" else path,
-                "size": int(_text(told, "Content-Length") or 0),
-                "e_tag": _text(told, "Etag"),
+                "size": int(_text(properties, "Content-Length") or 0),
+                "e_tag": _text(properties, "Etag"),
                 "last_modified": parsedate_to_datetime(when) if when else datetime.fromtimestamp(0, UTC),
             }
         )

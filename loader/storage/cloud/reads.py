@@ -121,10 +121,10 @@ class ReadStore(Opened):
         path = self._prefix + check_key(key)
 
         def attempt(obstore: Any, client: Client) -> Blob:
-            answer, found = self._asked(obstore, client, key, path, offset, nbytes, etag)
+            answer, current = self._asked(obstore, client, key, path, offset, nbytes, etag)
             data = answer.all()
             self._whole(key, len(data), nbytes)
-            return Blob(data, found)
+            return Blob(data, current)
 
         return self._reading(key, attempt)
 
@@ -145,11 +145,11 @@ class ReadStore(Opened):
                     future.cancel()
         else:
             blobs = [self.get_range(key, *(reads[0] if reads else Span(0, 0)), etag)]
-        found = blobs[0].etag
+        current = blobs[0].etag
         for blob in blobs:
-            self._pinned(key, blob.etag, found)  # without a pin too, no answer mixes two objects
+            self._pinned(key, blob.etag, current)  # without a pin too, no answer mixes two objects
         pieces = slice_reads(spans, reads, [blob.data for blob in blobs])
-        return [Blob(piece, found) for piece in pieces]
+        return [Blob(piece, current) for piece in pieces]
 
     @property
     def follows(self) -> bool:
@@ -173,29 +173,29 @@ class ReadStore(Opened):
         check_span(key, offset, len(view))
         if not view:
             return self._empty(key, offset, etag).etag
-        path, done, found = self._prefix + check_key(key), 0, etag
+        path, done, current = self._prefix + check_key(key), 0, etag
         end = offset + len(view)
         stop = end if series is None else max(end, series.stop)
         if series is not None and series.etag:
-            found = self._pinned(key, series.etag, etag)
+            current = self._pinned(key, series.etag, etag)
             with suppress(Broken):  # no request of its own: the budget is for the next one
                 for count in series.into(offset, view):
                     done += count
             if done == len(view):
-                return found
+                return current
 
         def attempt(obstore: Any, client: Client) -> str:
-            nonlocal done, found
+            nonlocal done, current
             if done < len(view):
                 at = offset + done
-                answer, found = self._asked(obstore, client, key, path, at, end - at, found, stop - end)
+                answer, current = self._asked(obstore, client, key, path, at, end - at, current, stop - end)
                 if series is not None:
-                    series.begin(answer, at, found)
+                    series.begin(answer, at, current)
                 rest = view[done:]
                 for count in answer.into(rest) if series is None else series.into(at, rest):
                     done += count
             self._whole(key, done, len(view))
-            return str(found)
+            return str(current)
 
         return self._reading(key, attempt)
 
@@ -220,13 +220,13 @@ class ReadStore(Opened):
             self._whole(key, len(data), min(nbytes, BOUNDED_BYTES))
             return Blob(data, etag), nbytes
 
-        found = self._reading(key, attempt)
-        if found is None:
+        beginning = self._reading(key, attempt)
+        if beginning is None:
             info = self.head(key)
             if info.nbytes:
                 raise Changed(f"{self.url}/{key}: it was empty, and has {info.nbytes} bytes now")
-            found = Blob(b"", info.etag), 0
-        return found
+            beginning = Blob(b"", info.etag), 0
+        return beginning
 
     def _asked(
         self,
@@ -247,13 +247,13 @@ class ReadStore(Opened):
                 raise self._short(key, offset, nbytes) from None
             raise
         try:
-            found = self._pinned(key, answer.etag, etag)
+            current = self._pinned(key, answer.etag, etag)
             if answer.size < offset + nbytes:
                 raise self._short(key, offset, nbytes, answer.size)
         except (Changed, Corrupt):
             del answer  # whoever holds the error holds this frame: not its connection, too
             raise
-        return answer, found
+        return answer, current
 
     def _answer(
         self, obstore: Any, client: Client, path: str, start: int, stop: int, beyond: int = 0
@@ -279,22 +279,22 @@ class ReadStore(Opened):
 
     def _empty(self, key: str, offset: int, etag: str | None) -> Blob:
         info = self.head(key)
-        found = self._pinned(key, info.etag, etag)
+        current = self._pinned(key, info.etag, etag)
         if offset > info.nbytes:
             raise self._short(key, offset, 0, info.nbytes)
-        return Blob(b"", found)
+        return Blob(b"", current)
 
-    def _pinned(self, key: str, found: str, etag: str | None) -> str:
-        if etag is not None and etag != found:
+    def _pinned(self, key: str, current: str, etag: str | None) -> str:
+        if etag is not None and etag != current:
             raise Changed(
                 f"{self.url}/{key}: the object was replaced since it was first read "
-                f"(etag {etag}, now {found}); open the version again"
+                f"(etag {etag}, now {current}); open the version again"
             )
-        return found
+        return current
 
-    def _whole(self, key: str, found: int, nbytes: int) -> None:
-        if found != nbytes:
-            raise Transient(f"cannot read {self.url}/{key}: got {found} of {nbytes} bytes")
+    def _whole(self, key: str, n_read: int, nbytes: int) -> None:
+        if n_read != nbytes:
+            raise Transient(f"cannot read {self.url}/{key}: got {n_read} of {nbytes} bytes")
 
     def _short(self, key: str, offset: int, nbytes: int, size: int | None = None) -> Corrupt:
         end = "before that range" if size is None else f"at byte {size}"
@@ -333,24 +333,24 @@ def read_whole(beginning: bytes, nbytes: int, most: int, fill: Fill, threads: Ex
 
     Raises: as `fill`.
     """
-    made = BytesIO()
-    made.seek(nbytes - 1)
-    made.write(b"\0")
-    memory = made.getbuffer()
+    buffer = BytesIO()
+    buffer.seek(nbytes - 1)
+    buffer.write(b"\0")
+    memory = buffer.getbuffer()
     rest = [
         threads.submit(copy_context().run, _fill_part, fill, offset, memory, min(offset + most, nbytes))
         for offset in range(len(beginning), nbytes, most)
     ]
     try:
         memory[: len(beginning)] = beginning
-        for one in rest:
-            one.result()
+        for part_read in rest:
+            part_read.result()
     except BaseException:
-        for one in rest:
-            one.cancel()
+        for part_read in rest:
+            part_read.cancel()
         raise
     memory.release()
-    return made.getvalue()
+    return buffer.getvalue()
 
 
 def _fill_part(fill: Fill, offset: int, memory: memoryview, stop: int) -> None:

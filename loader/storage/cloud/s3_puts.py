@@ -36,9 +36,9 @@ def is_md5(etag: str) -> bool:
     return bool(_MD5.fullmatch(etag))
 
 
-def differ(one: str, other: str) -> bool:
+def differ(first: str, other: str) -> bool:
     """Return whether two ETags say that two objects are not the same. Two that may be no MD5 say nothing."""
-    return one != other and is_md5(one) and is_md5(other)
+    return first != other and is_md5(first) and is_md5(other)
 
 
 class Sending:
@@ -143,14 +143,14 @@ class S3PutStore(RemoteStore):
             return put() if replace else self._created(obstore, client, key, data, put)
 
         try:
-            found = self._call("write", key, attempt)
+            stored_etag = self._call("write", key, attempt)
         except StoreError as error:
             if type(error) not in (StoreError, Forbidden):
                 raise
             # A server may refuse it by any status: a put that is signed tells whether it was that.
             self._vouches = False
             return False
-        if found in (None, etag):
+        if stored_etag in (None, etag):
             return True
         self._vouches = False
         try:
@@ -191,12 +191,12 @@ class S3PutStore(RemoteStore):
 
     def finish_twin(self, sending: Sending, etag: str) -> bool | None:
         """Return whether the store has the bytes that were sent; None where it says another ETag of them."""
-        found = sending.finish()
+        stored_etag = sending.finish()
         if sending.is_refused:
             self._sends = False
-        if not found:
+        if not stored_etag:
             return False
-        if found != etag:
+        if stored_etag != etag:
             self._vouches = False
             return None
         return True

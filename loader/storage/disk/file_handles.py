@@ -51,13 +51,13 @@ def is_of_this_machine(device: int) -> bool:
     A page of a network's file may not come for minutes: such files are read, not mapped. False where nobody tells, as
     beyond Linux.
     """
-    wanted = f"{os.major(device)}:{os.minor(device)}"
+    device_name = f"{os.major(device)}:{os.minor(device)}"
     try:
         with open("/proc/self/mountinfo") as mounts:
             lines = [line.split(" - ") for line in mounts]
     except OSError:
         return False
-    types = {after.split()[0] for before, after in lines if before.split()[2] == wanted}
+    types = {after.split()[0] for before, after in lines if before.split()[2] == device_name}
     return bool(types) and types <= LOCAL_TYPES
 
 
@@ -85,16 +85,16 @@ class FileHandles:
 
         Raises: ObjectNotFound; Changed; as reads do.
         """
-        found = self._store.etag_of(key, etag)
-        if found is None:
+        current = self._store.etag_of(key, etag)
+        if current is None:
             return None
         with self._lock:
             kept = self._files.get(key)
-            if kept is not None and kept.etag == found:
+            if kept is not None and kept.etag == current:
                 self._files.move_to_end(key)
-                return kept.handle, found
+                return kept.handle, current
         try:
-            descriptor = self._store.open_same(key, found)
+            descriptor = self._store.open_same(key, current)
         except StoreError:  # perhaps the process has no descriptor left: a read needs one too
             self.close()
             return None
@@ -102,11 +102,11 @@ class FileHandles:
             return None
         handle = FileHandle(descriptor)
         with self._lock:
-            self._files[key] = _Kept(found, handle)
+            self._files[key] = _Kept(current, handle)
             self._files.move_to_end(key)
             while len(self._files) > self._most:
                 self._files.popitem(last=False)
-        return handle, found
+        return handle, current
 
 
 def _most_files() -> int:

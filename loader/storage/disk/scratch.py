@@ -74,18 +74,18 @@ class HeldFolder:
             _cleared.add(place)
             remove_left_folders(place)
         while True:
-            made = tempfile.mkdtemp(suffix=_suffix(), prefix=f"penstock-{what}-", dir=place)
-            self.path = Path(made)
+            path = tempfile.mkdtemp(suffix=_suffix(), prefix=f"penstock-{what}-", dir=place)
+            self.path = Path(path)
             try:
-                self.descriptor = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+                self.descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             except FileNotFoundError:  # removed by another process before it was locked
                 continue
             with suppress(OSError):  # a file system without locks: nobody can hold it, and nobody removes it
                 fcntl.flock(self.descriptor, fcntl.LOCK_SH)
-            if os.path.exists(made):
+            if os.path.exists(path):
                 break
             os.close(self.descriptor)
-        self._end = weakref.finalize(self, _end, os.getpid(), made, self.descriptor)
+        self._end = weakref.finalize(self, _end, os.getpid(), path, self.descriptor)
 
     def close(self) -> None:
         """Remove it, and all that is in it."""

@@ -85,11 +85,11 @@ class LocalStore(Opened):
         reads = plan_reads(spans, **limits)
         descriptor, status = self._open(key)
         try:
-            found = self._pinned(key, status, etag)
+            current = self._pinned(key, status, etag)
             data = [self._pread(key, descriptor, status.st_size, *read) for read in reads]
         finally:
             os.close(descriptor)
-        return [Blob(piece, found) for piece in slice_reads(spans, reads, data)]
+        return [Blob(piece, current) for piece in slice_reads(spans, reads, data)]
 
     def read_each(
         self, key: str, spans: Sequence[tuple[int, int]], *, etag: str | None = None
@@ -104,7 +104,7 @@ class LocalStore(Opened):
         runs = neighbours(spans)
         descriptor, status = self._open(key)
         try:
-            found = self._pinned(key, status, etag)
+            current = self._pinned(key, status, etag)
             count_request(len(runs))
             with _disk(self._base + key):
                 data = [os.pread(descriptor, nbytes, offset) for offset, nbytes, _ in runs]
@@ -113,7 +113,7 @@ class LocalStore(Opened):
                     data[i] = self._pread(key, descriptor, status.st_size, offset, nbytes)
         finally:
             os.close(descriptor)
-        return cut(spans, runs, data), found
+        return cut(spans, runs, data), current
 
     def read_into(self, key: str, pieces: Sequence[Piece], *, etag: str | None = None) -> str:
         """Fill the buffers of pieces from one file, and give its etag.
@@ -125,7 +125,7 @@ class LocalStore(Opened):
         runs, short = runs_of(pieces), list[Run]()
         descriptor, status = self._open(key)
         try:
-            found = self._pinned(key, status, etag)
+            current = self._pinned(key, status, etag)
             count_request(len(runs))
             with _disk(self._base + key):
                 for run in runs:
@@ -139,7 +139,7 @@ class LocalStore(Opened):
                     offset += len(view)
         finally:
             os.close(descriptor)
-        return found
+        return current
 
     def etag_of(self, key: str, etag: str | None = None) -> str:
         """Return the etag of a file. Raises: ObjectNotFound; Changed where that is not `etag`."""
@@ -267,9 +267,9 @@ class LocalStore(Opened):
     def _read(self, key: str, offset: int, nbytes: int | None, etag: str | None) -> Blob:
         descriptor, status = self._open(key)
         try:
-            found = self._pinned(key, status, etag)
-            wanted = status.st_size if nbytes is None else nbytes
-            return Blob(self._pread(key, descriptor, status.st_size, offset, wanted), found)
+            current = self._pinned(key, status, etag)
+            nbytes_read = status.st_size if nbytes is None else nbytes
+            return Blob(self._pread(key, descriptor, status.st_size, offset, nbytes_read), current)
         finally:
             os.close(descriptor)
 
@@ -286,13 +286,13 @@ class LocalStore(Opened):
         return data
 
     def _pinned(self, key: str, status: os.stat_result, etag: str | None) -> str:
-        found = _etag(status)
-        if etag is not None and etag != found:
+        current = _etag(status)
+        if etag is not None and etag != current:
             raise Changed(
-                f"{self._base}{key}: the file was replaced since it was first read (etag {etag}, now {found}); "
+                f"{self._base}{key}: the file was replaced since it was first read (etag {etag}, now {current}); "
                 "where only its times changed, start again; else restore it. Other programs leave a root alone"
             )
-        return found
+        return current
 
     def _held(self, key: str) -> bytes | None:
         try:

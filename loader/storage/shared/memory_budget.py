@@ -37,54 +37,54 @@ class MemoryBudget:
 
     def begin_anew(self) -> None:
         """Forget all holders, as in a forked child, where their threads are not."""
-        self._left, self._lent = self._all, 0
+        self._free_bytes, self._lent = self._all, 0
         self._changed = Condition()
         self._spare: list[bytearray] = []  # which is held too; the last was used last
 
     @contextmanager
     def for_bytes(self, nbytes: int) -> Iterator[None]:
         """Wait until there is room for so many bytes."""
-        taken = min(nbytes, self._all)
+        reserved = min(nbytes, self._all)
         with self._changed:
-            while self._left < taken:
+            while self._free_bytes < reserved:
                 self._make_room()
-            self._left -= taken
+            self._free_bytes -= reserved
         try:
             yield
         finally:
-            self._give_back(taken)
+            self._give_back(reserved)
 
     @contextmanager
     def memory(self, nbytes: int, beside: int = 0) -> Iterator[Lent]:
         """Wait for `nbytes` of memory, and for room `beside` it. Memory used before is at most twice as large."""
         with self._changed:
             while True:
-                found = self._fitting(nbytes)
-                taken = min((nbytes if found is None else 0) + beside, self._all)
-                if self._left >= taken:
+                spare = self._fitting(nbytes)
+                reserved = min((nbytes if spare is None else 0) + beside, self._all)
+                if self._free_bytes >= reserved:
                     break
                 self._make_room()  # nothing is held meanwhile: nobody waits for who waits
-            self._left -= taken
+            self._free_bytes -= reserved
             self._lent += 1
-            if found is not None:
-                self._spare = [one for one in self._spare if one is not found]  # (bytes are not compared)
-                taken += len(found)
+            if spare is not None:
+                self._spare = [one for one in self._spare if one is not spare]  # (bytes are not compared)
+                reserved += len(spare)
         try:
-            memory = bytearray(nbytes) if found is None else found
+            memory = bytearray(nbytes) if spare is None else spare
         except MemoryError:
             with self._changed:
                 self._lent -= 1
-            self._give_back(taken)
+            self._give_back(reserved)
             raise
         lent = Lent(view=memoryview(memory)[:nbytes])
         try:
             yield lent
         finally:
-            is_kept = len(memory) >= KEPT_BYTES and taken == len(memory) + beside
+            is_kept = len(memory) >= KEPT_BYTES and reserved == len(memory) + beside
             is_kept = is_kept and lent.is_free and _let_go(lent.view)
             with self._changed:
                 self._lent -= 1
-            self._give_back(taken - len(memory) if is_kept else taken, memory if is_kept else None)
+            self._give_back(reserved - len(memory) if is_kept else reserved, memory if is_kept else None)
 
     def _fitting(self, nbytes: int) -> bytearray | None:
         fitting = [one for one in self._spare if nbytes <= len(one) <= 2 * nbytes]
@@ -93,17 +93,17 @@ class MemoryBudget:
     def _make_room(self) -> None:
         """Give up memory that nobody has, or wait for a change."""
         if self._spare:
-            self._left += len(self._spare.pop(0))
+            self._free_bytes += len(self._spare.pop(0))
         else:
             self._changed.wait()
 
     def _give_back(self, nbytes: int, memory: bytearray | None = None) -> None:
         with self._changed:
-            self._left += nbytes
+            self._free_bytes += nbytes
             if memory is not None:
                 self._spare.append(memory)
             while len(self._spare) > (KEPT if self._lent else self._idle):
-                self._left += len(self._spare.pop(0))
+                self._free_bytes += len(self._spare.pop(0))
             self._changed.notify_all()
 
 

@@ -41,8 +41,8 @@ _shared: WeakSet[Shared] = WeakSet()
 def _after_fork_in_child() -> None:
     for held in list(_locks):
         held._at_fork_reinit()  # type: ignore[attr-defined]  # what CPython's own modules call after a fork
-    for one in list(_shared):
-        one.begin_anew()
+    for state in list(_shared):
+        state.begin_anew()
 
 
 def lock() -> Lock:
@@ -51,13 +51,13 @@ def lock() -> Lock:
     It is for state of views, versions and roots: plans bring them into a child, which makes a Loader of its own
     there.
     """
-    _locks.add(made := Lock())
-    return made
+    _locks.add(new := Lock())
+    return new
 
 
-def begins_anew(one: Shared) -> None:
+def begins_anew(state: Shared) -> None:
     """Have `one` begin anew in forked children, as long as it lives."""
-    _shared.add(one)
+    _shared.add(state)
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
@@ -183,19 +183,19 @@ class Turns:
     def begin_anew(self) -> None:
         """Forget all turns, as in a forked child, where the threads that had one are not."""
         self._changed = Condition()
-        self._taken: set[Hashable] = set()
+        self._busy: set[Hashable] = set()
 
     @contextmanager
     def of(self, key: Hashable) -> Iterator[None]:
         """Wait for the thread that has the key's turn."""
         with self._changed:
-            self._changed.wait_for(lambda: key not in self._taken)
-            self._taken.add(key)
+            self._changed.wait_for(lambda: key not in self._busy)
+            self._busy.add(key)
         try:
             yield
         finally:
             with self._changed:
-                self._taken.discard(key)
+                self._busy.discard(key)
                 self._changed.notify_all()
 
 

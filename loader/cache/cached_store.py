@@ -23,7 +23,7 @@ class PageCache(Protocol):
     page_bytes: int
     """Bytes of a page."""
     count: Callable[[str, int], None]
-    """(name of a count, amount) -> None: is told of hits, misses and the like."""
+    """(name of a count, amount) -> None: counts hits, misses and the like."""
 
     @property
     def takes_pages(self) -> bool:
@@ -45,10 +45,10 @@ class PageCache(Protocol):
         """Give a claim back."""
 
     def is_coming(self, name: str) -> bool:
-        """Return whether somebody has claimed a page and is fetching it."""
+        """Return whether another reader has claimed a page and is fetching it."""
 
     def wait(self, name: str) -> None:
-        """Wait until a page that somebody has claimed is there, or will not be."""
+        """Wait until a page that another reader has claimed is there, or will not be."""
 
     def discard(self, name: str) -> None:
         """Throw a page away."""
@@ -70,7 +70,7 @@ _waits: ContextVar[bool] = ContextVar("penstock_waits_for_pages", default=True)
 
 @contextmanager
 def waiting_for_no_page() -> Iterator[None]:
-    """Read alone in this context where a page is on its way: a first batch must not wait for more than it asks for."""
+    """Do not wait for pages in this context: a first batch reads only the bytes that it asks for."""
     token = _waits.set(False)
     try:
         yield
@@ -82,15 +82,15 @@ class Claim(Enum):
     """The answer to the wish to fetch a page."""
 
     TAKEN = "it is the caller's to fetch"
-    NEEDLESS = "it is there, or somebody fetches it"
+    NEEDLESS = "it is there, or another reader fetches it"
     NO_ROOM = "it would not be kept"
 
 
 class CachedStore:
     """Reads ranges from the pages that are there, and what is missing from the origin.
 
-    content_of: key -> its content; None for an object that has none, which is read from the origin alone. The
-    change token of a cached object is its SHA-256; that of the origin is pinned at the first read of it.
+    content_of: key -> its content; None for an object that has none, which is read only from the origin. The
+    change token of a cached object is its SHA-256; the origin's token is pinned at the first read.
     """
 
     def __init__(
@@ -124,8 +124,8 @@ class CachedStore:
     ) -> list[Blob]:
         """Return the ranges, as every store.
 
-        A missing page of which half is wanted is fetched whole and kept. Of others only the wanted bytes are read, at
-        once, unless the page is on its way. Costs O(pages touched). Raises: as the origin does.
+        A missing page of which half is wanted is fetched whole and kept. From other missing pages only the wanted bytes
+        are read, unless the page is on its way. Costs O(pages touched). Raises: as the origin does.
         """
         content = self._content(key)
         if content is None:
@@ -195,12 +195,12 @@ class CachedStore:
     def keep(self, key: str, number: int) -> int:
         """Fetch a page that was claimed and keep it.
 
-        Return the bytes read of the origin. Raises: as the origin does; the claim is given back in any case.
+        Return the bytes read of the origin. Raises: as the origin does; the claim is released in any case.
         """
         content = self._certain(key)
         name, page = self._name(content, number), self._page(content, number)
         try:
-            if self._cache.has(name):  # somebody finished between our look and our claim
+            if self._cache.has(name):  # another reader finished between our look and our claim
                 return 0
             self._cache.count("cache_misses", 1)
             (blob,) = self._origin.get_ranges(key, [page], etag=self._pins.get(key))
@@ -257,7 +257,7 @@ class CachedStore:
     def _fetch_pages(
         self, key: str, content: Content, numbers: Sequence[int], page_cuts: "_PageCuts"
     ) -> None:
-        """Fetch and keep pages that were not there; wait for those that another has claimed."""
+        """Fetch and keep pages that were not there; wait for pages that another reader has claimed."""
         names = {number: self._name(content, number) for number in numbers}
         claimed = [
             number
@@ -265,14 +265,14 @@ class CachedStore:
             if self._cache.claim(names[number], self._page(content, number).nbytes)
         ]
         try:
-            # Somebody may have finished between our look and our claim.
+            # Another reader may have finished between our look and our claim.
             self._fetch(
                 key, content, [n for n in claimed if not self._from_page(content, n, page_cuts)], page_cuts
             )
         finally:
             for number in claimed:
                 self._cache.release(names[number])
-        for number in sorted(set(numbers) - set(claimed)):  # with no claim held: nobody waits for us
+        for number in sorted(set(numbers) - set(claimed)):  # holding no claim, so that no reader waits for us
             self._cache.wait(names[number])
             if not self._from_page(content, number, page_cuts):
                 self._fetch(key, content, [number], page_cuts)
@@ -306,9 +306,7 @@ class CachedStore:
 
     def _check(self, key: str, content: Content, etag: str | None) -> None:
         if etag is not None and etag != content.sha256:
-            raise Changed(
-                f"{self.url}/{key}: pinned as {etag}, and the version says SHA-256 {content.sha256}"
-            )
+            raise Changed(f"{self.url}/{key}: pinned as {etag}, and the version has SHA-256 {content.sha256}")
 
     def _pin(self, key: str, etag: str) -> None:
         if self._pins.setdefault(key, etag) != etag:

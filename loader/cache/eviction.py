@@ -1,6 +1,7 @@
-"""The eviction at the limit: pages that nobody needs soon go first, least recently used first.
+"""Eviction at the limit: pages without a known need first, least recently used first; then the pages needed last.
 
-Then those that are needed last.
+Each running loader writes its next needs to a hint, one small file that is replaced as a whole and dead by its age: the
+names of pages (20 bytes each) by next use. Process ids would not do, as containers on a node do not see each other's.
 """
 
 import os
@@ -16,7 +17,7 @@ from .folder import file_mode
 from .pages import NAME_BYTES, write_whole
 
 ABANDONED_S = 60.0
-"""A file in `writing/` or `claims/` of this age belongs to nobody: a page is written in milliseconds."""
+"""A file in `writing/` or `claims/` of this age is abandoned: a page is written in milliseconds."""
 VICTIMS_AT_ONCE = 2**16
 """Bounds the memory of a round: about 20 MB of names."""
 HINT_PAGES = 4096
@@ -116,7 +117,7 @@ def _remove_abandoned(folder: str) -> None:
 
 
 class Hints:
-    """One loader's hint, and those of the others. Methods raise OSError."""
+    """The hint of one loader, and the hints of the others. Methods raise OSError."""
 
     def __init__(self, folder: str, *, shared: bool = False) -> None:
         self._mode = file_mode(shared)

@@ -22,7 +22,7 @@ VERIFIED_PAGES = 2**16
 
 PAUSE_S = 30.0
 """Seconds without writes after the disk refused one. Ranges are then read as they are asked for: whole pages that
-nobody can keep would be fetched in vain.
+cannot be kept would be fetched in vain.
 """
 
 Count = Callable[[str, int], None]
@@ -31,7 +31,7 @@ Count = Callable[[str, int], None]
 class OpenCache:
     """One loader's hands on a node cache; thread-safe. Pages go by their names (`pages.page_name`).
 
-    count(name, amount) is told of cache_hits and cache_misses (pages), cache_written_bytes, cache_evicted (pages),
+    count(name, amount) receives cache_hits and cache_misses (pages), cache_written_bytes, cache_evicted (pages),
     cache_corrupt (pages that were not what was written) and cache_failed (what the disk refused).
     Raises at once: InvalidRuntime for a folder that may not be a cache.
     """
@@ -104,7 +104,7 @@ class OpenCache:
         return self._pages.exists(name)
 
     def claim(self, name: str, nbytes: int) -> bool:
-        """Return whether the caller shall fetch this page; else somebody else is about to. Writing it makes room."""
+        """Return whether the caller shall fetch this page; else another reader is about to. Writing it makes room."""
         try:
             return self._claims.take(name)
         except OSError as error:
@@ -117,7 +117,7 @@ class OpenCache:
             self._claims.release(name)
 
     def is_coming(self, name: str) -> bool:
-        """Return whether somebody is about to fetch a page, in any process."""
+        """Return whether a reader in any process is about to fetch a page."""
         try:
             return self._claims.is_taken(name)
         except OSError as error:
@@ -125,7 +125,7 @@ class OpenCache:
             return False
 
     def wait(self, name: str) -> None:
-        """Wait until somebody else has fetched a page, or has had time enough."""
+        """Wait until another reader has fetched a page, or has had time enough."""
         with self._contained("claim"):
             self._claims.wait(name, lambda: self._pages.exists(name))
 

@@ -28,7 +28,7 @@ TOUCH_S = 60
 
 
 class BadPage(ValueError):
-    """A page file whose bytes are not those that were written."""
+    """A page file with other bytes than were written."""
 
 
 class Identity(NamedTuple):
@@ -85,7 +85,7 @@ class Pages:
     def write(self, name: str, data: bytes) -> None:
         """Give a page its name once all its bytes are written.
 
-        Not made durable: after a power cut the checksum tells. Raises: OSError; nothing is left then.
+        Not made durable: after a power cut the checksum decides. Raises: OSError; nothing is left then.
         """
         header = _HEADER.pack(_MAGIC, len(data), _checksum(name, data))
         write_whole(self._writing, self.path(name), self._mode, header, data)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from ..errors import InvalidRuntime
 
 PAGE_BYTES = 2**20
-"""A range read of 1 MiB amortises a round trip of 20 ms at 50 MB/s per connection; larger pages fetch more that
-nobody asked for."""
+"""A range read of 1 MiB amortises a round trip of 20 ms at 50 MB/s per connection; larger pages fetch more bytes
+that no sample needs."""
 PAGES_MIN = 8
 """A process may write an eighth of the limit before it looks at the folder again: that has to be a page."""
 MEMORY_BYTES = 2**30
@@ -45,7 +45,7 @@ class NodeCache:
             _whole("limit_bytes", self.limit_bytes, PAGES_MIN * self.page_bytes, 2**63)
 
     def shared_by(self, processes: int) -> "NodeCache":
-        """Return these settings: the limit is that of the folder, whoever uses it."""
+        """Return these settings: the limit belongs to the folder."""
         return self
 
 

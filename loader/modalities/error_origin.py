@@ -10,7 +10,7 @@ _PACKAGES = frozenset((__name__.partition(".")[0], "assets", "penstock"))
 def is_of_the_machine(error: BaseException) -> bool:
     """Return whether a decoder failed for want of memory, files or a network, and so the sample is not corrupt.
 
-    Pillow's OSErrors about pictures have no errno. FFmpeg's are about the bytes: it reads them from memory. It says "no
+    Pillow's OSErrors about images have no errno. FFmpeg's are about the bytes: it reads them from memory. It says "no
     memory" also of a header that asks for more than any machine has; then there is memory all the same.
     """
     if type(error).__module__.partition(".")[0] == "av":

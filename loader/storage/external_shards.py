@@ -1,8 +1,7 @@
-"""Shards that lie in places of others, beside those of the root: one reader, which holds each object to what is known.
+"""Read shards that lie outside the root, and check each object against its registered size and change token.
 
-A shard's path that begins with `foreign/` is one object of a bucket or folder, or several of them, one behind the
-other; or what one object decodes to. An object that has another size or change token than the one that was registered
-raises Changed by its name.
+A shard whose path begins with `foreign/` is one object of a bucket or folder, several of them one behind the other, or
+the bytes that one object decodes to. An object with another size or change token than registered raises Changed.
 """
 
 import os
@@ -32,9 +31,9 @@ from .store import (
 FOREIGN = "foreign/"
 """Beginning of the path of a shard that lies in another's place."""
 SEVERAL = "several"
-"""Change token of a shard of several objects: each is held to its own at every read."""
+"""Change token of a shard of several objects: each read checks each object's own."""
 DECODED = "decoded"
-"""Change token of a shard that an object decodes to: the object is held to its own at every read of it."""
+"""Change token of a shard that an object decodes to: each read checks the object's own."""
 
 ReadRaw = Callable[[Sequence[Span]], Sequence[bytes]]
 """Spans of an object as it is stored -> their bytes."""
@@ -70,7 +69,7 @@ class PlacedObject(NamedTuple):
     """Change token; "" where the time of the last write stands for it, as in a folder."""
     modified_us: int | None
     """Time of the last write, in microseconds since 1970; 0 where the store does not tell. None of an object that was
-    adopted into the root: there its size alone is known, and its checksums."""
+    adopted into the root: only its size and checksums are known there."""
     offset: int
     """First byte in the shard."""
     decoded: Decoded | None = None
@@ -94,7 +93,7 @@ ObjectsOf = Callable[[str], Sequence[PlacedObject]]
 
 
 class PlacedStore:
-    """A reader of shards, those of the root and those in places. Thread-safe; a disk where all of these are.
+    """A reader of shards, in the root and in external places. Thread-safe; a disk where all of these are.
 
     home: store of the root. places: stores of the places. objects_of: see there.
     unvouched: id of a place that the caller does not vouch for -> why its bytes are not copied into the root.
@@ -126,7 +125,7 @@ class PlacedStore:
 
     @property
     def stores(self) -> list[Store]:
-        """The root's store, and those of the places."""
+        """The store of the root and the stores of the places."""
         return [self._home, *self._places]
 
     @property
@@ -273,9 +272,9 @@ class PlacedStore:
         return out, token
 
     def _pinned(self, placed: PlacedObject) -> str | None:
-        """Return the change token that a read is held to; of a folder it is asked for once. Raises: Changed.
+        """Return the change token that a read checks; a folder is asked for it once. Raises: Changed.
 
-        Of an adopted object there is none: its store may have mirrors, and its fields have checksums.
+        An adopted object has none: its store may have mirrors, and its fields have checksums.
         """
         if placed.etag:
             return placed.etag
@@ -290,7 +289,7 @@ class PlacedStore:
         return pin or None
 
     def _checked_info(self, placed: PlacedObject) -> ObjectInfo:
-        """Return what the store says of an object, which is as registered. Raises: Changed; ObjectNotFound."""
+        """Return the info of an object that is unchanged since registration. Raises: Changed; ObjectNotFound."""
         try:
             info = placed.store.head(placed.key)
         except ObjectNotFound as error:
@@ -314,7 +313,7 @@ class PlacedStore:
 
     @contextmanager
     def _explained(self, placed: PlacedObject) -> Iterator[None]:
-        """Say of an object that is not what was registered what it is now."""
+        """Replace a read's error, if the object changed since registration, by one that names the change."""
         try:
             yield
         except (Changed, ObjectNotFound, Corrupt):
@@ -323,7 +322,7 @@ class PlacedStore:
 
 
 def _check_inside(placed: PlacedObject) -> None:
-    """Raise Forbidden for a file that a link leads to out of its place: whoever may write there chose what it is."""
+    """Raise Forbidden for a file that a link leads to out of its place: another writer may have chosen its content."""
     if disk_of(placed.store) is None:
         return
     base, path = os.path.realpath(placed.store.url), os.path.realpath(f"{placed.store.url}/{placed.key}")
@@ -346,7 +345,7 @@ def difference(info: ObjectInfo, nbytes: int, etag: str, modified_us: int | None
 
 
 def _which(objects: Sequence[PlacedObject], offset: int) -> int:
-    """Return the number of the object that holds a byte; the last for one behind the end, whose read says so."""
+    """Return the number of the object that holds a byte; the last for one behind the end, whose read raises."""
     if len(objects) == 1:
         return 0
     return bisect_right(objects, offset, key=lambda item: item.offset) - 1

@@ -15,7 +15,7 @@ from .stream import Pieces
 READ_BYTES = 256 * 2**10
 """Bytes that are read at once: they are still in the processor's cache when they are hashed."""
 HELD_BYTES = 64 * 2**20
-"""Bytes of the largest file that is held in memory to be uploaded."""
+"""Bytes of the largest file that is uploaded from memory."""
 _room = MemoryBudget(2**30, idle=0)
 
 Seen = Callable[[memoryview], object]

@@ -1,4 +1,4 @@
-"""Opening an fsspec file system, what it can promise, and its errors in the words of `loader.errors`."""
+"""Open an fsspec file system, find its guarantees, and map its errors to `loader.errors`."""
 
 import errno
 import re
@@ -38,7 +38,7 @@ _NO_CREDENTIALS = {
     *("TokenRetrievalError", "SSOTokenLoadError", "UnauthorizedSSOTokenError", "ProfileNotFound"),
     *("DefaultCredentialsError", "RefreshError", "ClientAuthenticationError", "CredentialUnavailableError"),
 }
-# All that gcsfs says of a missing bucket: that it has no objects to list, or takes none.
+# The only text of gcsfs about a missing bucket: it has no objects to list, or takes none.
 _OBJECTS = re.compile(r"(?:https?://.*/storage/v1/)?b/[^/]+/o(?:\?.*)?")
 _SLOW = {429, 503}
 _AGAIN = {408, 500, 502, 504}
@@ -95,7 +95,7 @@ def change_token(info: Mapping[str, Any]) -> str:
 
 
 def modified_us(info: Mapping[str, Any]) -> int | None:
-    """Return the time of an object's last write, in microseconds since 1970; None where `info` does not tell."""
+    """Return the time of an object's last write, in microseconds since 1970; None if `info` has no time."""
     written: Any = next((info[name] for name in _TIMES if info.get(name) is not None), None)
     try:
         when = datetime.fromisoformat(written) if isinstance(written, str) else written
@@ -153,14 +153,14 @@ def translate(error: Exception, what: str, lacking: Sequence[str], secrets: Sequ
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error, and those that it was made of."""
+    """Yield an error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__
 
 
 def _answers(error: Exception) -> Iterator[Mapping[str, Any]]:
-    """Yield what botocore understood of the answers that an error was made of: Code, Message."""
+    """Yield the fields Code and Message that botocore parsed from the responses behind an error."""
     for cause in _causes(error):
         response = getattr(cause, "response", None)
         if isinstance(response, Mapping):
@@ -177,7 +177,7 @@ def _is_refused(error: Exception, answers: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def lacks_bucket(error: BaseException) -> bool:
-    """Return whether the error says that there is no bucket, which file systems take for a missing file."""
+    """Return whether the error is a missing bucket, which file systems report as a missing file."""
     for cause in _causes(error):
         response = getattr(cause, "response", None)
         code = response.get("Error", {}).get("Code") if isinstance(response, Mapping) else None
@@ -187,7 +187,7 @@ def lacks_bucket(error: BaseException) -> bool:
 
 
 def look_for_bucket(fs: Any, path: str) -> Callable[[], object] | None:
-    """Return a call that asks for the bucket of a path itself; None where listings tell of a missing bucket.
+    """Return a call that looks up the bucket of a path; None if listings report a missing bucket.
 
     Only adlfs needs it. An error of the call is judged by `lacks_bucket`.
     """

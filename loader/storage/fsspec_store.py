@@ -6,8 +6,8 @@ fsspec's create is exists-then-write and loses races, so `put_if_absent` is refu
 and nothing can be published to it. It is the slow lane: fsspec answers no change token with the bytes, so a
 pinned range read costs a second request, and an unpinned one two.
 
-Options beside "fsspec": timeout_s is the file system's own business; retry_deadline_s, retry_base_s,
-retry_cap_s and max_concurrency are those of `options.py`.
+Options beside "fsspec": timeout_s is set by the file system's own options; retry_deadline_s, retry_base_s,
+retry_cap_s and max_concurrency: see `options.py`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -159,7 +159,7 @@ class FsspecStore(Opened):
             except FileNotFoundError:
                 if isinstance(refused, FileExistsError):  # a conflict with a request under way
                     raise Transient(f"cannot create {self.url}/{key}: the store reports a conflict") from None
-                raise refused from refused.__cause__  # which may say that there is no bucket
+                raise refused from refused.__cause__  # its cause may be a missing bucket
             if held != whole:
                 raise AlreadyExists(
                     f"{self.url}/{key}: the key already holds another object; choose another key"
@@ -228,7 +228,7 @@ class FsspecStore(Opened):
         return path
 
     def _taken_for(self, path: str) -> str | None:
-        """Return the other path that the file system would take this one for; None where it takes it as it is."""
+        """Return the other path that the file system would use for this one; None if it uses this one."""
         used = path if self._strip is None else self._strip(path)
         return used if used != path else None
 
@@ -253,7 +253,7 @@ class FsspecStore(Opened):
         except filesystem_errors():
             if offset < int(self._fs.info(path)["size"]):
                 raise
-            return b""  # a range behind the end; the caller says so
+            return b""  # a range behind the end: the caller raises
 
     def _find(self, prefix: str, folder: str) -> dict[str, dict[str, Any]]:
         self._fs.invalidate_cache()

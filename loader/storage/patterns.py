@@ -9,14 +9,13 @@ from collections.abc import Callable, Sequence
 from ..errors import InvalidRuntime, MissingDependency
 
 KeyFilter = Callable[[str], str]
-"""Key -> why it is not taken: "not_included", "excluded" or ""."""
+"""Key -> why it is left out: "not_included", "excluded" or ""."""
 
 
 def key_filter(include: Sequence[str], exclude: Sequence[str], whose: str) -> KeyFilter:
-    """Return the function that says why patterns do not take a key.
+    """Return a function that gives the reason why patterns leave out a key.
 
-    include: only keys that match one are taken; all when empty. exclude: no key that matches one is taken. whose: for
-    messages.
+    include: patterns of keys to keep; all when empty. exclude: patterns of keys to leave out. whose: for messages.
 
     Raises: InvalidRuntime for what is no pattern; MissingDependency.
     """

@@ -35,7 +35,7 @@ class Refusals:
             self.first.append((name, reason))
 
     def lines(self) -> list[str]:
-        """Return a line of text for each, and one for those that are not shown."""
+        """Return a line of text for each, and one for the number not shown."""
         shown = [f"  refused: {name[:300]!r}: {reason}" for name, reason in self.first]
         return [*shown, f"  ... and {self.n - len(shown)} more"] if self.n > len(shown) else shown
 

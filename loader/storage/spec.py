@@ -41,7 +41,7 @@ _SIGNED = re.compile(
     r"x-goog-credential|awsaccesskeyid|access_token|token|key|password|secret)=[^&\s\"']+"
 )
 
-# Of a shared access signature or a connection string: what of it a store may name alone.
+# The parts of a shared access signature or a connection string that a store may quote by themselves.
 _PIECES = re.compile(r"(?i)(?:\bsig|\bAccountKey|\bSharedAccessSignature)=([^;&\s]+)")
 
 

@@ -1,7 +1,7 @@
 """Reading an object from front to back through bounded ranges.
 
 A native response stream that is consumed slowly dies (its timeout covers the whole body). Bounded ranges fetched at
-full speed into memory do not, and each can be retried alone. While a reader works on one range the next two are on
+full speed into memory do not, and each can be retried by itself. While a reader works on one range the next two are on
 their way: a store far away answers several requests faster than one after the other. When many objects are read at
 once, each is read by one connection instead (`sequential_read.py`).
 """
@@ -17,7 +17,7 @@ from .shared import fork
 from .shared.threads import DaemonPool
 from .store import ObjectInfo, Store, disk_of
 
-FIRST_BYTES = 2**20  # readers of a header alone fetch no more than this
+FIRST_BYTES = 2**20  # readers of only a header fetch no more than this
 MAX_BYTES = (
     4 * 2**20
 )  # then each range doubles, up to here: larger ones cost more new memory than they save requests
@@ -93,7 +93,7 @@ class Pieces:
     def _of_several(self) -> memoryview:
         if self._pool is None:
             self._pool = DaemonPool(AHEAD + 1, "penstock-stream")
-        # (the first ranges' memory is too small for those that follow)
+        # (memory of the first ranges is too small for later ones)
         self._spare = [one for one in self._spare if len(one) >= self._next_bytes()]
         while len(self._coming) <= AHEAD and self._asked < self.info.nbytes:
             memory, offset = self._memory(self._next_bytes()), self._asked

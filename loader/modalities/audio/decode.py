@@ -1,6 +1,6 @@
 """Audio: the words wav, flac, mp3, ogg, opus and m4a. The bytes decide which of them it is.
 
-Sample n is heard n / rate s after the first (`heard`). Silence that an encoder put before and after the sound (MP3, AAC
+Sample n is heard n / rate s after the first (`heard`). Silence that an encoder put before and after the audio (MP3, AAC
 and Opus padding) is cut where the file says how long it is. Gaps in the timestamps are filled with silence. A WAV,
 FLAC, M4A or MP3 that is shorter than its header says is refused, and an Ogg that ends within a page. An Ogg cut between
 two pages, or an MP3 without a header of its length cut between two frames, cannot be told from a shorter one.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 FORMATS = "wav,w64,flac,mp3,ogg,mov,mp4,m4a,3gp,3g2,mj2"
 
 _PROBED_BYTES = 8_192
-"""Bytes of a WAV to look through: by itself FFmpeg searches 5 MB for a DTS stream, 44 ms for 20 s of sound."""
+"""Bytes of a WAV to look through: by itself FFmpeg searches 5 MB for a DTS stream, 44 ms for 20 s of audio."""
 
 
 def decode(data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
@@ -56,7 +56,7 @@ def decode(data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
 def read_sound(data: Buffer, wanted: AudioDecoder, rng: np.random.Generator | None) -> np.ndarray:
     """Return float32 [channels, samples]: the samples that `wanted` chooses, of its channels, at its rate.
 
-    They are bit for bit those of the whole sound, mixed and resampled. A FLAC, and a WAV of PCM, is read from near the
+    They are bit for bit those of the whole audio, mixed and resampled. A FLAC, and a WAV of PCM, is read from near the
     first of them on, in O(samples asked for); others are decoded from their start.
 
     Raises: DecodeFailed (as `decode`; too short; channels that cannot be mixed).
@@ -85,7 +85,7 @@ def read_sound(data: Buffer, wanted: AudioDecoder, rng: np.random.Generator | No
 
 
 def read_start(data: Buffer, most_bytes: int) -> tuple[Floats, int, bool]:
-    """Return (float32 [channels, samples], Hz, whether it is all): the beginning of a sound, to look at.
+    """Return (float32 [channels, samples], Hz, whether it is all): the beginning of audio, to look at.
 
     most_bytes: of the result, 4 a sample. It is cut where no more is decoded, and a file that is cut short later on is
     not found. O(samples returned). Raises: DecodeFailed, as `decode`.
@@ -98,7 +98,7 @@ def read_start(data: Buffer, most_bytes: int) -> tuple[Floats, int, bool]:
 
 @contextmanager
 def _opened(data: Buffer) -> Iterator[tuple[InputContainer, av.AudioStream]]:
-    """Yield the opened file and its sound stream. Raises: DecodeFailed, also for errors inside the block."""
+    """Yield the opened file and its audio stream. Raises: DecodeFailed, also for errors inside the block."""
     try:
         check_lengths(data)
         check_tables(data)
@@ -186,7 +186,7 @@ def _part(container: InputContainer, stream: av.AudioStream, low: int, high: int
 
 
 def _stated_samples(container: InputContainer, stream: av.AudioStream, data: Buffer) -> int | None:
-    """Return the number of samples of a sound in which one can seek exactly. None: decode it to its end."""
+    """Return the number of samples of audio in which one can seek exactly. None: decode it to its end."""
     name = container.format.name
     if name == "flac":
         return flac_samples(data)

@@ -1,4 +1,4 @@
-"""Channels that a sound is brought to: by position, with the coefficients of ITU-R BS.775, and never too loud."""
+"""Channels that the audio is brought to: by position, with the coefficients of ITU-R BS.775, and never too loud."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -63,7 +63,7 @@ class Mix:
 
 
 def mix_for(positions: tuple[str, ...], layout: str, wanted: Channels) -> Mix:
-    """Return the mix from a sound with these channels (FFmpeg's names of places and layout) to the wanted ones.
+    """Return the mix from the audio with these channels (FFmpeg's names of places and layout) to the wanted ones.
 
     "mono", "stereo": by place; one channel becomes two equal ones. "first": the first channel alone. "keep": all.
 

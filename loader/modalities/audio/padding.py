@@ -1,4 +1,4 @@
-"""The end of a sound as its file tells it beside the packets: edit lists, iTunSMPB, the Xing header."""
+"""The end of audio as its file tells it beside the packets: edit lists, iTunSMPB, the Xing header."""
 
 import re
 import struct
@@ -28,7 +28,7 @@ class Promise(NamedTuple):
     n_samples: int
     """Samples per channel."""
     slack_s: float
-    """Seconds by which the sound may be shorter."""
+    """Seconds by which the audio may be shorter."""
 
 
 def ends_of(container: "InputContainer", stream: "AudioStream", data: Buffer) -> Ends:
@@ -49,7 +49,7 @@ def ends_of(container: "InputContainer", stream: "AudioStream", data: Buffer) ->
         end = (
             end[0] + end[1],
             end[1],
-        )  # the movie's clock is coarser than the sound's: keep the tick it ends in
+        )  # the movie's clock is coarser than the audio's: keep the tick it ends in
     return Ends(
         durations_count=True,
         end=None if end is None else end[0],
@@ -58,7 +58,7 @@ def ends_of(container: "InputContainer", stream: "AudioStream", data: Buffer) ->
 
 
 def _smpb_samples(tag: str, n_packets: int) -> int | None:
-    """Return the length that iTunes' gapless tag says, where priming, sound and padding together are all packets."""
+    """Return the length that iTunes' gapless tag says, where priming, audio and padding together are all packets."""
     tag_match = _SMPB.match(tag)
     if tag_match is None or not n_packets:
         return None

@@ -1,11 +1,11 @@
-"""Decoded sound on its timeline: sample n is heard n / rate_hz s after the first.
+"""Decoded audio on its timeline: sample n is heard n / rate_hz s after the first.
 
 A decoder's frames are laid end to end by their timestamps; those that merely jitter move nothing. A gap is filled with
 silence. Where two frames overlap by up to the length of the earlier one, that one's end is left out. In MP4 a frame
 lasts until the next one's time, whatever it decodes to. Frames that go further back are left out until they catch up.
 Links of a chained Ogg, whose clocks begin anew, follow one another. Priming (AAC, MP3 and Opus encoders put some in
-front) that the file tells of is hidden by FFmpeg and not in the frames. Padding behind the sound is cut where the file
-says how long the sound is: see `Ends`.
+front) that the file tells of is hidden by FFmpeg and not in the frames. Padding behind the audio is cut where the file
+says how long the audio is: see `Ends`.
 """
 
 from collections import deque
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 BLOCK_SAMPLES = 65_536
-"""Samples per channel that are handed on at a time, about: what is held does not grow with the sound."""
+"""Samples per channel that are handed on at a time, about: what is held does not grow with the audio."""
 
 JITTER_S = 0.25
 """A shift of the timestamps that does not last for so long moves nothing."""
@@ -45,14 +45,14 @@ class BadSound(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
-    """A file's statements about the end of its sound."""
+    """A file's statements about the end of its audio."""
 
     untimed: bool = False
     """True where frames follow one another, whatever their timestamps say (AVI keeps none, FFmpeg computes them)."""
     restarts: bool = False
     """True where the clock may begin anew in the middle (in every link of a chained Ogg)."""
     durations_count: bool = False
-    """True where a frame's own duration, if shorter, gives the part of the last frame that is sound (MP4, MOV)."""
+    """True where a frame's own duration, if shorter, gives the part of the last frame that is audio (MP4, MOV)."""
     end: Fraction | None = None
     """Seconds on the container's clock, at or behind the end (an edit list's); None for none."""
     n_samples: int | None = None

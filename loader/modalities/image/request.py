@@ -1,4 +1,4 @@
-"""Requests for pictures of one shape (`image`): a size in px or a bucket, the part of the picture, and alpha."""
+"""Requests for images of one shape (`image`): a size in px or a bucket, the part of the image, and alpha."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ def _bucket(name: str) -> tuple[int, int, int | None]:
 Alpha = Literal["white", "black", "keep"]
 
 MAX_SIZE_PX = MAX_IMAGE_PX
-"""The most pixels of a result: those of the largest picture that is decoded."""
+"""The most pixels of a result: those of the largest image that is decoded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageDecoder:
-    """Decodes a picture to uint8 [H, W, C]; `loader.image` makes one and explains its arguments."""
+    """Decodes an image to uint8 [H, W, C]; `loader.image` makes one and explains its arguments."""
 
     size: Size | None = None
     """(height, width) in pixels; None for the stored size."""
     crop: str | None = None
-    """"center" or "random" cuts to `size`; None stretches the whole picture to it."""
+    """"center" or "random" cuts to `size`; None stretches the whole image to it."""
     alpha: Alpha = "white"
-    """Ground for transparent pictures, "white" or "black"; "keep" gives four channels."""
+    """Ground for transparent images, "white" or "black"; "keep" gives four channels."""
 
     def __post_init__(self) -> None:
         if self.size is not None and (min(self.size) < 1 or self.size[0] * self.size[1] > MAX_SIZE_PX):
@@ -79,7 +79,7 @@ class ImageDecoder:
             raise InvalidRuntime(f"image(alpha={self.alpha!r}): 'white', 'black' or 'keep'")
 
     def __call__(self, data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
-        """Return the picture. Raises: DecodeFailed (damaged, not JPEG, PNG or WebP); MissingDependency (pillow)."""
+        """Return the image. Raises: DecodeFailed (damaged, not JPEG, PNG or WebP); MissingDependency (pillow)."""
         place = None
         if self.crop == "random" and rng is not None:
             place = (float(rng.random()), float(rng.random()))
@@ -93,17 +93,17 @@ def image(
     crop: str | None = None,
     alpha: Alpha = "white",
 ) -> ImageDecoder:
-    """Return a decoder for an image field whose pictures all come in one shape, so that a batch is one array.
+    """Return a decoder for an image field whose images all come in one shape, so that a batch is one array.
 
     `Loader(plan, decode={"jpg": loader.image(size=(224, 224), crop="random")})` gives uint8 [H, W, 3] RGB, upright.
 
     size: (height, width) in px, or None for the stored size. Or the name of a bucket such as "w896h1152" (width first,
     as the column `bucket` has it).
-    crop: None stretches the whole picture to `size`. "center" and "random" scale the picture, its shape kept, until it
+    crop: None stretches the whole image to `size`. "center" and "random" scale the image, its shape kept, until it
     just covers `size`. "center" cuts the rest away on both sides, "random" at a place drawn from the sample's
-    generator (in the middle where there is none). A smaller picture is enlarged; leave it out with a predicate on
+    generator (in the middle where there is none). A smaller image is enlarged; leave it out with a predicate on
     `width_px` and `height_px`.
-    alpha: ground of transparent pixels, "white" or "black"; or "keep": [H, W, 4], with an alpha of 255 for pictures
+    alpha: ground of transparent pixels, "white" or "black"; or "keep": [H, W, 4], with an alpha of 255 for images
     that have none.
 
     Resampling is bicubic over the whole source area (antialiased), in whole numbers: the same bits on every machine. A

@@ -1,7 +1,7 @@
 """Chosen frames of a video, exactly: found by timestamp, decoded from the right keyframe, and checked.
 
 The packets say which frames are displayed, when, and which are keyframes. The wanted frames' packets go to the decoder
-straight from the keyframe that their pictures build on. Nothing is computed from a frame rate, no container seek is
+straight from the keyframe that their frames build on. Nothing is computed from a frame rate, no container seek is
 trusted, and each frame that comes back is known by the packet it came from. So the result is bit for bit that of a
 decode from the start, whether the packets come from a whole file or were read one by one.
 
@@ -74,7 +74,7 @@ def read_bare(
 
     place: memory for the clip. It holds anything where the clip is not returned.
 
-    None where they do not do (a keyframe that is none, a damaged picture): then the file has to be read whole, and
+    None where they do not do (a keyframe that is none, a damaged frame): then the file has to be read whole, and
     `read_whole` says what is wrong. Raises: DecodeFailed for what it would refuse as well.
     """
     try:
@@ -137,7 +137,7 @@ def decoded(source: Source, frames: Sequence[int], framing: Framing) -> np.ndarr
 
 
 def _attempt(source: Source, codec: Codec, run: Run, clip: ClipBuilder) -> str | None:
-    """Return None when each wanted frame came back sound, else the fault."""
+    """Return None when each wanted frame came back intact, else the fault."""
     codec.flush_buffers()
     codec.reorder_depth = source.reorder_frames  # a flush may forget it, and frames would be dropped
     pts = source.timeline.pts

@@ -165,7 +165,7 @@ def _checked(
 ) -> PacketTable:
     """Return the table with its display matrix, and with a reason to read the file whole where there is one.
 
-    There is one where its first picture does not come out of a bare packet as it comes out of the file.
+    There is one where its first frame does not come out of a bare packet as it comes out of the file.
     """
     if table.facts.whole_because:
         return table
@@ -204,7 +204,7 @@ def _alike(a: av.VideoFrame, b: av.VideoFrame) -> bool:
     )
     if not same or a.format.name != b.format.name:
         return False
-    # Resized, the pictures show where the samples of colour are thought to lie.
+    # Resized, the frames show where the samples of colour are thought to lie.
     sizes: tuple[dict[str, Any], ...] = ({}, {"width": 64, "height": 64})
     return all(np.array_equal(_rgb(a, **size), _rgb(b, **size)) for size in sizes)
 

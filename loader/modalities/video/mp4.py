@@ -59,7 +59,7 @@ _ENTRY_BYTES = {
 }
 _LEAVES = frozenset((*_ENTRY_BYTES, b"stsz", b"stz2", b"elst", b"trun", b"hdlr", b"cmov", b"iinf", b"iloc"))
 _PCM_RATIO = 16
-"""PCM samples that a byte of old QuickTime sound may stand for, whose table counts these."""
+"""PCM samples that a byte of old QuickTime audio may stand for, whose table counts these."""
 
 _Read = Callable[[int, int], bytes | memoryview]
 
@@ -182,7 +182,7 @@ class _Tables:
             return
         elif kind in (b"stsz", b"stz2"):
             self._sizes(kind, where, body, room)
-        elif kind in (b"iinf", b"iloc"):  # of a still picture; their first releases count to 65,535
+        elif kind in (b"iinf", b"iloc"):  # of a still image; their first releases count to 65,535
             at_n = 4 if kind == b"iinf" else 6
             if body[0] > (0 if kind == b"iinf" else 1) and len(body) >= at_n + 4:
                 self._fits(where, struct.unpack_from(">I", body, at_n)[0], 4, room - at_n - 4)

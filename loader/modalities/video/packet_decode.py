@@ -16,7 +16,7 @@ from .timeline import Run, Timeline
 MAX_DECODERS = 4
 """Decoders that a thread keeps."""
 MAX_PX = 2**20
-"""Pixels of the kept decoders, one picture of each. A decoder holds up to 20 of 1.5 bytes a pixel: 32 MB a thread."""
+"""Pixels of the kept decoders, one frame of each. A decoder holds up to 20 of 1.5 bytes a pixel: 32 MB a thread."""
 
 Use = tuple[object, ...]
 """Settings and preamble of a decoder."""
@@ -108,7 +108,7 @@ class DecoderCache(threading.local):
         return cached and cached[0]
 
     def give_back(self, use: Use, decoder: Codec, px: int) -> None:
-        """Keep a decoder that decoded its clip without a fault. px: pixels of one picture."""
+        """Keep a decoder that decoded its clip without a fault. px: pixels of one frame."""
         self._decoders[use] = decoder, px
         while len(self._decoders) > MAX_DECODERS or sum(size for _, size in self._decoders.values()) > MAX_PX:
             del self._decoders[next(iter(self._decoders))]

@@ -115,9 +115,9 @@ class PacketTable:
 
 
 def index_packets(data: Buffer, tried: StreamFacts | None = None) -> bytes:
-    """Return the packet table of a whole video file: one demux, two pictures decoded. Equal bytes give equal tables.
+    """Return the packet table of a whole video file: one demux, two frames decoded. Equal bytes give equal tables.
 
-    tried: of a file that the same encoder and muxer made. Where a decoder is told the same, no picture is decoded. The
+    tried: of a file that the same encoder and muxer made. Where a decoder is told the same, no frame is decoded. The
     comparison is of what the file and the table tell a decoder, and that was equal then.
 
     A video whose packets cannot be read one by one (their places are unknown, the codec is none of those tried) gets a

@@ -32,7 +32,7 @@ class Choice(NamedTuple):
     frames: list[int]
     """Frame numbers in display order; a number may come several times."""
     framing: Framing
-    """Part of the pictures."""
+    """Part of the frames."""
     times_s: list[float]
     """Seconds at which these frames are first shown."""
 
@@ -53,7 +53,7 @@ class VideoDecoder:
     """Second of the first frame, seconds of all frames, or another video field whose instants are shown; None for
     `start` or a drawn place."""
     crop: str | Box | None = None
-    """"center", "random" or (top, left, height, width); None stretches the whole picture to `size`."""
+    """"center", "random" or (top, left, height, width); None stretches the whole frame to `size`."""
     times: bool = False
     """True adds the field `<field>.times`: float64 [T] seconds on the video's own clock."""
 
@@ -128,7 +128,7 @@ class VideoDecoder:
         return list(range(start, start + span, self.stride))
 
     def framing(self, rng: np.random.Generator | None) -> Framing:
-        """Return the part of the pictures: one place for all of a clip."""
+        """Return the part of the frames: one place for all of a clip."""
         draws = self.crop == "random" and rng is not None
         place = (float(rng.random()), float(rng.random())) if draws and rng is not None else None
         return Framing(size=self.size, crop=self.crop, place=place)
@@ -231,12 +231,12 @@ def video(
     size: (height, width) in px of the result, or None for the stored size; or the name of a bucket, such as
     "w640h384f32". That is width first, as the column `bucket` has it, and 32 frames where neither `frames` nor `at`
     says how many.
-    crop: None stretches the whole picture to `size`. "center" and "random" scale the picture, its shape kept, until it
+    crop: None stretches the whole frame to `size`. "center" and "random" scale the frame, its shape kept, until it
     just covers `size`. "center" cuts the rest away on both sides, "random" at a place drawn from the sample's generator
-    (one for the clip). A box (top, left, height, width) is this part of the upright stored picture, scaled to `size` if
+    (one for the clip). A box (top, left, height, width) is this part of the upright stored frame, scaled to `size` if
     one is given. Its top and left are then even where colour is stored for 2 x 2 px.
     times: a batch also gets the field `<field>.times`: float64 [T], when each frame is first shown, in seconds on the
-    video's own clock. A transform needs it to take the actions that go with the pictures.
+    video's own clock. A transform needs it to take the actions that go with the frames.
 
     Raises: InvalidRuntime.
     """

@@ -1,6 +1,6 @@
 """az://container/prefix, abfs://container/prefix, abfs://container@account.dfs.core.windows.net/prefix.
 
-Options: those of `options.py`, obstore's own names (with or without `azure_`) and adlfs's: account_name, account_key,
+Options: see `options.py`; also obstore's own names (with or without `azure_`) and adlfs's: account_name, account_key,
 sas_token, client_id, client_secret, tenant_id, connection_string, anon, account_host. The host of the URL, or
 account_host, is where the account is, also in the clouds of other countries; `endpoint` is before both.
 `credential_provider` is a function that returns one of obstore's Azure credentials.
@@ -87,13 +87,13 @@ def azure_config(
         if (
             name != "endpoint" and config.get(name, value) != value
         ):  # an endpoint may be another way to the account
-            raise InvalidStore(f"{url}: {name} differs from what connection_string says; give one of them")
+            raise InvalidStore(f"{url}: {name} differs from connection_string; give one of them")
         config.setdefault(name, value)
     if account_host := str(options.get("account_host") or ""):
         endpoint = check_address(url, "account_host", f"https://{account_host}")
         if config.setdefault("endpoint", endpoint) != endpoint:
             raise InvalidStore(
-                f"{url}: endpoint is not that of account_host={account_host!r}; give one of them"
+                f"{url}: endpoint is another than account_host={account_host!r}; give one of them"
             )
         host = host or account_host
     if host:

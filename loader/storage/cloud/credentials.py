@@ -2,9 +2,9 @@
 
 S3, first found: options (keys, `profile`, `credential_provider`, `anon`); AWS_ACCESS_KEY_ID; AWS_PROFILE; a web
 identity (AWS_WEB_IDENTITY_TOKEN_FILE); the default profile of ~/.aws, when it names credentials; obstore's chain for
-containers and instances. Profiles of every kind (roles, SSO, processes) are boto3's business, which renews them.
+containers and instances. boto3 reads and renews profiles of every kind (roles, SSO, processes).
 
-Google: credential files of every kind that google-auth knows, as a provider that obstore asks for tokens. Kinds:
+Google: credential files of every kind that google-auth reads, as a provider that obstore asks for tokens. Kinds:
 
 - service_account;
 - authorized_user (a person's);

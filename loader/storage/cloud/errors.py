@@ -1,8 +1,8 @@
-"""Errors of obstore in the words of `loader.errors`: the one mapping for S3, GCS and Azure.
+"""Map errors of obstore to `loader.errors`, for S3, GCS and Azure.
 
 obstore names a few conditions by class and the rest by text: "... non-2xx status code: 503 ...: <xml>". Only the
 status and the store's own code and message are kept of that text; it may hold signed URLs. It also holds the object's
-key, whose words must decide nothing: each condition is looked for in the part that tells it.
+key, whose words must decide nothing. So each condition is searched in its own part of the text.
 """
 
 import re
@@ -50,7 +50,7 @@ class _Answer(NamedTuple):
     """The parts of an error of obstore, none of which holds the object's key in clear."""
 
     address: str
-    """Address of the request, "" where none was told. It ends in the key, as far as it is the object's own."""
+    """Address of the request, "" without one. It ends in the key, if the request was for the object."""
     words: str
     """obstore's own words: all of the text, if no server answered."""
     status: int
@@ -60,7 +60,7 @@ class _Answer(NamedTuple):
 
 
 def _answer(error: Exception, path: str) -> _Answer:
-    """Return the parts of an error. path: of the object in its bucket, whose words must tell nothing."""
+    """Return the parts of an error. path: of the object in its bucket, whose words must decide nothing."""
     text = str(error).split("\n\nDebug source", 1)[0]
     for lead in _LEADS:
         before, lead_stands, rest = text.partition(lead.format(path))
@@ -168,7 +168,7 @@ def _xml(text: str, name: str) -> str:
 
 
 def other_region(text: str) -> str | None:
-    """Return the region that S3 expected, or ""; None unless `text` says that a request was signed for another."""
+    """Return the region that S3 expected, or ""; None unless `text` reports a request signed for another region."""
     if "&" in text:
         from html import unescape  # 2 ms, which a first answer would wait for
 

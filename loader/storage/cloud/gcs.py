@@ -1,6 +1,6 @@
 """gs://bucket/prefix (and gcs://) through obstore.
 
-Options: those of `options.py`, obstore's own names (with or without `google_`) and gcsfs's: `endpoint_url`, `anon`
+Options: see `options.py`; also obstore's own names (with or without `google_`) and gcsfs's: `endpoint_url`, `anon`
 (which reads; obstore does not write without credentials), `project` (not needed to reach objects, and not used) and
 `token`: "anon", "google_default", the path of a credentials file, or its content as a dict. `credential_provider` is
 a function that returns obstore's GCSCredential.

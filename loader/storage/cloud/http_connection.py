@@ -1,8 +1,8 @@
-"""One connection to an HTTP/1.1 server, for what S3's objects need of it: GET, PUT, and bodies of a known length.
+"""A connection to an HTTP/1.1 server, as far as S3's objects need it: GET, PUT, and bodies of a known length.
 
 The body goes from the socket into the caller's memory: one copy, by one system call for a range, with the
-interpreter's lock let go. Any other answer than the plain one to a range is not understood here: the caller asks
-again another way.
+interpreter's lock released. Only the plain answer to a range is parsed here. After any other answer the caller asks
+obstore.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _BEGINNING = 1024
 
 
 class Broken(OSError):
-    """The connection ended, or said nothing for too long. at_once: before a byte of the answer came."""
+    """The connection ended, or was silent for too long. at_once: before a byte of the answer came."""
 
     def __init__(self, why: str, *, at_once: bool = False) -> None:
-        super().__init__(f"HTTP error: {why}")  # in obstore's words: `errors.translate` knows them
+        super().__init__(f"HTTP error: {why}")  # in obstore's words, as `errors.translate` expects
         self.at_once = at_once
 
 
@@ -68,7 +68,7 @@ class HttpConnection:
     `status` is the last answer's. If it is PLAIN, `first` and `nbytes` say which of the object's bytes the body
     has, `size` and `etag` are the object's. Otherwise `text` is the body, as far as there is memory for it.
 
-    A connection that raised an error is closed. So is a connection whose answer nobody reads, by its end.
+    A connection that raised an error is closed. A connection whose answer is not read is closed when it is collected.
     """
 
     __slots__ = (
@@ -125,7 +125,7 @@ class HttpConnection:
                 begin, come = max(0, come - 3), come + count
                 end = self._memory.find(b"\r\n\r\n", begin, come)
                 most = max(most, HEAD_BYTES)
-                if peek:  # the head is taken alone: all of the body then comes into memory of its own
+                if peek:  # read only the head: all of the body then comes into memory of its own
                     come = self._socket.recv_into(self._view[: end + 4 if end >= 0 else come])
         except OSError as error:
             raise self._broken(error, at_once=not come) from None
@@ -199,7 +199,7 @@ class HttpConnection:
         return self._remaining
 
     def is_quiet(self) -> bool:
-        """Return whether the server has said nothing since its last answer, and not hung up."""
+        """Return whether the server has sent nothing since its last answer, and not closed the connection."""
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
         return not poller.poll(0)
@@ -214,7 +214,7 @@ class HttpConnection:
             self.close()
 
     def discard(self) -> None:
-        """Give up the answer, which is of no use. Never raises."""
+        """Give up the answer. Never raises."""
         if not self._remaining:
             self._end()
         else:
@@ -236,7 +236,7 @@ class HttpConnection:
         if not head.startswith((b"HTTP/1.1 ", b"HTTP/1.0 ")) or not head[9:12].isdigit():
             return self.status
         self.status = int(head[9:12])
-        # "in" is much quicker than a pattern without regard to case, and nearly always says no.
+        # "in" is much quicker than a pattern without regard to case, and nearly always false.
         lasts = head[7:8] == b"1" and not (b"lose" in head and _CLOSES.search(head))
         length, span, etag = _LENGTH.search(head), _RANGE.search(head), _ETAG.search(head)
         is_coded = b"oding:" in head and _CODED.search(head)
@@ -292,14 +292,14 @@ class HttpConnection:
 
     def _broken(self, error: OSError, *, at_once: bool = False) -> Broken:
         self.close()
-        # EAGAIN is how the kernel says that its own time is over.
+        # The kernel reports its own timeout as EAGAIN.
         if isinstance(error, (BlockingIOError, TimeoutError)):
             return Broken(f"it took longer than {self._timeout_s:g} s")
         return Broken(f"the connection broke: {error.strerror or type(error).__name__}", at_once=at_once)
 
 
 def _acknowledges(sock: socket.socket) -> bool:
-    """Return whether the socket can acknowledge at once: not every kernel that calls itself Linux knows how."""
+    """Return whether the socket can acknowledge at once: not every kernel that calls itself Linux can."""
     if _QUICKACK is None:
         return False
     with suppress(OSError):

@@ -1,8 +1,8 @@
 """Ranges of S3's objects by requests of our own: signed by obstore, sent and received over `http_connection.py`.
 
 A range through obstore and its runtime's threads takes two to three times the processor time, most of it for copies
-and for waking threads. Only the plain case is asked for here. `None` says that the answer was another one: obstore,
-which knows all others, is to be asked. So no rule of S3's is written down twice.
+and for waking threads. Only the plain case is handled here. After any other answer the result is
+`None`, and the caller asks obstore. So no rule of S3's is written down twice.
 
 The signature is part of the address and good for one object, for 15 minutes. Not for stores without credentials, with
 keys of the customer's own, of S3 Express, and behind a proxy.
@@ -129,11 +129,11 @@ class Direct:
         status, text = connection.status, connection.text
         connection.discard()  # others may ask it from here on
         _raise_meant(status, text)
-        if self._signed.pop(path, None) is signed:  # else somebody has met the same
+        if self._signed.pop(path, None) is signed:  # else another thread got the same answer
             if status in _OF_CREDENTIALS:
                 self._signed.clear()  # of credentials that may have expired
             self.refused()
-        count_request()  # this one; whoever asks obstore has counted one
+        count_request()  # this one; the caller has counted the request of obstore
         return None
 
     def close(self) -> None:
@@ -154,7 +154,7 @@ class Direct:
             except Broken as error:
                 if not error.at_once:
                     raise
-                count_request(retry=True)  # closed while it was idle: that says nothing of this request
+                count_request(retry=True)  # closed while idle, whatever this request is
             else:
                 return connection
         connection = self._new(place)
@@ -241,7 +241,7 @@ class Direct:
         try:
             signed = obstore.sign(client, method, path, SIGNED_FOR)
         except client_errors():
-            return None  # asked for the object it says why
+            return None  # obstore raises the reason when it reads the object
         slash = signed.find("/", signed.find("://") + 3)
         server = self._servers.get(signed[:slash]) or self._find_server(signed[:slash])
         if server is None or slash < 0:
@@ -277,7 +277,7 @@ class Direct:
             return self._tls
 
     def refused(self) -> None:
-        """Count an answer that tells us nothing. One alone matters little, as where credentials have just expired."""
+        """Count an answer that only obstore can handle. A single one is harmless, as when credentials expired."""
         self._refusals += 1
         if self._refusals >= REFUSALS:
             self._refusals, self._resumes = 0, time.monotonic() + PAUSE_S

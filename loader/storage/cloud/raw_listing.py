@@ -1,7 +1,7 @@
 """Listings by requests of our own, for buckets whose keys obstore cannot parse.
 
-obstore gives up a page of 1,000 keys where one of them is no path (`a//b`, `a/../b`, a control character), and says
-nothing of the page behind it. The requests here return every key as the server has it. They are only made once obstore
+obstore gives up a page of 1,000 keys where one of them is no path (`a//b`, `a/../b`, a control character), and drops
+the page behind it. The requests here return every key as the server has it. They are only made once obstore
 has given up: a listing of such a bucket costs its first pages twice.
 
 S3's requests are signed by obstore: the query is part of the address of a client of its own, as an address is all that
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 PAGE_BYTES = 64 * 2**20
-"""A page of a listing has at most so many bytes; those of 5,000 keys of Azure have 5 MB."""
+"""A page of a listing has at most so many bytes; a page of 5,000 keys of Azure has 5 MB."""
 _SIGNED_FOR = timedelta(minutes=15)
 _GOOGLE = "https://storage.googleapis.com"
 _VERSION = "2021-12-02"
@@ -50,8 +50,8 @@ class Page(NamedTuple):
 
 
 PageOf = Callable[[str, str, str], Page]
-"""(prefix, start_after, token) -> a page of a bucket's listing. Paths are those of the bucket. token: "" for the first
-page. Raises: OSError, with a text as obstore's errors have (`errors.translate`); InvalidStore."""
+"""(prefix, start_after, token) -> a page of a bucket's listing. Paths are relative to the bucket. token: "" for the
+first page. Raises: OSError, with a text as obstore's errors have (`errors.translate`); InvalidStore."""
 
 
 def s3_pages(bucket: str, config: Mapping[str, Any], provider: Any, runtime: Runtime) -> PageOf:
@@ -137,7 +137,7 @@ def azure_signature(
 ) -> str:
     """Return the Authorization of a GET by an account's key (Azure's "Shared Key").
 
-    key: base64. address: without the query. headers: those that begin with "x-ms-".
+    key: base64. address: without the query. headers: every header that begins with "x-ms-".
     """
     signed_headers = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
     resource = f"/{account}{urlsplit(address).path}" + "".join(

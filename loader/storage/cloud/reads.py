@@ -4,8 +4,7 @@ obstore's change tokens are compared here (Ceph refuses a quoted If-Match), its 
 (`shared/requests.py` rules).
 
 A 403 to a read is explained by the right that is missing. S3 and Google answer so also for an object that is not
-there, when the credentials may not list. It cannot be told then whether the object is missing, and reading a root's
-log needs just that.
+there, when the credentials may not list. A reader of a root's log must tell a missing object from a forbidden one.
 """
 
 from __future__ import annotations
@@ -153,7 +152,7 @@ class ReadStore(Opened):
 
     @property
     def follows(self) -> bool:
-        """True if `fill` makes use of `following`."""
+        """True if `fill` uses `series`."""
         return self._direct is not None and self._direct.is_on
 
     def fill(
@@ -164,9 +163,9 @@ class ReadStore(Opened):
         etag: str | None = None,
         series: RangeSeries | None = None,
     ) -> str:
-        """Read into `view` of bytes, and return the etag. An answer that breaks off is taken up where it broke.
+        """Read into `view` of bytes, and return the etag. An answer that breaks off is continued where it broke.
 
-        following: the series of reads of this object, with one etag, that this read belongs to.
+        series: the reads of this object, with one etag, that this read belongs to.
 
         Raises: as `get_range`; also Changed where the object is replaced between an answer and the next.
         """
@@ -251,7 +250,7 @@ class ReadStore(Opened):
             if answer.size < offset + nbytes:
                 raise self._short(key, offset, nbytes, answer.size)
         except (Changed, Corrupt):
-            del answer  # whoever holds the error holds this frame: not its connection, too
+            del answer  # the error holds this frame, which must not hold the connection
             raise
         return answer, current
 
@@ -328,7 +327,7 @@ def read_whole(beginning: bytes, nbytes: int, most: int, fill: Fill, threads: Ex
 
     The rest comes in reads of at most `most` bytes, several at once.
 
-    Memory: the object once, and its beginning. A BytesIO gives away its own memory as bytes where nobody else has it;
+    Memory: the object once, and its beginning. A BytesIO gives away its own memory as bytes if it has no other owner;
     joining the pieces would hold all of it twice.
 
     Raises: as `fill`.
@@ -354,5 +353,5 @@ def read_whole(beginning: bytes, nbytes: int, most: int, fill: Fill, threads: Ex
 
 
 def _fill_part(fill: Fill, offset: int, memory: memoryview, stop: int) -> None:
-    with memory[offset:stop] as part:  # nobody has a part of the memory any more when its future is done
+    with memory[offset:stop] as part:  # released before the future is done
         fill(offset, part)

@@ -1,12 +1,12 @@
 """s3://bucket/prefix (and s3a://) through obstore.
 
-Options: those of `options.py`, obstore's own names (with or without `aws_`) and s3fs's: key, secret, token,
+Options: see `options.py`; also obstore's own names (with or without `aws_`) and s3fs's: key, secret, token,
 anon, profile, endpoint_url, requester_pays, client_kwargs={"endpoint_url", "region_name", "aws_..."}.
 `credential_provider` is a function that returns obstore's S3Credential; it pickles by its import path.
-`direct_reads` (true): ranges by requests of our own (`s3_direct/range_requests.py`); false asks obstore for all.
+`direct_reads` (true): ranges by requests of our own (`range_requests.py`); false asks obstore for all.
 
-Credentials are found as `credentials.py` says; explicit keys are not mixed with the environment's token. Endpoint
-and region: options, AWS_* variables, the profile, then us-east-1.
+`credentials.py` lists where credentials are looked for. Explicit keys are not mixed with the environment's token.
+Endpoint and region: options, AWS_* variables, the profile, then us-east-1.
 
 These two modules and obstore itself are where AWS_* variables are read, and nowhere else.
 """
@@ -72,8 +72,8 @@ def open_s3(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
     runtime = runtime_of(shown, options)
     config, provider = s3_config(shown, options)
     connect = connector("S3Store", bucket, config, provider, runtime)
-    unsigned, says = connect, "unsigned_payload" in config  # whoever does decides for everything
-    if not says:
+    unsigned, is_explicit = connect, "unsigned_payload" in config  # if set, it applies to all puts
+    if not is_explicit:
         unsigned = connector("S3Store", bucket, {**config, "unsigned_payload": True}, provider, runtime)
     delete_keys = 1 if config.get("disable_bulk_delete") else 1000
     return S3PutStore(
@@ -81,7 +81,7 @@ def open_s3(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
         pages_of=s3_pages(bucket, config, provider, runtime),
         delete_keys=delete_keys,
         direct=_direct(shown, options, config, runtime),
-        sends=not says and not _is_set(config, _NOT_SENT),
+        sends=not is_explicit and not _is_set(config, _NOT_SENT),
     )
 
 

@@ -2,7 +2,7 @@
 
 A signature covers the SHA-256 of the payload, which the client takes (0.6 s of processor per GiB) and the server
 takes again. S3's ETag of an object that came in one request is its MD5. If the source and the target say the same
-MD5, the target has the source's bytes, and the signature need not cover them. Everything else is put as ever.
+MD5, the target has the source's bytes, and the signature need not cover them. Everything else goes through `put`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def is_md5(etag: str) -> bool:
 
 
 def differ(first: str, other: str) -> bool:
-    """Return whether two ETags say that two objects are not the same. Two that may be no MD5 say nothing."""
+    """Return whether two ETags prove that two objects differ: both may be an MD5, and they are unequal."""
     return first != other and is_md5(first) and is_md5(other)
 
 
@@ -47,7 +47,7 @@ class Sending:
     def __init__(
         self, direct: Direct, connection: HttpConnection, nbytes: int, ended: Callable[[bool], None]
     ) -> None:
-        """nbytes: of the object; ended: is told, once, whether the store was asked for too much."""
+        """nbytes: of the object; ended: called once, with whether the store throttled."""
         self._direct, self._wire, self._remaining = direct, connection, nbytes
         self._ended: Callable[[bool], None] | None = ended
         self.is_refused = False
@@ -63,7 +63,7 @@ class Sending:
         return True
 
     def finish(self) -> str:
-        """Return the ETag of the object that the store has now; "" where it has none, or nobody knows."""
+        """Return the ETag of the object that the store has now; "" if it has none, or that is unknown."""
         if self._remaining:
             return ""
         try:
@@ -76,7 +76,7 @@ class Sending:
         return etag
 
     def close(self) -> None:
-        """Send no more: the store forgets what came. After `finish` of all there is nothing to forget."""
+        """Send no more: the store drops the part that it has. After `finish` of all there is nothing to forget."""
         if self._remaining:
             self._wire.close()
         self._end(throttled=False)
@@ -121,8 +121,7 @@ class S3PutStore(RemoteStore):
     def put_same(self, key: str, data: bytes | memoryview, etag: str, *, replace: bool) -> None:
         """Put an object that another store has under `etag`: as whole and as certain as `put` or `put_if_absent`.
 
-        If the store says another ETag of the bytes that arrived, they are read back. The object is put again where
-        they are not `data`.
+        If the store returns another ETag, the object is read back, and put again if it is not `data`.
 
         replace: True as `put`; False as `put_if_absent`.
         """
@@ -147,14 +146,14 @@ class S3PutStore(RemoteStore):
         except StoreError as error:
             if type(error) not in (StoreError, Forbidden):
                 raise
-            # A server may refuse it by any status: a put that is signed tells whether it was that.
+            # A server may refuse it by any status: a signed put then shows the reason.
             self._vouches = False
             return False
         if stored_etag in (None, etag):
             return True
         self._vouches = False
         try:
-            with self._reading_back:  # one object at a time is held twice
+            with self._reading_back:  # only one object at a time is in memory twice
                 is_there = self.get(key).data == data
         except ObjectNotFound:
             return False
@@ -175,9 +174,9 @@ class S3PutStore(RemoteStore):
         )
 
     def send_twin(self, key: str, nbytes: int, etag: str, *, replace: bool) -> Sending | None:
-        """Begin `put_same` of bytes that are still to come; None where they are to be held, and put by `put_same`.
+        """Begin `put_same` of bytes that are still to come; None if the caller has to use `put_same`.
 
-        `finish_twin` says whether they arrived; then the Sending is closed.
+        Then call `finish_twin`, and close the Sending.
         """
         path, direct = self._prefix + check_key(key), self._direct
         if direct is None or not etag or not self.sends(etag):
@@ -190,7 +189,7 @@ class S3PutStore(RemoteStore):
         return None if held is None else Sending(direct, held[0], nbytes, held[1])
 
     def finish_twin(self, sending: Sending, etag: str) -> bool | None:
-        """Return whether the store has the bytes that were sent; None where it says another ETag of them."""
+        """Return whether the store has the bytes that were sent; None if its ETag differs."""
         stored_etag = sending.finish()
         if sending.is_refused:
             self._sends = False

@@ -67,7 +67,7 @@ class RemoteStore(ReadStore):
         self._call("write", key, lambda obs, client: obs.put(client, path, data, use_multipart=False))
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> None:
-        """Create an object. A failed create says nothing of the key's content: it is read again, and that decides."""
+        """Create an object. After a failed create, read the key: its content decides."""
         path = self._prefix + check_key(key)
 
         def attempt(obstore: Any, client: Client) -> None:
@@ -164,7 +164,7 @@ def _delete_objects(connection: Connection, base: str, keys: Sequence[str], batc
     """
     batches = [keys[start : start + batch_keys] for start in range(0, len(keys), batch_keys)]
     refused = [batch for batch in _delete_batches(connection, base, batches) if batch]
-    # Azure complains of one missing key among many
+    # Azure reports one missing key among many as an error
     _delete_batches(connection, base, [[key] for batch in refused if len(batch) > 1 for key in batch])
 
 

@@ -21,7 +21,7 @@ copy of what is mapped, and is read instead."""
 
 
 class FileHandle:
-    """An open file. It is closed when nobody refers to the handle any more."""
+    """An open file. It is closed with the last reference to the handle."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -48,7 +48,7 @@ def _mapped(descriptor: int) -> mmap.mmap | None:
 def is_of_this_machine(device: int) -> bool:
     """Return whether a device number (`st_dev`) is of a file system that no other machine writes to.
 
-    A page of a network's file may not come for minutes: such files are read, not mapped. False where nobody tells, as
+    A page of a network's file may not come for minutes: such files are read, not mapped. False if that is unknown, as
     beyond Linux.
     """
     device_name = f"{os.major(device)}:{os.minor(device)}"
@@ -76,7 +76,7 @@ class FileHandles:
         self._most = _most_files()
 
     def close(self) -> None:
-        """Hold no file any more; those that are in use are closed after their use."""
+        """Drop all files; a file in use is closed after its use."""
         with self._lock:
             self._files.clear()
 

@@ -3,7 +3,7 @@
 fsspec's `mode="create"` on a disk is exists-then-write and loses races. Here a create is a finished, fsynced
 temporary file that `os.link` publishes under its key, which the kernel lets succeed once.
 
-Options: none. The URL is an absolute or relative path, or file:///path (percent-decoded, as RFC 8089 says). Symbolic
+Options: none. The URL is an absolute or relative path, or file:///path (percent-decoded, RFC 8089). Symbolic
 links are followed. A file whose name begins with `.tmp-` is one that a writer has not finished.
 """
 
@@ -168,7 +168,7 @@ class LocalStore(Opened):
             # Perhaps our own: a network disk may lose the answer to a link that it carried out.
             if self._held(key) != data:
                 raise
-            # Whoever linked it may have failed, or died, before its name was durable.
+            # The writer that linked it may have failed, or died, before its name was durable.
             target = self._base + key
             try:
                 fsync_directory(os.path.dirname(target))
@@ -250,7 +250,7 @@ class LocalStore(Opened):
         return open(descriptor, "rb", buffering=2**20)
 
     def close(self) -> None:
-        """Do nothing: nothing is held open between calls."""
+        """Do nothing: no file stays open between calls."""
 
     def _open(self, key: str) -> tuple[int, os.stat_result]:
         path = self._base + check_key(key)
@@ -290,7 +290,7 @@ class LocalStore(Opened):
         if etag is not None and etag != current:
             raise Changed(
                 f"{self._base}{key}: the file was replaced since it was first read (etag {etag}, now {current}); "
-                "where only its times changed, start again; else restore it. Other programs leave a root alone"
+                "where only its times changed, start again; else restore it. Other programs must not write to a root"
             )
         return current
 
@@ -412,6 +412,6 @@ def _check_no_link(descriptor: int, name: str, link: str, path: str) -> None:
 
 def _behind(link: str, path: str) -> InvalidStore:
     return InvalidStore(
-        f"{path} was not deleted: {link} is a symbolic link, and what lies behind one may be somebody else's; delete "
+        f"{path} was not deleted: {link} is a symbolic link, and what lies behind one may be another owner's; delete "
         "it there by hand, or mount that folder here in place of the link"
     )

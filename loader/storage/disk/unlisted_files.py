@@ -88,7 +88,7 @@ def _why(entry: os.DirEntry[str], path: str) -> str:
     if entry.name.startswith(TEMPORARY):
         if re.fullmatch(UNFINISHED, entry.name) and entry.is_file(follow_symlinks=False):
             return ""
-        return f"names that begin with {TEMPORARY!r} are those of unfinished files: rename it"
+        return f"names that begin with {TEMPORARY!r} are names of unfinished files: rename it"
     if fault := key_fault(path):
         return fault
     return "" if kind_of(entry) else unlisted_kind(entry)

@@ -28,7 +28,7 @@ def walk(
 ) -> Iterator[tuple[str, os.stat_result]]:
     """Yield keys below `base` (it ends in '/') that start with `prefix` and sort after `start_after`, with stats.
 
-    Order is that of the keys as whole strings, so a directory sorts as its name with '/' behind it: 'a.b' < 'a/b'
+    Keys are ordered as whole strings, so a directory sorts as its name with '/' behind it: 'a.b' < 'a/b'
     because '.' < '/'. Subtrees that cannot match are not read.
 
     refuse: receives each name that is no key, and each link that is not followed.

@@ -1,7 +1,7 @@
 """Choice among several stores for a read: the nearest that is up, then the next.
 
-An object that one does not have, or gives wrongly, the next is asked for. A store that fails is passed over for a
-while, and asked again beside the reads, so that no read waits for a store that is known to be down.
+If a store lacks the object or returns wrong bytes, the next store is asked. A store that fails is skipped for a
+while, and probed in the background, so that no read waits for a store that is down.
 """
 
 import logging
@@ -34,7 +34,7 @@ NEXT_AFTER_S = 2.0
 CERTAIN = "data/"
 """Objects that are only asked for where the log names them: a store that cannot be asked may have them."""
 _DOWN = (Transient, Throttled, Forbidden, InvalidStore)
-"""Errors that say that a store is down, and not just that one object is not there."""
+"""Errors of a store that is down, not of one missing object."""
 
 
 class Fallback:
@@ -49,7 +49,7 @@ class Fallback:
         by_name: a listing's read, in the order of the stores' names.
 
         Raises: ObjectNotFound where no store has it; else the error of the first store that may have it; InvalidStore
-        for a key that no store takes, which says nothing of the stores.
+        for a key that no store takes.
         """
         if not by_name:
             check_key(key)
@@ -61,7 +61,7 @@ class Fallback:
         self._ask_again(order)
         tried: _Tried[T] = _Tried(key, order[0], listed=by_name)
         for place, member in enumerate(good):
-            # (an object that another store says is not there is not waited for, unless it must be there)
+            # (if another store lacks the object, do not wait for it, unless it must be there)
             more = place + 1 < len(good) or bool(tried.absent and not certain)
             if self._try(tried, member, read, more=more):
                 return tried.results[0]
@@ -96,7 +96,7 @@ class Fallback:
             if isinstance(error, InvalidStore) and member.identity is None:
                 raise  # it is another root, or no store at all: the caller's mistake
             tried.down.append((member, error))
-            # (Forbidden may be true of one object, or of listing, alone)
+            # (Forbidden may concern only one object, or only listing)
             self._failed(member, error, for_good=for_good and not isinstance(error, Forbidden))
         except (StoreError, Corrupt) as error:
             absent = isinstance(error, ObjectNotFound)

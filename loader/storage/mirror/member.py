@@ -22,7 +22,7 @@ class Member:
         self.reads = 0
         """Reads that it served."""
         self.identity: str | None = None
-        """Identity of the root whose objects it holds, once somebody has asked."""
+        """Identity of the root whose objects it holds, once it was asked."""
         self.warned: set[str] = set()
         """Warnings that were given once, and need not be given again."""
         self._clock, self._lock = clock, lock()

@@ -28,7 +28,7 @@ class Members:
     """The stores, in the order in which they are read. Thread-safe.
 
     A folder of this machine is the nearest. Otherwise each store is asked for its identity twice, at the first read,
-    all at once. The time of the second answer, two round trips, says how near it is. Those that are about as near
+    all at once. The time of the second answer, two round trips, is its distance. Stores that are about as near
     keep the order in which they were named, and so do all but the nearest.
     """
 
@@ -104,7 +104,7 @@ class Members:
                 identity, seconds[member] = coming.result()
                 self._admit(member, identity)
             except ObjectNotFound:
-                continue  # whoever reads it meets that
+                continue  # a read of it raises the same
             except StoreError as error:
                 if isinstance(error, InvalidStore) and (member is self.primary or member in seconds):
                     raise

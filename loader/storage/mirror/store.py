@@ -30,7 +30,7 @@ from .nearest import Identity, Members
 
 
 class MirroredStore:
-    """A store over others. stores: the primary, which alone is written to, and its mirrors.
+    """A store over others. stores: the primary, the only one that is written to, and its mirrors.
 
     Tokens of its objects are its own (`etags.Pins`); in each store the ETag is pinned that was seen there first.
 
@@ -42,7 +42,7 @@ class MirroredStore:
         self._members, self._pins = Members(stores, identity), Pins(len(stores))
         self._fallback = Fallback(self._members)
         self.primary = self._members.primary.store
-        """The only store that is written to. Its errors are its own: nobody else is asked in its place."""
+        """The only store that is written to. Its errors pass through: no other store is asked in its place."""
         self._on_disk = next(
             (member for member in self._members.all if disk_of(member.store) is not None), None
         )
@@ -158,7 +158,7 @@ class MirroredStore:
         except InvalidStore:
             raise
         except StoreError:
-            return None  # a read says why, or goes to the next store
+            return None  # a read raises the reason, or goes to the next store
 
     def open_same(self, key: str, etag: str) -> int | None:
         member = self._on_disk

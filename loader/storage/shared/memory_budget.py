@@ -15,19 +15,19 @@ KEPT = 32
 
 @dataclass(slots=True, kw_only=True)
 class Lent:
-    """Memory of use within the context alone."""
+    """Memory that may be used within the context only."""
 
     view: memoryview
     """View of so many bytes, with anything in them."""
     is_free: bool = False
     """Set by the user who is done with the memory. Leave it False where something may still write there, as a request
-    that was given up: nobody gets that memory again. Nor does anybody while a client still has the view."""
+    that was given up: that memory is not lent again. It is not while a client still has the view, either."""
 
 
 class MemoryBudget:
     """Bytes that all threads may hold together. Thread-safe.
 
-    A larger piece has the budget alone. idle: pieces of memory that are kept while nobody has any.
+    A larger piece takes the whole budget. idle: pieces of memory that are kept while none is lent.
     """
 
     def __init__(self, nbytes: int, idle: int = KEPT) -> None:
@@ -39,7 +39,7 @@ class MemoryBudget:
         """Forget all holders, as in a forked child, where their threads are not."""
         self._free_bytes, self._lent = self._all, 0
         self._changed = Condition()
-        self._spare: list[bytearray] = []  # which is held too; the last was used last
+        self._spare: list[bytearray] = []  # these count as well; the last was used last
 
     @contextmanager
     def for_bytes(self, nbytes: int) -> Iterator[None]:
@@ -63,7 +63,7 @@ class MemoryBudget:
                 reserved = min((nbytes if spare is None else 0) + beside, self._all)
                 if self._free_bytes >= reserved:
                     break
-                self._make_room()  # nothing is held meanwhile: nobody waits for who waits
+                self._make_room()  # nothing is reserved meanwhile, so no two threads wait for each other
             self._free_bytes -= reserved
             self._lent += 1
             if spare is not None:
@@ -91,7 +91,7 @@ class MemoryBudget:
         return min(fitting, key=len, default=None)
 
     def _make_room(self) -> None:
-        """Give up memory that nobody has, or wait for a change."""
+        """Drop spare memory, or wait for a change."""
         if self._spare:
             self._free_bytes += len(self._spare.pop(0))
         else:
@@ -108,7 +108,7 @@ class MemoryBudget:
 
 
 def _let_go(view: memoryview) -> bool:
-    """Return whether nobody has the view: a client has it until it will not read there any more."""
+    """Release the view; return False if a client still reads through it."""
     try:
         view.release()
     except BufferError:

@@ -69,8 +69,8 @@ Call = tuple[Callable[[], Any], "Future[Any]"]
 
 LEAVE_S = 1.0
 """Seconds that the interpreter's end waits for threads at work, all together. Daemons that come back from native code
-into an interpreter that goes may abort it. So it waits for those that can end soon; those that wait for a store are
-left."""
+into an interpreter that goes may abort it. So it waits for threads that can end soon, and abandons threads that
+wait for a store."""
 
 
 class Leaving(Protocol):
@@ -83,7 +83,7 @@ class Leaving(Protocol):
         """Wait for the threads' end, so long at most."""
 
 
-# Kept alive by their threads: whoever is in here may still be working.
+# Kept alive by their threads: each owner in here may still be at work.
 _leaving: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
@@ -104,7 +104,7 @@ atexit.register(_end_all)
 
 
 class DaemonPool(Executor):
-    """Like ThreadPoolExecutor, threads begun on demand and ended when nobody has the pool; but they are daemons."""
+    """Like ThreadPoolExecutor, threads begun on demand and ended with the pool; but they are daemons."""
 
     def __init__(self, size: int, name: str) -> None:
         self._size, self._name = size, name
@@ -209,7 +209,7 @@ def _work(queue: "SimpleQueue[Call | None]", idle: Semaphore) -> None:
         if future.set_running_or_notify_cancel():
             try:
                 future.set_result(call())
-            except BaseException as error:  # noqa: BLE001 - whoever waits for it gets it
+            except BaseException as error:  # noqa: BLE001 - the waiting thread gets it
                 future.set_exception(error)
         del queued, call, future  # an idle thread must not keep what it read alive
         idle.release()

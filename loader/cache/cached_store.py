@@ -81,7 +81,7 @@ def waiting_for_no_page() -> Iterator[None]:
 class Claim(Enum):
     """The answer to the wish to fetch a page."""
 
-    TAKEN = "it is the caller's to fetch"
+    GRANTED = "it is the caller's to fetch"
     NEEDLESS = "it is there, or another reader fetches it"
     NO_ROOM = "it would not be kept"
 
@@ -189,7 +189,7 @@ class CachedStore:
         if self._cache.has(name) or self._cache.is_coming(name):
             return Claim.NEEDLESS
         if self._cache.takes_pages and self._cache.claim(name, self._page(content, number).nbytes):
-            return Claim.TAKEN
+            return Claim.GRANTED
         return Claim.NEEDLESS if self._cache.is_coming(name) else Claim.NO_ROOM
 
     def keep(self, key: str, number: int) -> int:

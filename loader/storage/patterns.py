@@ -29,7 +29,7 @@ def key_filter(include: Sequence[str], exclude: Sequence[str], whose: str) -> Ke
         included = GitIgnoreSpec.from_lines(include) if include else None
         excluded = GitIgnoreSpec.from_lines(exclude) if exclude else None
     except (ValueError, TypeError) as error:
-        raise InvalidRuntime(f"{whose}: {error}; patterns are those of .gitignore") from error
+        raise InvalidRuntime(f"{whose}: {error}; write patterns as in .gitignore") from error
 
     def why(key: str) -> str:
         if included is not None and not included.match_file(key):

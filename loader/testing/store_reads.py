@@ -1,4 +1,4 @@
-"""Conformance of stores: objects, ranges, streams and listings are read as `loader.storage.Store` says."""
+"""Conformance of stores: objects, ranges, streams and listings are read as `loader.storage.Store` describes."""
 
 import random
 import threading

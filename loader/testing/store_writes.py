@@ -1,4 +1,4 @@
-"""Conformance of stores: objects are written, created, copied and deleted as `loader.storage.Store` says."""
+"""Conformance of stores: objects are written, created, copied and deleted as `loader.storage.Store` describes."""
 
 import pickle
 import random

@@ -1,4 +1,4 @@
-"""The end of audio as its file tells it beside the packets: edit lists, iTunSMPB, the Xing header."""
+"""The end of audio as its file states it apart from the packets: edit lists, iTunSMPB, the Xing header."""
 
 import re
 import struct
@@ -58,7 +58,7 @@ def ends_of(container: "InputContainer", stream: "AudioStream", data: Buffer) ->
 
 
 def _smpb_samples(tag: str, n_packets: int) -> int | None:
-    """Return the length that iTunes' gapless tag says, where priming, audio and padding together are all packets."""
+    """Return the length in iTunes' gapless tag, if priming, audio and padding together are all packets."""
     tag_match = _SMPB.match(tag)
     if tag_match is None or not n_packets:
         return None
@@ -68,7 +68,7 @@ def _smpb_samples(tag: str, n_packets: int) -> int | None:
 
 
 def edit_end(data: Buffer, track_id: int) -> tuple[Fraction, Fraction] | None:
-    """Return (end of a track's edit list, one tick of the clock that says so), in s of presentation time.
+    """Return (end of a track's edit list, one tick of its clock), in s of presentation time.
 
     None without an edit list, for one that leaves its length open, and for fragmented files, whose list is written
     before their length is known. O(boxes of the header).

@@ -40,7 +40,7 @@ class AudioDecoder:
     def __post_init__(self) -> None:
         if self.samples is not None and self.seconds is not None:
             raise InvalidRuntime(
-                f"audio(samples={self.samples}, seconds={float(self.seconds)}): one of them says how long"
+                f"audio(samples={self.samples}, seconds={float(self.seconds)}): give one of them"
             )
         if (self.samples is not None and self.samples < 1) or (
             self.seconds is not None and self.seconds <= 0
@@ -105,7 +105,7 @@ def audio(
     sample from which it fits (the beginning where there is no generator).
     pad: put silence behind audio that is too short; otherwise it is refused.
 
-    The samples are bit for bit those of the whole audio decoded, mixed, resampled and sliced.
+    The samples equal, bit for bit, the samples of the whole audio decoded, mixed, resampled and sliced.
 
     Raises: InvalidRuntime.
     """

@@ -1,11 +1,11 @@
 """Decoded audio on its timeline: sample n is heard n / rate_hz s after the first.
 
-A decoder's frames are laid end to end by their timestamps; those that merely jitter move nothing. A gap is filled with
+A decoder's frames are laid end to end by their timestamps; mere jitter moves nothing. A gap is filled with
 silence. Where two frames overlap by up to the length of the earlier one, that one's end is left out. In MP4 a frame
 lasts until the next one's time, whatever it decodes to. Frames that go further back are left out until they catch up.
 Links of a chained Ogg, whose clocks begin anew, follow one another. Priming (AAC, MP3 and Opus encoders put some in
-front) that the file tells of is hidden by FFmpeg and not in the frames. Padding behind the audio is cut where the file
-says how long the audio is: see `Ends`.
+front) that the file states is hidden by FFmpeg and not in the frames. Padding behind the audio is cut if the file
+states its length: see `Ends`.
 """
 
 from collections import deque
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 BLOCK_SAMPLES = 65_536
-"""Samples per channel that are handed on at a time, about: what is held does not grow with the audio."""
+"""Samples per channel that are handed on at a time, about: memory does not grow with the audio."""
 
 JITTER_S = 0.25
 """A shift of the timestamps that does not last for so long moves nothing."""
 
 MAX_GAP_S = 3600
-"""A longer gap in the timestamps is taken for a mistake of the file, not for silence."""
+"""A longer gap in the timestamps counts as a mistake of the file, not as silence."""
 
 MAX_PADDING_SAMPLES = 4608
-"""An encoder pads its last packets. Where a file goes on for longer behind the end that it tells, that end is of
+"""An encoder pads its last packets. Where a file goes on for longer behind the end that it states, that end is of
 another one: MP3s that were put one behind the other have the header of the first."""
 
 
@@ -64,7 +64,7 @@ class _Next(NamedTuple):
 
     samples: Floats
     place: int | None
-    """Place of its first sample, as its timestamp says."""
+    """Place of its first sample, by its timestamp."""
     n_beyond: int
     """Samples behind its own duration."""
 
@@ -157,7 +157,7 @@ class Heard:
 
     def _check(self, frame: "AudioFrame") -> None:
         if frame.sample_rate != self.rate_hz:
-            raise BadSound("rate_change", f"sound at {self.rate_hz} Hz becomes {frame.sample_rate} Hz")
+            raise BadSound("rate_change", f"audio at {self.rate_hz} Hz becomes {frame.sample_rate} Hz")
         if frame.layout.nb_channels != self.n_channels:
             raise BadSound("channel_change", f"{self.n_channels} channels become {frame.layout.nb_channels}")
 
@@ -189,7 +189,7 @@ class Heard:
         end = self._n_passed + self._n_held
         late = frame.place - end
         if late > MAX_GAP_S * self.rate_hz:
-            raise BadSound("timestamps", f"the sound has a gap of {late // self.rate_hz} s")
+            raise BadSound("timestamps", f"the audio has a gap of {late // self.rate_hz} s")
         if abs(late) <= self._slack:
             return 0
         n_samples = frame.samples.shape[1]
@@ -259,7 +259,7 @@ class Heard:
                 self._held.pop()
 
     def _give(self, n_samples: int) -> Iterator[Floats]:
-        """Yield the first `n_samples` that are held."""
+        """Yield the first `n_samples` in memory."""
         if not n_samples:
             return
         whole = np.concatenate(self._held, axis=1)
@@ -276,7 +276,7 @@ def floats(frame: "AudioFrame") -> Floats:
     Integers are divided by a power of two: exactly for up to 24 bits; FFmpeg shifts 20- and 24-bit samples up to fill
     32. Floats are kept as they are and may exceed 1.
     """
-    # Not frame.to_ndarray(): PyAV 18's reads beyond the planes of 8 and more channels, and knows no s64.
+    # Not frame.to_ndarray(): PyAV 18's reads beyond the planes of 8 and more channels, and lacks s64.
     n_channels, n_samples, name = frame.layout.nb_channels, frame.samples, frame.format.name
     kind = _DTYPES[name.removesuffix("p")]
     out = np.empty((n_channels, n_samples), np.float32)

@@ -46,7 +46,7 @@ class Framing:
             top, left, height, width = self.crop
             if top + height > whole[0] or left + width > whole[1]:
                 raise DecodeFailed(
-                    f"video: crop={self.crop} (top, left, height, width) reaches out of a picture of {whole[0]} x "
+                    f"video: crop={self.crop} (top, left, height, width) reaches out of a frame of {whole[0]} x "
                     f"{whole[1]} px (height x width)"
                 )
             if self.size is None:

@@ -58,9 +58,9 @@ def turned(pixels: np.ndarray, turn: Turn) -> np.ndarray:
 
 
 def turn_of(exif: bytes | None, xmp: bytes | None) -> Turn:
-    """Return the turn that an image's metadata ask for: EXIF first, XMP where EXIF says nothing.
+    """Return the turn that an image's metadata ask for: EXIF first, XMP if EXIF has none.
 
-    Malformed metadata say nothing: the pixels are intact, and most readers show them as they are stored.
+    Malformed metadata are ignored: the pixels are intact, and most readers show them as they are stored.
     """
     orientation = (exif_orientation(exif) if exif else 0) or (xmp_orientation(xmp) if xmp else 0)
     return EXIF_TURNS.get(orientation, UPRIGHT)

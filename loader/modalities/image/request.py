@@ -37,7 +37,7 @@ def size_of(value: GivenSize) -> Size | None:
 
 
 def frames_of(value: object) -> int | None:
-    """Return the frames of a clip, of a bucket that says so. Raises: ValueError for a text that names none."""
+    """Return the frames of a clip, of a bucket that has them. Raises: ValueError for a text that names none."""
     return _bucket(value)[2] if isinstance(value, str) else None
 
 
@@ -52,7 +52,7 @@ def _bucket(name: str) -> tuple[int, int, int | None]:
 Alpha = Literal["white", "black", "keep"]
 
 MAX_SIZE_PX = MAX_IMAGE_PX
-"""The most pixels of a result: those of the largest image that is decoded."""
+"""The most pixels of a result: as many as the largest image that is decoded has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ def image(
     """
     try:
         if frames_of(size) is not None:
-            raise ValueError("a bucket of clips; a picture's is named like w896h1152")
+            raise ValueError("a bucket of clips; a bucket of images is named like w896h1152")
         return ImageDecoder(size=size_of(size), crop=crop, alpha=alpha)
     except (TypeError, ValueError) as error:
         if isinstance(error, InvalidRuntime):

@@ -103,7 +103,7 @@ def table_of_run(codec: Codec, packets: RunPackets, time_base: Fraction) -> Pack
 
 
 def _same_decoder(facts: StreamFacts, tried: StreamFacts) -> bool:
-    """Return whether all that a decoder is told is equal; the rest is about the bytes and their times."""
+    """Return whether all settings of a decoder are equal; the rest is about the bytes and their times."""
     own = {name: getattr(facts, name) for name in ("end_pts", "nbytes", "crc32c", "display_matrix")}
     return facts == replace(tried, **own)
 

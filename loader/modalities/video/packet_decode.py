@@ -37,7 +37,7 @@ class BarePackets:
         return open_codec(self._table.facts)
 
     def use(self, runs: Sequence[Run]) -> Use | None:
-        """Return what a decoder that can be kept was told and sees of these runs; None for one that cannot."""
+        """Return the settings and preamble of these runs, the key of a cached decoder; None if none may be cached."""
         seen = preamble(self._table.facts, self._bodies, runs)
         return None if seen is None else (*settings_of(self._table.facts), seen)
 
@@ -50,7 +50,7 @@ def packet_of(body: bytes | memoryview, number: int, key: bool) -> VideoPacket:
 
     A packet made of `bytes` has none: they would read whatever lies there.
     """
-    packet: Any = av.Packet(len(body))  # the stub has packets of streams, and updates from bytes alone
+    packet: Any = av.Packet(len(body))  # the stub has packets of streams, and updates only from bytes
     packet.update(body)
     packet.pts, packet.is_keyframe = number, key
     typed: VideoPacket = packet
@@ -58,7 +58,7 @@ def packet_of(body: bytes | memoryview, number: int, key: bool) -> VideoPacket:
 
 
 def settings_of(facts: StreamFacts) -> Use:
-    """Return all that `open_codec` tells a decoder."""
+    """Return the settings that `open_codec` gives a decoder."""
     return (
         facts.codec,
         facts.codec_tag,

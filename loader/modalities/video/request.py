@@ -1,6 +1,6 @@
 """Video: the words mp4, mov, mkv, webm and run. Which frames of a clip are wanted, and how large; `decode` reads them.
 
-A `run` is packets one behind the other, without a container: its packet table says the rest.
+A `run` is packets one behind the other, without a container: its packet table has the rest.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class VideoDecoder:
                 f"video(start={self.start}): a frame number from 0, or None for a drawn place"
             )
         if self.at is not None and self.start is not None:
-            raise InvalidRuntime(f"video(at={self.at!r}, start={self.start}): one of them says where")
+            raise InvalidRuntime(f"video(at={self.at!r}, start={self.start}): give one of them")
         self._check_crop()
 
     def __call__(self, data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
@@ -99,7 +99,7 @@ class VideoDecoder:
         """The field whose instants this one shows."""
         return self.at if isinstance(self.at, str) else None
 
-    def wanted(
+    def choose_frames(
         self, timeline: Timeline, rng: np.random.Generator | None, among: tuple[int, int] | None = None
     ) -> list[int]:
         """Return the frames to show, by their numbers in display order. O(frames).
@@ -138,7 +138,7 @@ class VideoDecoder:
         if isinstance(crop, tuple):
             if len(crop) != 4 or min(crop[:2]) < 0 or min(crop[2:]) < 1:
                 raise InvalidRuntime(
-                    f"video(crop={crop}): (top, left, height, width) in px, inside the picture"
+                    f"video(crop={crop}): (top, left, height, width) in px, inside the frame"
                 )
         elif crop not in (None, "center", "random"):
             raise InvalidRuntime(
@@ -169,7 +169,7 @@ def choose(
     timelines: Mapping[str, Timeline],
     rngs: Mapping[str, np.random.Generator | None],
 ) -> dict[str, Choice]:
-    """Return field -> choice of each video field of one sample: leaders first, then those that follow them.
+    """Return field -> choice of each video field of one sample: leaders first, then their followers.
 
     Raises: DecodeFailed.
     """
@@ -178,7 +178,7 @@ def choose(
         if decoder.leader is None:
             followers = [timelines[other] for other, one in decoders.items() if one.leader == name]
             among = common_span(timelines[name], followers) if followers else None
-            frames[name] = decoder.wanted(timelines[name], rngs[name], among)
+            frames[name] = decoder.choose_frames(timelines[name], rngs[name], among)
     for name, decoder in decoders.items():
         if decoder.leader is not None:
             clock, timeline = timelines[decoder.leader], timelines[name]
@@ -230,7 +230,7 @@ def video(
 
     size: (height, width) in px of the result, or None for the stored size; or the name of a bucket, such as
     "w640h384f32". That is width first, as the column `bucket` has it, and 32 frames where neither `frames` nor `at`
-    says how many.
+    gives a number.
     crop: None stretches the whole frame to `size`. "center" and "random" scale the frame, its shape kept, until it
     just covers `size`. "center" cuts the rest away on both sides, "random" at a place drawn from the sample's generator
     (one for the clip). A box (top, left, height, width) is this part of the upright stored frame, scaled to `size` if
@@ -244,7 +244,7 @@ def video(
         places = _times(at)
         if isinstance(places, tuple | str) and (frames is not None or stride != 1):
             raise InvalidRuntime(
-                f"video(at={at!r}, frames={frames!r}, stride={stride!r}): at says which frames; leave the others out"
+                f"video(at={at!r}, frames={frames!r}, stride={stride!r}): at names the frames; leave the others out"
             )
         many = len(places) if isinstance(places, tuple) else frames_of(size) or DEFAULT_FRAMES
         return VideoDecoder(

@@ -55,12 +55,12 @@ class MemoryBudget:
             self._give_back(reserved)
 
     @contextmanager
-    def memory(self, nbytes: int, beside: int = 0) -> Iterator[Lent]:
-        """Wait for `nbytes` of memory, and for room `beside` it. Memory used before is at most twice as large."""
+    def memory(self, nbytes: int, extra: int = 0) -> Iterator[Lent]:
+        """Wait for `nbytes` of memory, and for room for `extra` bytes. Memory used before is at most twice as large."""
         with self._changed:
             while True:
                 spare = self._fitting(nbytes)
-                reserved = min((nbytes if spare is None else 0) + beside, self._all)
+                reserved = min((nbytes if spare is None else 0) + extra, self._all)
                 if self._free_bytes >= reserved:
                     break
                 self._make_room()  # nothing is reserved meanwhile, so no two threads wait for each other
@@ -80,7 +80,7 @@ class MemoryBudget:
         try:
             yield lent
         finally:
-            is_kept = len(memory) >= KEPT_BYTES and reserved == len(memory) + beside
+            is_kept = len(memory) >= KEPT_BYTES and reserved == len(memory) + extra
             is_kept = is_kept and lent.is_free and _let_go(lent.view)
             with self._changed:
                 self._lent -= 1

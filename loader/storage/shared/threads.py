@@ -3,8 +3,8 @@
 The pools of concurrent.futures are joined by the interpreter: after Ctrl-C, a read of a store that does not answer
 would keep the process for a minute and a half.
 
-Reads share them: `beside` makes one call meanwhile, `Together` reads several objects at once, `Turns` has one thread
-read what several want.
+Reads share them: `in_background` makes one call meanwhile, `Together` reads several objects at once, `Turns` has one
+thread read what several want.
 
 A forked child has none of them: what they held is free there, and what they had begun begins anew.
 """
@@ -161,7 +161,7 @@ class DaemonPool(Executor):
 
 
 @contextmanager
-def beside(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Iterator[Future[T]]":
+def in_background(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Iterator[Future[T]]":
     """Yield the future of a call that another thread makes meanwhile.
 
     A caller that does not ask for its result does not wait.

@@ -188,7 +188,7 @@ def _check(table: PacketTable) -> None:
         "places that do not ascend": not facts.whole_because
         and ((table.pos < 0).any() or (table.pos[1:] < end[:-1]).any()),
         "a time base that is not positive": facts.time_base <= 0,
-        "a picture size out of range": not (
+        "a frame size out of range": not (
             0 < facts.width_px <= _MAX_SIDE_PX and 0 < facts.height_px <= _MAX_SIDE_PX
         ),
         "a display matrix that is none": len(facts.display_matrix) not in (0, 9),

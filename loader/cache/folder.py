@@ -1,4 +1,4 @@
-"""The folder of a node cache: made in an empty place, refused where other things lie.
+"""The folder of a node cache: created in an empty folder, refused in any other.
 
 It is one user's, mode 700, for the jobs of that user, unless it is shared on purpose.
 

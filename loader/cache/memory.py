@@ -1,4 +1,4 @@
-"""Pages in this process's memory, which a loader keeps of a remote store where no folder is given for it."""
+"""Pages of remote objects in this process's memory: a loader's cache if no folder is configured."""
 
 from collections.abc import Callable, Iterable, Sequence
 from threading import Condition

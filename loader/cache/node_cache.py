@@ -1,4 +1,4 @@
-"""An open node cache: every fault of its disk is counted and warned about once, and none reaches a batch."""
+"""An open node cache: counts each fault of its disk and warns once; no fault reaches a batch."""
 
 import logging
 import os
@@ -29,7 +29,7 @@ Count = Callable[[str, int], None]
 
 
 class OpenCache:
-    """One loader's hands on a node cache; thread-safe. Pages go by their names (`pages.page_name`).
+    """One loader's access to a node cache; thread-safe. Pages go by their names (`pages.page_name`).
 
     count(name, amount) receives cache_hits and cache_misses (pages), cache_written_bytes, cache_evicted (pages),
     cache_corrupt (pages that were not what was written) and cache_failed (what the disk refused).

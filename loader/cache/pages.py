@@ -1,4 +1,4 @@
-"""Page files: their names, their bytes, and how they come to be there whole or not at all.
+"""Page files: names, bytes, and atomic writes.
 
 A page is bytes [i * page_bytes, (i + 1) * page_bytes) of one object. Its name is a hash of the object's SHA-256, so
 a page is the same for every root, mirror and URL that the object is read from. The file is a header of 16 bytes

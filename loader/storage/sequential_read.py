@@ -1,8 +1,7 @@
-"""One of many objects, read by one connection as it comes.
+"""Sequential reads: one of many objects by one connection, without read-ahead.
 
-So bytes are still in the processor's cache when they are hashed. Ranges on their way ahead of a reader hide how far
-away a store is. When many objects are read at once, the others hide it. Ranges fetched ahead are out of the cache
-when their turn comes (0.4 s of processor per GiB).
+Read-ahead hides the latency of a store, but its bytes have left the processor's cache when they are hashed (0.4 s of
+processor per GiB). When many objects are read at once, the other reads hide the latency.
 """
 
 from __future__ import annotations
@@ -39,9 +38,8 @@ class Answer(Protocol):
 class RangeSeries:
     """Reads of one object that follow each other, up to `stop`.
 
-    An answer may go on behind the bytes that are wanted now, so the next read asks for nothing. Its bytes are hashed
-    from the processor's cache. A slow reader lets the server wait; when that hangs up, the next read asks for the
-    rest. Not thread-safe.
+    One answer may serve several reads. A slow reader lets the server wait; if the server closes the connection, the
+    next read asks for the rest. Not thread-safe.
     """
 
     def __init__(self, stop: int) -> None:
@@ -92,7 +90,7 @@ class SequentialRead:
         _readers.add(self)
 
     def next_bytes(self, at: int) -> int:
-        """Return the number of bytes from `at` on that `fill` shall read; 0 where they are to be read another way."""
+        """Return the number of bytes from `at` for `fill` to read; 0 if they have to be read another way."""
         if not self._series.is_under_way and not getattr(self._store, "follows", False):
             return 0
         if at >= self._series.stop:
@@ -104,7 +102,7 @@ class SequentialRead:
 
     @property
     def is_under_way(self) -> bool:
-        """True if the next read asks for nothing."""
+        """True if the next read costs no request."""
         return self._series.is_under_way
 
     def fill(self, at: int, view: memoryview, etag: str | None) -> str:
@@ -112,7 +110,7 @@ class SequentialRead:
         return cast(ReadsSeries, self._store).fill(self._key, at, view, etag, self._series)
 
     def close(self) -> None:
-        """Drop the answer that is on its way."""
+        """Drop the current answer."""
         _readers.discard(self)
         self._series = RangeSeries(0)
 

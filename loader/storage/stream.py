@@ -1,6 +1,6 @@
-"""Reading an object from front to back through bounded ranges.
+"""Read an object from front to back through bounded ranges.
 
-A native response stream that is consumed slowly dies (its timeout covers the whole body). Bounded ranges fetched at
+A native response stream that is read slowly breaks off (its timeout covers the whole body). Bounded ranges fetched at
 full speed into memory do not, and each can be retried by itself. While a reader works on one range the next two are on
 their way: a store far away answers several requests faster than one after the other. When many objects are read at
 once, each is read by one connection instead (`sequential_read.py`).
@@ -34,7 +34,7 @@ class Filling(Protocol):
 class Pieces:
     """One object in pieces of at most MAX_BYTES, front to back, pinned to the etag that was seen first.
 
-    Not thread-safe. Memory is used again: a piece is good until the next one is asked for. Requests: one for each
+    Not thread-safe. Memory is reused: a piece is valid until the next call of `next`. Requests: one for each
     MAX_BYTES, and two more, at most.
     """
 
@@ -52,7 +52,7 @@ class Pieces:
         self._sequential = SequentialRead(store, key, self.info.nbytes)
 
     def next(self) -> memoryview:
-        """Return the next piece; empty at the end. Asked again after an error it begins where that was.
+        """Return the next piece; empty at the end. After an error the next call repeats the read.
 
         Raises: Changed; Corrupt; ForkedStore; as a read of a range.
         """
@@ -70,7 +70,7 @@ class Pieces:
         return piece
 
     def close(self) -> None:
-        """Drop the reads that are on their way."""
+        """Cancel the reads under way."""
         self._sequential.close()
         if self._pool is not None:
             self._pool.dismiss()
@@ -162,7 +162,7 @@ def open_reader(store: Store, key: str) -> BinaryIO:
 
 
 def fill_from(store: Store, key: str, offset: int, view: memoryview, etag: str | None) -> str:
-    """Fill `view` with bytes of an object, by the least work that its store offers, and return the etag.
+    """Fill `view` with bytes of an object, by the cheapest call of its store, and return the etag.
 
     Raises: as `get_range`.
     """

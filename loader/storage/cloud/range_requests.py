@@ -1,4 +1,4 @@
-"""Ranges of S3's objects by requests of our own: signed by obstore, sent and received over `http_connection.py`.
+"""Direct range requests to S3: signed by obstore, sent over `http_connection.py`.
 
 A range through obstore and its runtime's threads takes two to three times the processor time, most of it for copies
 and for waking threads. Only the plain case is handled here. After any other answer the result is

@@ -1,4 +1,4 @@
-"""Listings by requests of our own, for buckets whose keys obstore cannot parse.
+"""Direct listing requests, for buckets whose keys obstore cannot parse.
 
 obstore gives up a page of 1,000 keys where one of them is no path (`a//b`, `a/../b`, a control character), and drops
 the page behind it. The requests here return every key as the server has it. They are only made once obstore

@@ -1,4 +1,4 @@
-"""Putting an object of another store into S3: equal ETags of both take the place of hashing it again.
+"""Put an object of another store into S3, where equal ETags replace a second hash.
 
 A signature covers the SHA-256 of the payload, which the client takes (0.6 s of processor per GiB) and the server
 takes again. S3's ETag of an object that came in one request is its MD5. If the source and the target say the same

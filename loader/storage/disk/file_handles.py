@@ -1,4 +1,4 @@
-"""Files of one store, held open: a read costs no name look-up, and another thread may go on with a replaced file."""
+"""A cache of open files: a read costs no name look-up, and another thread may finish with a replaced file."""
 
 import mmap
 import os

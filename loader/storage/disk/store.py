@@ -312,7 +312,7 @@ class LocalStore(Opened):
 
 @contextmanager
 def _disk(path: str) -> Iterator[None]:
-    """Raise the operating system's errors of a read in our words."""
+    """Raise errors of the operating system as StoreError."""
     try:
         yield
     except OSError as error:

@@ -1,6 +1,6 @@
-"""Files below a directory that no listing of it shows.
+"""Files below a directory that no listing shows, for callers that must account for every file.
 
-Callers that must leave nothing out without a word ask here. In a folder of this machine these are unfinished writes,
+In a folder of this machine these are unfinished writes,
 which no key names, and files that are no objects. Buckets have uploads that were never ended, which their own APIs list
 (`penstock doctor`, `penstock takedown`).
 """

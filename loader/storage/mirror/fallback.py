@@ -1,4 +1,4 @@
-"""Choice among several stores for a read: the nearest that is up, then the next.
+"""Read from the nearest store that is up, then from the next.
 
 If a store lacks the object or returns wrong bytes, the next store is asked. A store that fails is skipped for a
 while, and probed in the background, so that no read waits for a store that is down.

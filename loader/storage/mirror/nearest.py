@@ -1,4 +1,4 @@
-"""Order of several stores of the same objects by nearness, and the check that they hold the same at all."""
+"""Order mirrored stores by distance, and check that they hold the same root."""
 
 import logging
 import time

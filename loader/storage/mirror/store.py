@@ -1,4 +1,4 @@
-"""Several stores that hold the same objects as one: read from the nearest that is up, written to the first."""
+"""Several stores of the same objects as one: reads go to the nearest that is up, writes to the first."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Limits of the memory held on the way to a store, and its reuse: new memory costs as much as hashing it."""
+"""Limit the memory of transfers, and reuse it: new memory costs as much as hashing it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,8 @@
-"""Eviction at the limit: pages without a known need first, least recently used first; then the pages needed last.
+"""Eviction at the limit, and the hints of running loaders that it respects.
 
-Each running loader writes its next needs to a hint, one small file that is replaced as a whole and dead by its age: the
-names of pages (20 bytes each) by next use. Process ids would not do, as containers on a node do not see each other's.
+Pages without a known need go first, least recently used first; then the pages needed last. Each running loader writes
+its next needs to a hint: one small file, replaced as a whole. It holds names of pages (20 bytes each) by next use.
+A hint expires by age, not by process id: containers on a node do not see each other's processes.
 """
 
 import os

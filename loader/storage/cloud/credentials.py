@@ -2,7 +2,7 @@
 
 S3, first found: options (keys, `profile`, `credential_provider`, `anon`); AWS_ACCESS_KEY_ID; AWS_PROFILE; a web
 identity (AWS_WEB_IDENTITY_TOKEN_FILE); the default profile of ~/.aws, when it names credentials; obstore's chain for
-containers and instances. boto3 reads and renews profiles of every kind (roles, SSO, processes).
+containers and instances. Profiles of every kind (roles, SSO, processes) go through boto3, which renews them.
 
 Google: credential files of every kind that google-auth reads, as a provider that obstore asks for tokens. Kinds:
 

@@ -20,7 +20,7 @@ from ..order.steps.slots import Slots, rank_slice
 from ..run.recipe.document_pieces import pieces_of, sequence_address
 from ..run.recipe.recipe import stored_view
 from ..run.recipe.world import World
-from ..storage.placed import PlacedStore
+from ..storage.external_shards import PlacedStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,7 @@
     folder:       the folder: made, or refused
     pages:        page files: written whole or not at all, checked at the first use by a process
     claims:       who fetches a page that several want at once
-    needed_pages: which pages the running loaders need next
-    eviction:     what goes when the limit is reached
+    eviction:     which pages the running loaders need next, and which go at the limit
     node_cache:   all of it for one loader: every fault is counted and warned about, none is raised
     memory:       the same in this process's memory, by the next use of each page (next_use)
     cached_store: a store that reads through it

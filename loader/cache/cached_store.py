@@ -23,7 +23,7 @@ class PageCache(Protocol):
     page_bytes: int
     """Bytes of a page."""
     count: Callable[[str, int], None]
-    """(name of a count, amount) -> None: is told of hits, misses and the like."""
+    """(name of a count, amount) -> None: counts hits, misses and the like."""
 
     @property
     def takes_pages(self) -> bool:
@@ -45,10 +45,10 @@ class PageCache(Protocol):
         """Give a claim back."""
 
     def is_coming(self, name: str) -> bool:
-        """Return whether somebody has claimed a page and is fetching it."""
+        """Return whether another reader has claimed a page and is fetching it."""
 
     def wait(self, name: str) -> None:
-        """Wait until a page that somebody has claimed is there, or will not be."""
+        """Wait until a page that another reader has claimed is there, or will not be."""
 
     def discard(self, name: str) -> None:
         """Throw a page away."""
@@ -70,7 +70,7 @@ _waits: ContextVar[bool] = ContextVar("penstock_waits_for_pages", default=True)
 
 @contextmanager
 def waiting_for_no_page() -> Iterator[None]:
-    """Read alone in this context where a page is on its way: a first batch must not wait for more than it asks for."""
+    """Do not wait for pages in this context: a first batch reads only the bytes that it asks for."""
     token = _waits.set(False)
     try:
         yield
@@ -81,16 +81,16 @@ def waiting_for_no_page() -> Iterator[None]:
 class Claim(Enum):
     """The answer to the wish to fetch a page."""
 
-    TAKEN = "it is the caller's to fetch"
-    NEEDLESS = "it is there, or somebody fetches it"
+    GRANTED = "it is the caller's to fetch"
+    NEEDLESS = "it is there, or another reader fetches it"
     NO_ROOM = "it would not be kept"
 
 
 class CachedStore:
     """Reads ranges from the pages that are there, and what is missing from the origin.
 
-    content_of: key -> its content; None for an object that has none, which is read from the origin alone. The
-    change token of a cached object is its SHA-256; that of the origin is pinned at the first read of it.
+    content_of: key -> its content; None for an object that has none, which is read only from the origin. The
+    change token of a cached object is its SHA-256; the origin's token is pinned at the first read.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class CachedStore:
         if content is None:
             return self._origin.get_range(key, offset, nbytes, etag)
         self._check(key, content, etag)
-        for number in _Wanted([Span(offset, nbytes)], self._cache.page_bytes).cuts:
+        for number in _PageCuts([Span(offset, nbytes)], self._cache.page_bytes).cuts:
             self._cache.discard(self._name(content, number))
         blob = self._origin.get_range(key, offset, nbytes, self._pins.get(key))
         self._pin(key, blob.etag)
@@ -124,14 +124,14 @@ class CachedStore:
     ) -> list[Blob]:
         """Return the ranges, as every store.
 
-        A missing page of which half is wanted is fetched whole and kept. Of others only the wanted bytes are read, at
-        once, unless the page is on its way. Costs O(pages touched). Raises: as the origin does.
+        A missing page of which half is wanted is fetched whole and kept. From other missing pages only the wanted bytes
+        are read, unless the page is on its way. Costs O(pages touched). Raises: as the origin does.
         """
         content = self._content(key)
         if content is None:
             return self._origin.get_ranges(key, spans, etag=etag, **limits)
-        found = self._found(key, content, spans, etag, limits)
-        return [Blob(bytes(data), content.sha256) for data in found]
+        ranges = self._ranges(key, content, spans, etag, limits)
+        return [Blob(bytes(data), content.sha256) for data in ranges]
 
     def lend_ranges(
         self, key: str, spans: Sequence[tuple[int, int]], etag: str | None = None
@@ -142,11 +142,11 @@ class CachedStore:
         """
         content = self._content(key)
         if content is not None:
-            return self._found(key, content, spans, etag, {}), content.sha256
+            return self._ranges(key, content, spans, etag, {}), content.sha256
         blobs = self._origin.get_ranges(key, [Span(*span) for span in spans], etag=etag)
         return [blob.data for blob in blobs], blobs[0].etag if blobs else etag or ""
 
-    def _found(
+    def _ranges(
         self,
         key: str,
         content: Content,
@@ -156,29 +156,29 @@ class CachedStore:
     ) -> list[Buffer]:
         """Return the ranges of an object that has content."""
         self._check(key, content, etag)
-        wanted = _Wanted(spans, self._cache.page_bytes)
-        if wanted.end > content.nbytes:
+        page_cuts = _PageCuts(spans, self._cache.page_bytes)
+        if page_cuts.end > content.nbytes:
             raise Corrupt(
                 f"{self.url}/{key}: a range ends behind byte {content.nbytes}, where the object ends"
             )
-        missing = [number for number in wanted.cuts if not self._from_page(content, number, wanted)]
+        missing = [number for number in page_cuts.cuts if not self._from_page(content, number, page_cuts)]
         if not missing:
-            return wanted.joined()
-        pages = [number for number in missing if self._is_worth_a_page(content, number, wanted)]
+            return page_cuts.joined()
+        pages = [number for number in missing if self._is_worth_a_page(content, number, page_cuts)]
         at_once = max(1, FETCH_BYTES // self._cache.page_bytes)
         for start in range(0, len(pages), at_once):
-            self._fetch_pages(key, content, pages[start : start + at_once], wanted)
+            self._fetch_pages(key, content, pages[start : start + at_once], page_cuts)
         rest = sorted(set(missing) - set(pages))
         waits = _waits.get()
         coming = [number for number in rest if waits and self._cache.is_coming(self._name(content, number))]
         # One that came between the two looks is there by now.
-        alone = [n for n in rest if n not in coming and not self._from_page(content, n, wanted)]
-        self._read_alone(key, alone, wanted, limits)
+        alone = [n for n in rest if n not in coming and not self._from_page(content, n, page_cuts)]
+        self._read_alone(key, alone, page_cuts, limits)
         for number in coming:  # last: meanwhile they come
             self._cache.wait(self._name(content, number))
-        gone = [number for number in coming if not self._from_page(content, number, wanted)]
-        self._read_alone(key, gone, wanted, limits)
-        return wanted.joined()
+        missed = [number for number in coming if not self._from_page(content, number, page_cuts)]
+        self._read_alone(key, missed, page_cuts, limits)
+        return page_cuts.joined()
 
     def claim(self, key: str, number: int) -> Claim:
         """Return whether a page shall be read ahead (`keep`), before it is."""
@@ -189,18 +189,18 @@ class CachedStore:
         if self._cache.has(name) or self._cache.is_coming(name):
             return Claim.NEEDLESS
         if self._cache.takes_pages and self._cache.claim(name, self._page(content, number).nbytes):
-            return Claim.TAKEN
+            return Claim.GRANTED
         return Claim.NEEDLESS if self._cache.is_coming(name) else Claim.NO_ROOM
 
     def keep(self, key: str, number: int) -> int:
         """Fetch a page that was claimed and keep it.
 
-        Return the bytes read of the origin. Raises: as the origin does; the claim is given back in any case.
+        Return the bytes read of the origin. Raises: as the origin does; the claim is released in any case.
         """
         content = self._certain(key)
         name, page = self._name(content, number), self._page(content, number)
         try:
-            if self._cache.has(name):  # somebody finished between our look and our claim
+            if self._cache.has(name):  # another reader finished between our look and our claim
                 return 0
             self._cache.count("cache_misses", 1)
             (blob,) = self._origin.get_ranges(key, [page], etag=self._pins.get(key))
@@ -239,41 +239,45 @@ class CachedStore:
         start = number * self._cache.page_bytes
         return Span(start, min(self._cache.page_bytes, content.nbytes - start))
 
-    def _is_worth_a_page(self, content: Content, number: int, wanted: "_Wanted") -> bool:
+    def _is_worth_a_page(self, content: Content, number: int, page_cuts: "_PageCuts") -> bool:
         if not self._cache.takes_pages:
             return False
-        asked: int = sum(cut.stop - cut.start for _, cut in wanted.cuts[number])
+        asked: int = sum(cut.stop - cut.start for _, cut in page_cuts.cuts[number])
         return 2 * asked >= self._page(content, number).nbytes
 
-    def _from_page(self, content: Content, number: int, wanted: "_Wanted") -> bool:
+    def _from_page(self, content: Content, number: int, page_cuts: "_PageCuts") -> bool:
         """Take the wanted bytes of a page from the cache; return whether it was there."""
-        cuts = wanted.cuts[number]
-        found = self._cache.read(self._name(content, number), [cut for _, cut in cuts])
-        if found is None:
+        cuts = page_cuts.cuts[number]
+        pieces = self._cache.read(self._name(content, number), [cut for _, cut in cuts])
+        if pieces is None:
             return False
-        wanted.take(number, found)
+        page_cuts.take(number, pieces)
         return True
 
-    def _fetch_pages(self, key: str, content: Content, numbers: Sequence[int], wanted: "_Wanted") -> None:
-        """Fetch and keep pages that were not there; wait for those that another has claimed."""
+    def _fetch_pages(
+        self, key: str, content: Content, numbers: Sequence[int], page_cuts: "_PageCuts"
+    ) -> None:
+        """Fetch and keep pages that were not there; wait for pages that another reader has claimed."""
         names = {number: self._name(content, number) for number in numbers}
-        mine = [
+        claimed = [
             number
             for number in numbers
             if self._cache.claim(names[number], self._page(content, number).nbytes)
         ]
         try:
-            # Somebody may have finished between our look and our claim.
-            self._fetch(key, content, [n for n in mine if not self._from_page(content, n, wanted)], wanted)
+            # Another reader may have finished between our look and our claim.
+            self._fetch(
+                key, content, [n for n in claimed if not self._from_page(content, n, page_cuts)], page_cuts
+            )
         finally:
-            for number in mine:
+            for number in claimed:
                 self._cache.release(names[number])
-        for number in sorted(set(numbers) - set(mine)):  # with no claim held: nobody waits for us
+        for number in sorted(set(numbers) - set(claimed)):  # holding no claim, so that no reader waits for us
             self._cache.wait(names[number])
-            if not self._from_page(content, number, wanted):
-                self._fetch(key, content, [number], wanted)
+            if not self._from_page(content, number, page_cuts):
+                self._fetch(key, content, [number], page_cuts)
 
-    def _fetch(self, key: str, content: Content, numbers: Sequence[int], wanted: "_Wanted") -> None:
+    def _fetch(self, key: str, content: Content, numbers: Sequence[int], page_cuts: "_PageCuts") -> None:
         if not numbers:
             return
         self._cache.count("cache_misses", len(numbers))
@@ -283,26 +287,26 @@ class CachedStore:
             self._pin(key, blob.etag)
             self._cache.write(self._name(content, number), blob.data)
             page = memoryview(blob.data)
-            wanted.take(number, [page[cut] for _, cut in wanted.cuts[number]])
+            page_cuts.take(number, [page[cut] for _, cut in page_cuts.cuts[number]])
 
-    def _read_alone(self, key: str, numbers: Sequence[int], wanted: "_Wanted", limits: ReadLimits) -> None:
+    def _read_alone(
+        self, key: str, numbers: Sequence[int], page_cuts: "_PageCuts", limits: ReadLimits
+    ) -> None:
         """Read the wanted bytes of these pages, and not the pages."""
         if not numbers:
             return
         self._cache.count("cache_misses", len(numbers))
-        spans = wanted.spans(numbers)
+        spans = page_cuts.spans(numbers)
         blobs = iter(self._origin.get_ranges(key, spans, etag=self._pins.get(key), **limits))
         for number in numbers:
-            found = list(islice(blobs, len(wanted.cuts[number])))
-            for blob in found:
+            read = list(islice(blobs, len(page_cuts.cuts[number])))
+            for blob in read:
                 self._pin(key, blob.etag)
-            wanted.take(number, [blob.data for blob in found])
+            page_cuts.take(number, [blob.data for blob in read])
 
     def _check(self, key: str, content: Content, etag: str | None) -> None:
         if etag is not None and etag != content.sha256:
-            raise Changed(
-                f"{self.url}/{key}: pinned as {etag}, and the version says SHA-256 {content.sha256}"
-            )
+            raise Changed(f"{self.url}/{key}: pinned as {etag}, and the version has SHA-256 {content.sha256}")
 
     def _pin(self, key: str, etag: str) -> None:
         if self._pins.setdefault(key, etag) != etag:
@@ -311,7 +315,7 @@ class CachedStore:
             )
 
 
-class _Wanted:
+class _PageCuts:
     """Spans of one object cut at its pages. cuts: page -> (span's number, bytes of the page), pages ascending.
 
     end: the byte behind the last span.
@@ -357,6 +361,6 @@ class _Wanted:
 
     def joined(self) -> list[Buffer]:
         """Return the bytes of each span."""
-        for i, found in self._split.items():
-            self._whole[i] = b"".join(found[number] for number in sorted(found))
+        for i, pieces in self._split.items():
+            self._whole[i] = b"".join(pieces[number] for number in sorted(pieces))
         return self._whole

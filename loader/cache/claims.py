@@ -1,7 +1,7 @@
-"""The choice among several that want one page: the first to create its claim fetches it, the others wait a little.
+"""Page claims: one process fetches a page, the others wait for it.
 
-Nothing rests on a claim but the number of requests. One whose holder was killed only costs a wait, and a page that two
-fetch all the same is the same page.
+The first process to create a page's claim fetches it. Claims only save requests: a claim whose owner was killed costs a
+wait, and a page that two processes fetch is the same page.
 """
 
 import os
@@ -24,7 +24,7 @@ class Claims:
         self._folder = os.path.join(folder, "claims")
 
     def take(self, name: str) -> bool:
-        """Return whether the caller is to fetch this page. A claim that is too old is taken over."""
+        """Return whether the caller is to fetch this page. An old claim is replaced."""
         path = os.path.join(self._folder, name)
         for _ in range(2):
             with suppress(FileExistsError):
@@ -39,7 +39,7 @@ class Claims:
         return False
 
     def is_taken(self, name: str) -> bool:
-        """Return whether a page is claimed by somebody, not too long ago."""
+        """Return whether a page has a claim that is not too old."""
         age_s = self._age_s(name)
         return age_s is not None and 0 <= age_s < CLAIM_S
 

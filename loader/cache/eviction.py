@@ -1,19 +1,32 @@
-"""The eviction at the limit: pages that nobody needs soon go first, least recently used first.
+"""Eviction at the limit, and the hints of running loaders that it respects.
 
-Then those that are needed last.
+Pages without a known need go first, least recently used first; then the pages needed last. Each running loader writes
+its next needs to a hint: one small file, replaced as a whole. It holds names of pages (20 bytes each) by next use.
+A hint expires by age, not by process id: containers on a node do not see each other's processes.
 """
 
 import os
+import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from heapq import nsmallest
+from itertools import islice
 from typing import NamedTuple
 
+from .folder import file_mode
+from .pages import NAME_BYTES, write_whole
+
 ABANDONED_S = 60.0
-"""A file in `writing/` or `claims/` of this age belongs to nobody: a page is written in milliseconds."""
+"""A file in `writing/` or `claims/` of this age is abandoned: a page is written in milliseconds."""
 VICTIMS_AT_ONCE = 2**16
 """Bounds the memory of a round: about 20 MB of names."""
+HINT_PAGES = 4096
+"""Names in a hint at most: 80 KiB, 4 GiB of pages."""
+BEAT_S = 10.0
+"""Seconds from one hint of a loader to the next."""
+DEAD_S = 60.0
+"""The age at which a hint's loader counts as gone."""
 
 
 class PageFile(NamedTuple):
@@ -102,3 +115,40 @@ def _remove_abandoned(folder: str) -> None:
         if now_s - status.st_mtime > ABANDONED_S:
             with suppress(OSError):
                 os.unlink(entry.path)
+
+
+class Hints:
+    """The hint of one loader, and the hints of the others. Methods raise OSError."""
+
+    def __init__(self, folder: str, *, shared: bool = False) -> None:
+        self._mode = file_mode(shared)
+        self._folder, self._writing = os.path.join(folder, "hints"), os.path.join(folder, "writing")
+        self._own = os.path.join(self._folder, secrets.token_hex(8))
+
+    def write(self, names: Iterable[str]) -> None:
+        """Write the pages that are needed next, the soonest first; without names: only that there is a reader."""
+        write_whole(
+            self._writing, self._own, self._mode, b"".join(map(bytes.fromhex, islice(names, HINT_PAGES)))
+        )
+
+    def withdraw(self) -> None:
+        """Need nothing any more."""
+        with suppress(FileNotFoundError):
+            os.unlink(self._own)
+
+    def read(self) -> tuple[int, dict[str, int]]:
+        """Return (loaders alive, page -> rank of its first need, 0 the soonest). Dead hints are removed."""
+        alive, needed = 0, dict[str, int]()
+        now_s = time.time()
+        for entry in list(os.scandir(self._folder)):
+            with suppress(FileNotFoundError):
+                if now_s - entry.stat().st_mtime > DEAD_S:
+                    os.unlink(entry.path)
+                    continue
+                with open(entry.path, "rb") as file:
+                    names = file.read(HINT_PAGES * NAME_BYTES).hex()
+                alive += 1
+                for soon, at in enumerate(range(0, len(names), 2 * NAME_BYTES)):
+                    name = names[at : at + 2 * NAME_BYTES]
+                    needed[name] = min(soon, needed.get(name, soon))
+        return alive, needed

@@ -1,11 +1,11 @@
-"""The folder of a node cache: made in an empty place, refused where other things lie.
+"""The folder of a node cache: created in an empty folder, refused in any other.
 
 It is one user's, mode 700, for the jobs of that user, unless it is shared on purpose.
 
 - `penstock-cache.json`: marks it; the first thing there is
 - `pages/<2 hex>/<name>`: whole pages
 - `writing/<random>`: pages and hints that are being written
-- `claims/<name>`: empty: somebody fetches this page
+- `claims/<name>`: empty: a process fetches this page
 - `hints/<random>`: the pages that one running loader needs next
 """
 
@@ -24,7 +24,7 @@ FOLDERS = ("pages", "writing", "claims", "hints")
 
 
 def make_place(path: str, *, shared: bool = False) -> None:
-    """Make the folder a node cache, if it is not one, for nobody else unless `shared`.
+    """Make the folder a node cache, if it is not one; for this user only, unless `shared`.
 
     Raises: InvalidRuntime where it may not be, or another user can put pages into it; OSError.
     """
@@ -61,7 +61,7 @@ def folder_mode(mode: int) -> int:
 
 
 def write_new(path: str, data: bytes, mode: int) -> None:
-    """Write a small file, unless somebody was quicker. Raises: OSError."""
+    """Write a small file, unless another process was quicker. Raises: OSError."""
     with suppress(FileExistsError):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with open(descriptor, "wb") as file:
@@ -69,25 +69,25 @@ def write_new(path: str, data: bytes, mode: int) -> None:
 
 
 def _refuse_others(path: str) -> None:
-    """Raise InvalidRuntime unless the folder is this user's, and nobody else may write there; OSError."""
-    link, found, user = os.lstat(path), os.stat(path), os.geteuid()
+    """Raise InvalidRuntime unless the folder is this user's, and no other user may write there; OSError."""
+    link, status, user = os.lstat(path), os.stat(path), os.geteuid()
     if stat.S_ISLNK(link.st_mode) and link.st_uid not in (user, 0):
         why = f"is a link that user {link.st_uid} made"
-    elif found.st_uid != user:
-        why = f"belongs to user {found.st_uid}"
-    elif found.st_mode & 0o022:
-        why = f"has the mode {stat.S_IMODE(found.st_mode):o}: others may write there"
+    elif status.st_uid != user:
+        why = f"belongs to user {status.st_uid}"
+    elif status.st_mode & 0o022:
+        why = f"has the mode {stat.S_IMODE(status.st_mode):o}: others may write there"
     else:
         return
     raise InvalidRuntime(
-        f"the cache folder {path} {why}, and this process runs as user {user}: whoever writes there decides what a "
+        f"the cache folder {path} {why}, and this process runs as user {user}: anyone who writes there decides what a "
         "training reads. Name a folder that is not there yet (it is made with the mode 700), or empty this one, make "
         "it yours and chmod 700; where users who trust one another share it: loader.NodeCache(path=..., shared=True)"
     )
 
 
 def _refuse_sources(path: str) -> None:
-    """Raise InvalidRuntime when the path lies in a root or in a landing place that says it is one."""
+    """Raise InvalidRuntime when the path lies in a root or in a landing place with a marker."""
     folder = os.path.realpath(path)
     while True:
         for marker, what in ((ROOT_MARKER, "a penstock root"), (LANDING_MARKER, "a landing place")):

@@ -1,4 +1,4 @@
-"""Pages in this process's memory, which a loader keeps of a remote store where no folder is given for it."""
+"""Pages of remote objects in this process's memory: a loader's cache if no folder is configured."""
 
 from collections.abc import Callable, Iterable, Sequence
 from threading import Condition
@@ -13,9 +13,9 @@ WAIT_S = 60.0
 
 
 class MemoryPages:
-    """One loader's pages; thread-safe. At most `limit_bytes` are held, those on their way included.
+    """One loader's pages; thread-safe. Keeps at most `limit_bytes`, pages on their way included.
 
-    count(name, amount) is told of cache_hits and cache_misses (pages), cache_written_bytes and cache_evicted (pages).
+    count(name, amount) receives cache_hits and cache_misses (pages), cache_written_bytes and cache_evicted (pages).
     """
 
     takes_pages = True
@@ -93,7 +93,7 @@ class MemoryPages:
         return len(self._pages) + len(self._coming)
 
     def needs(self, step: int, names: Iterable[str]) -> None:
-        """Say that these pages are needed at a step; steps are told in their order."""
+        """Note that a step needs these pages; call in the order of the steps."""
         with self._changed:
             self._uses.add(step, names)
 
@@ -103,7 +103,7 @@ class MemoryPages:
             self._uses.passed(step)
 
     def forget(self) -> None:
-        """Forget the needs, which are told anew; the pages stay."""
+        """Forget the needs; the pages stay."""
         with self._changed:
             self._uses.forget()
 
@@ -114,12 +114,12 @@ class MemoryPages:
                 self._drop(name)
 
     def _make_room(self, name: str, nbytes: int) -> bool:
-        mine = self._uses.next(name)
+        next_use = self._uses.next(name)
         while self._taken_bytes + nbytes > self.limit_bytes:
-            found = self._uses.last()
-            if found is None or mine is None or (found[1] is not None and found[1] <= mine):
+            last = self._uses.last()
+            if last is None or next_use is None or (last[1] is not None and last[1] <= next_use):
                 return False
-            self._drop(found[0])
+            self._drop(last[0])
             self.count("cache_evicted", 1)
         return True
 

@@ -1,7 +1,7 @@
-"""The next use of pages, which is the order in which they are given up when room is short.
+"""Order of eviction by the next use of pages.
 
-Of the pages that are held, the one that is needed last goes first. That is Belady's rule, which no other rule beats
-when the future is known. A page of which no use is known goes before those, least recently done with first.
+The page that is needed last goes first. That is Belady's rule, which no other rule beats when the future is known. A
+page without a known use goes before these, least recently used first.
 """
 
 import heapq
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 
 class NextUses:
-    """The known future of pages, by name, and which of them are held. Not thread-safe. O(log held) per use."""
+    """The known future of pages, by name, and which of them are kept. Not thread-safe. O(log held) per use."""
 
     def __init__(self) -> None:
         self._steps: dict[str, deque[int]] = {}

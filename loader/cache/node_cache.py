@@ -1,4 +1,4 @@
-"""An open node cache: every fault of its disk is counted and warned about once, and none reaches a batch."""
+"""An open node cache: counts each fault of its disk and warns once; no fault reaches a batch."""
 
 import logging
 import os
@@ -10,9 +10,8 @@ from contextlib import contextmanager
 
 from ..errors import PenstockError
 from .claims import Claims
-from .eviction import held_bytes, sweep
+from .eviction import BEAT_S, Hints, held_bytes, sweep
 from .folder import make_place
-from .needed_pages import BEAT_S, Hints
 from .pages import HEADER_BYTES, BadPage, Identity, Pages
 from .spec import PAGES_MIN, NodeCache
 
@@ -23,16 +22,16 @@ VERIFIED_PAGES = 2**16
 
 PAUSE_S = 30.0
 """Seconds without writes after the disk refused one. Ranges are then read as they are asked for: whole pages that
-nobody can keep would be fetched in vain.
+cannot be kept would be fetched in vain.
 """
 
 Count = Callable[[str, int], None]
 
 
 class OpenCache:
-    """One loader's hands on a node cache; thread-safe. Pages go by their names (`pages.page_name`).
+    """One loader's access to a node cache; thread-safe. Pages go by their names (`pages.page_name`).
 
-    count(name, amount) is told of cache_hits and cache_misses (pages), cache_written_bytes, cache_evicted (pages),
+    count(name, amount) receives cache_hits and cache_misses (pages), cache_written_bytes, cache_evicted (pages),
     cache_corrupt (pages that were not what was written) and cache_failed (what the disk refused).
     Raises at once: InvalidRuntime for a folder that may not be a cache.
     """
@@ -69,7 +68,7 @@ class OpenCache:
         with self._lock:
             verified = self._verified.get(name)
         try:
-            found = self._pages.read(name, cuts, verified)
+            page = self._pages.read(name, cuts, verified)
         except BadPage as error:
             self.count("cache_corrupt", 1)
             self._warn("corrupt", f"{error}; it is thrown away and read again. Check the disk")
@@ -78,14 +77,14 @@ class OpenCache:
         except OSError as error:
             self._failed("read", error)
             return None
-        if found is None:
+        if page is None:
             return None
         with self._lock:
-            self._verified[name] = found[1]
+            self._verified[name] = page[1]
             if len(self._verified) > VERIFIED_PAGES:
                 self._verified.popitem(last=False)
         self.count("cache_hits", 1)
-        return found[0]
+        return page[0]
 
     def write(self, name: str, data: bytes) -> None:
         """Keep a page, after making room for it."""
@@ -105,7 +104,7 @@ class OpenCache:
         return self._pages.exists(name)
 
     def claim(self, name: str, nbytes: int) -> bool:
-        """Return whether the caller shall fetch this page; else somebody else is about to. Writing it makes room."""
+        """Return whether the caller shall fetch this page; else another reader is about to. Writing it makes room."""
         try:
             return self._claims.take(name)
         except OSError as error:
@@ -118,7 +117,7 @@ class OpenCache:
             self._claims.release(name)
 
     def is_coming(self, name: str) -> bool:
-        """Return whether somebody is about to fetch a page, in any process."""
+        """Return whether a reader in any process is about to fetch a page."""
         try:
             return self._claims.is_taken(name)
         except OSError as error:
@@ -126,7 +125,7 @@ class OpenCache:
             return False
 
     def wait(self, name: str) -> None:
-        """Wait until somebody else has fetched a page, or has had time enough."""
+        """Wait until another reader has fetched a page, or has had time enough."""
         with self._contained("claim"):
             self._claims.wait(name, lambda: self._pages.exists(name))
 

@@ -1,4 +1,4 @@
-"""Page files: their names, their bytes, and how they come to be there whole or not at all.
+"""Page files: names, bytes, and atomic writes.
 
 A page is bytes [i * page_bytes, (i + 1) * page_bytes) of one object. Its name is a hash of the object's SHA-256, so
 a page is the same for every root, mirror and URL that the object is read from. The file is a header of 16 bytes
@@ -28,7 +28,7 @@ TOUCH_S = 60
 
 
 class BadPage(ValueError):
-    """A page file whose bytes are not those that were written."""
+    """A page file with other bytes than were written."""
 
 
 class Identity(NamedTuple):
@@ -69,8 +69,8 @@ class Pages:
             status = os.fstat(descriptor)
             if self._user not in (None, status.st_uid):
                 raise BadPage(f"page {name} is user {status.st_uid}'s")
-            found = Identity(status.st_ino, status.st_mtime_ns)
-            if found == verified:
+            identity = Identity(status.st_ino, status.st_mtime_ns)
+            if identity == verified:
                 pieces = [_pread(descriptor, cut.start, cut.stop) for cut in cuts]
             else:
                 data = _checked(name, os.pread(descriptor, status.st_size, 0))
@@ -80,12 +80,12 @@ class Pages:
             os.close(descriptor)
         if any(len(piece) != cut.stop - cut.start for piece, cut in zip(pieces, cuts, strict=True)):
             raise BadPage(f"page {name} ends too early")
-        return pieces, found
+        return pieces, identity
 
     def write(self, name: str, data: bytes) -> None:
         """Give a page its name once all its bytes are written.
 
-        Not made durable: after a power cut the checksum tells. Raises: OSError; nothing is left then.
+        Not made durable: after a power cut the checksum decides. Raises: OSError; nothing is left then.
         """
         header = _HEADER.pack(_MAGIC, len(data), _checksum(name, data))
         write_whole(self._writing, self.path(name), self._mode, header, data)

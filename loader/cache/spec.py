@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from ..errors import InvalidRuntime
 
 PAGE_BYTES = 2**20
-"""A range read of 1 MiB amortises a round trip of 20 ms at 50 MB/s per connection; larger pages fetch more that
-nobody asked for."""
+"""A range read of 1 MiB amortises a round trip of 20 ms at 50 MB/s per connection; larger pages fetch more bytes
+that no sample needs."""
 PAGES_MIN = 8
 """A process may write an eighth of the limit before it looks at the folder again: that has to be a page."""
 MEMORY_BYTES = 2**30
@@ -45,7 +45,7 @@ class NodeCache:
             _whole("limit_bytes", self.limit_bytes, PAGES_MIN * self.page_bytes, 2**63)
 
     def shared_by(self, processes: int) -> "NodeCache":
-        """Return these settings: the limit is that of the folder, whoever uses it."""
+        """Return these settings: the limit belongs to the folder."""
         return self
 
 
@@ -70,18 +70,18 @@ class PageMemory:
 CacheSpec = NodeCache | PageMemory
 
 
-def cache_spec(given: CacheSpec | str | os.PathLike[str] | int | None) -> CacheSpec:
+def cache_spec(cache: CacheSpec | str | os.PathLike[str] | int | None) -> CacheSpec:
     """Return the settings that `Loader(cache=...)` names: a folder, or bytes of memory. Raises: InvalidRuntime."""
-    if given is None:
+    if cache is None:
         return PageMemory()
-    if isinstance(given, NodeCache | PageMemory):
-        return given
-    if isinstance(given, int) and not isinstance(given, bool):
-        return PageMemory(limit_bytes=given)
-    if isinstance(given, str | os.PathLike):
-        return NodeCache(path=given)
+    if isinstance(cache, NodeCache | PageMemory):
+        return cache
+    if isinstance(cache, int) and not isinstance(cache, bool):
+        return PageMemory(limit_bytes=cache)
+    if isinstance(cache, str | os.PathLike):
+        return NodeCache(path=cache)
     raise InvalidRuntime(
-        f"cache = {given!r}; accepted: None, a number of bytes of memory, the path of a folder, or "
+        f"cache = {cache!r}; accepted: None, a number of bytes of memory, the path of a folder, or "
         "loader.NodeCache(path=..., limit_bytes=...)"
     )
 

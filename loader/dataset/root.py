@@ -9,7 +9,7 @@ from ..errors import Conflict, InvalidRuntime, InvalidStore, VersionNotFound
 from ..keywords import did_you_mean
 from ..storage import Store, open_store
 from ..storage.mirror.store import MirroredStore, primary_of
-from ..storage.shared.threads import beside
+from ..storage.shared.threads import in_background
 from .leases import Heartbeat, Lease
 from .log.log import Log
 from .log.marker import Marker, root_id
@@ -114,7 +114,7 @@ class Root:
         """
         record = self.record(ref, retired=retired)
         # What is read beside the lease is checked against its sha256, and returned only once the lease is good.
-        with beside(_read, self, record) as reading:
+        with in_background(_read, self, record) as reading:
             if self._lease.add(record.id):  # the first of several threads leaves one
                 # The lease is only safe once it is older than the retirement it must be seen by: read the log again.
                 resolve(self.state, record.id, retired=retired)

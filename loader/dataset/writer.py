@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from ..errors import Conflict, PenstockError
-from ..storage.placed import FOREIGN
+from ..storage.external_shards import FOREIGN
 from .labels.annotate import Annotated, Annotating, write_annotation
 from .log.refs import resolve
 from .log.rules import not_aborted

@@ -1,6 +1,6 @@
 """The meaning of a field's bytes: decoders for the loader, encoders for the writer.
 
-A field's name says it: the last word, after the last `.`, picks the decoder (`jpg`, `caption.txt`, `latent.npy`), in
+The field's name decides: the last word, after the last `.`, picks the decoder (`jpg`, `caption.txt`, `latent.npy`), in
 any case of letters. To add a modality: one file here, one line in `DECODERS`, and one in `ENCODERS` if the writer
 should also take Python values for it. `loader.testing.modalities` is its conformance suite.
 
@@ -105,7 +105,7 @@ def encode(field: str, value: object) -> Buffer:
     """Return the bytes to store for `value` in `field`: what `decoder_for(field)` reads back.
 
     bytes, bytearray, memoryview and mmap are stored as they are and returned without a copy (a memoryview
-    flat, as bytes). Python values are taken for the words in `ENCODERS`: equal values give equal bytes.
+    flat, as bytes). Python values are accepted for the words in `ENCODERS`: equal values give equal bytes.
 
     Raises: InvalidField, naming the field, the type it got and the types it takes.
     """
@@ -113,10 +113,10 @@ def encode(field: str, value: object) -> Buffer:
     buffer = as_buffer(value)
     if buffer is not None:
         return buffer
-    found = ENCODERS.get(last_word(field))
-    if found is None:
+    entry = ENCODERS.get(last_word(field))
+    if entry is None:
         _refuse(field, value, "bytes, bytearray, memoryview or mmap")
-    encoder: Callable[[str, Any], bytes] = load(found[0])
+    encoder: Callable[[str, Any], bytes] = load(entry[0])
     return encoder(field, value)
 
 

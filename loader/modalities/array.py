@@ -167,7 +167,7 @@ def encode(field: str, value: object) -> bytes:
 
 @lru_cache(maxsize=8192)
 def _layout(head: bytes, prefix: int) -> Layout:
-    """Return the layout that a header tells. Cached: most samples of a field share one, documents one per length.
+    """Return the layout in a header. Cached: most samples of a field share one, documents one per length.
 
     prefix: bytes before the header's text. numpy's own reader also takes headers of Python 2 (with a warning) and
     passes on its tokenizer's errors. Raises: ValueError and its like for a malformed header.

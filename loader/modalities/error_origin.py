@@ -10,8 +10,8 @@ _PACKAGES = frozenset((__name__.partition(".")[0], "assets", "penstock"))
 def is_of_the_machine(error: BaseException) -> bool:
     """Return whether a decoder failed for want of memory, files or a network, and so the sample is not corrupt.
 
-    Pillow's OSErrors about pictures have no errno. FFmpeg's are about the bytes: it reads them from memory. It says "no
-    memory" also of a header that asks for more than any machine has; then there is memory all the same.
+    Pillow's OSErrors about images have no errno. FFmpeg's are about the bytes: it reads them from memory. It reports
+    "no memory" also of a header that asks for more than any machine has; then there is memory all the same.
     """
     if type(error).__module__.partition(".")[0] == "av":
         return isinstance(error, MemoryError) and not _has_memory()
@@ -23,7 +23,7 @@ def is_of_the_machine(error: BaseException) -> bool:
 def is_ours(error: BaseException) -> bool:
     """Return whether an error is a bug in this project, not a library's word about the bytes.
 
-    Libraries raise TypeError and the like for damaged bytes, in their own code; so does a bug, in ours.
+    Libraries raise TypeError and the like for damaged bytes, in their own code. A bug in ours raises them, too.
     """
     return isinstance(error, _ALSO_OF_A_BUG) and _raised_in(error.__traceback__) in _PACKAGES
 

@@ -1,6 +1,6 @@
 """Field names, values that already are bytes, and the code of a modality.
 
-It is imported when a field first needs it; where a package is missing, the error says what to install.
+It is imported when a field first needs it; where a package is missing, the error names what to install.
 """
 
 import mmap

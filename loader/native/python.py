@@ -31,7 +31,7 @@ MAX_SHRUNK = 8
 Buffer = bytes | bytearray | memoryview | np.ndarray
 """Contiguous bytes."""
 IN_MEMORY = -1
-"""Descriptor of bytes that lie in memory alone."""
+"""Descriptor of bytes that lie only in memory."""
 OpenFile = tuple[int, Buffer | mmap | None]
 """Descriptor of a file, and a map of all its bytes or None: it only makes reading faster. With IN_MEMORY, the bytes."""
 Int64s = NDArray[np.int64]
@@ -62,8 +62,8 @@ def gather(
     - WRONG where the item does not begin with `head`, or its CRC-32C (of all its bytes) is not `crcs[i]`;
     - UNREAD where the file cannot be read, or ends before.
 
-    The memory of an item that is not RIGHT holds anything. A checksum that is `UNKNOWN_CRC` is not compared: that of
-    what was read is put into `crcs`.
+    The memory of an item that is not RIGHT holds anything. A checksum that is `UNKNOWN_CRC` is not compared:
+    the checksum of what was read is put into `crcs`.
 
     memory: uint8, contiguous. Items may lie in any order, and not over each other.
 
@@ -169,7 +169,7 @@ def tar_contents(file: OpenFile, at: int, nbytes: int, sums: bool) -> tuple[byte
     Each name has a NUL behind it; places are int64 [members, 3], the first byte, the bytes and the CRC-32C of each
     content. The checksum is `UNKNOWN_CRC` of all without `sums`, and of a content that does not lie in the memory as a
     whole. In a file it is so from the first content on that is jumped over: large ones are. Headers that were not taken
-    are read by whoever calls. Python takes none.
+    are read by the caller. Python takes none.
 
     file: its descriptor is read, or its memory, never both. nbytes: size of the archive.
     """

@@ -43,9 +43,7 @@ BACKENDS = {
     "abfs": "cloud.azure:open_azure",
     "abfss": "cloud.azure:open_azure",
 }
-FSSPEC = (
-    "any_fsspec.store:open_fsspec"  # every other scheme, and every URL opened with options {"fsspec": {...}}
-)
+FSSPEC = "fsspec_store:open_fsspec"  # every other scheme, and every URL opened with options {"fsspec": {...}}
 Opener = Callable[[str, Mapping[str, object], StoreSpec], Store]
 
 
@@ -65,8 +63,8 @@ def open_store(url: str | PathLike[str], options: Mapping[str, object] | None = 
         raise InvalidStore(
             f"store URL {text!r}: give a path or a URL such as '/data/root' or 's3://bucket/prefix'"
         )
-    given = dict(options or {})
-    return _open(text, given, spec_of(text, given))
+    settings = dict(options or {})
+    return _open(text, settings, spec_of(text, settings))
 
 
 def open_spec(spec: StoreSpec) -> Store:
@@ -91,9 +89,9 @@ def _of_a_package(scheme: str) -> Opener | None:
     """Return the opener that an installed package names as entry point; None without one."""
     from importlib.metadata import entry_points  # 20 ms, and the schemes above need none
 
-    for found in entry_points(group="penstock.stores", name=scheme):
+    for entry_point in entry_points(group="penstock.stores", name=scheme):
         try:
-            return cast(Opener, found.load())
+            return cast(Opener, entry_point.load())
         except ImportError as error:
-            raise MissingDependency(f"{scheme}:// is opened by {found.value}: {error}") from error
+            raise MissingDependency(f"{scheme}:// is opened by {entry_point.value}: {error}") from error
     return None

@@ -1,4 +1,4 @@
-"""Whole objects to files of this machine, and back."""
+"""Upload and download whole files."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from .stream import Pieces
 READ_BYTES = 256 * 2**10
 """Bytes that are read at once: they are still in the processor's cache when they are hashed."""
 HELD_BYTES = 64 * 2**20
-"""Bytes of the largest file that is held in memory to be uploaded."""
+"""Bytes of the largest file that is uploaded from memory."""
 _room = MemoryBudget(2**30, idle=0)
 
 Seen = Callable[[memoryview], object]
@@ -25,7 +25,7 @@ Seen = Callable[[memoryview], object]
 def upload(store: Store, path: str | os.PathLike[str], key: str, *, seen: Seen | None = None) -> int:
     """Put the file `path` at `key`, in place of the present object, whole or not at all; return its bytes.
 
-    seen: is given the bytes that are sent. A file above 64 MiB is read first for it, and then again by the upload.
+    seen: receives the bytes that are sent. A file above 64 MiB is read first for it, and then again by the upload.
 
     Memory: the file's, up to 64 MiB, used again by uploads while any is under way, and 1 GiB for all that a process
     has under way.
@@ -51,7 +51,7 @@ def upload(store: Store, path: str | os.PathLike[str], key: str, *, seen: Seen |
 def create(store: Store, path: str | os.PathLike[str], key: str) -> None:
     """Put the file `path` at `key`, which holds nothing yet, or these bytes.
 
-    A file above 64 MiB for a bucket goes up in parts, which no store makes conditional: the key is asked for first.
+    A file above 64 MiB for a bucket goes up in parts, which no store makes conditional: the key is looked up first.
 
     Raises: AlreadyExists where the key holds others; as `put_if_absent` and `put_file`.
     """
@@ -159,7 +159,7 @@ def download(
 
 @contextmanager
 def _disk(verb: str, path: str) -> Iterator[None]:
-    """Raise the operating system's errors in our words."""
+    """Raise errors of the operating system as StoreError."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Stores that read and write whole values: five verbs of their own, the others made of these."""
+"""A base class for stores of whole values: implement five verbs, inherit the others."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -48,7 +48,7 @@ class KeyValueStore(Opened, ABC):
     def get_ranges(
         self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
-        plan_reads(spans, **limits)  # the same complaints as elsewhere; a span is a read
+        plan_reads(spans, **limits)  # raises the same errors as every store; each span is one read
         pinned = etag if etag is not None else self.get(key).etag
         return [self.get_range(key, span.offset, span.nbytes, pinned) for span in spans]
 

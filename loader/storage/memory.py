@@ -80,10 +80,10 @@ class MemoryStore(KeyValueStore):
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         full = self._prefix + check_prefix(prefix)
         with self._space.lock:
-            found = sorted(
+            listed = sorted(
                 (name, blob) for name, blob in self._space.objects.items() if name.startswith(full)
             )
-        for name, blob in found:
+        for name, blob in listed:
             key = name[len(self._prefix) :]
             if start_after is None or key > start_after:
                 yield ObjectInfo(key=key, nbytes=len(blob.data), etag=blob.etag)

@@ -23,6 +23,7 @@ from ..errors import InvalidStore
 from ..keywords import did_you_mean
 from .shared.requests import Limiter, RetryBudget
 from .spec import PROVIDER_PREFIXES, redact, secret_values
+from .store import check_key
 
 _NUMBERS = {
     "timeout_s": 30.0,
@@ -67,14 +68,14 @@ class Runtime:
 
     def client_options(self, endpoint: str | None) -> dict[str, Any]:
         """Return obstore's `client_options`."""
-        made = {
+        options = {
             "timeout": timedelta(seconds=self.timeout_s),
             "connect_timeout": timedelta(seconds=self.connect_timeout_s),
             **self.client,
         }
         if endpoint is not None and endpoint.startswith("http://"):
-            made.setdefault("allow_http", True)
-        return made
+            options.setdefault("allow_http", True)
+        return options
 
     def retry_config(self, max_retries: int) -> dict[str, Any]:
         """Return obstore's `retry_config`."""
@@ -108,8 +109,8 @@ def translate_options(
 
     Raises: InvalidStore for an unknown name, two names of one thing with different values, or no address.
     """
-    made: dict[str, Any] = {}
-    given: dict[str, str] = {}
+    translated: dict[str, Any] = {}
+    spellings: dict[str, str] = {}
     for name, value in options.items():
         if name in RUNTIME_OPTIONS or name in also:
             continue
@@ -122,12 +123,12 @@ def translate_options(
             if value == "":
                 continue
             value = check_address(url, f"option {name}", value)
-        if target in made and made[target] != value:
+        if target in translated and translated[target] != value:
             raise InvalidStore(
-                f"{url}: {given[target]!r} and {name!r} mean the same and differ; give one of them"
+                f"{url}: {spellings[target]!r} and {name!r} mean the same and differ; give one of them"
             )
-        made[target], given[target] = value, name
-    return made
+        translated[target], spellings[target] = value, name
+    return translated
 
 
 def check_address(url: str, what: str, address: object) -> str:
@@ -136,8 +137,8 @@ def check_address(url: str, what: str, address: object) -> str:
     what: name of the setting, for the message. Raises: InvalidStore.
     """
     text = str(address)
-    found = _ADDRESS.fullmatch(text)
-    if found is None or int(found.group(1) or 0) > 65_535:
+    match = _ADDRESS.fullmatch(text)
+    if match is None or int(match.group(1) or 0) > 65_535:
         raise InvalidStore(
             f"{url}: {what}={redact(text)!r} is no address of a server; write http://host:port or https://host, "
             "without a user"
@@ -147,8 +148,6 @@ def check_address(url: str, what: str, address: object) -> str:
 
 def bucket_and_prefix(url: str) -> tuple[str, str]:
     """Return ('bucket', 'some/prefix') of `s3://bucket/some/prefix/`. Raises: InvalidStore."""
-    from .store import check_key
-
     bucket, _, prefix = url.split("://", 1)[1].partition("/")
     if not bucket:
         raise InvalidStore(f"{url!r} names no bucket; write {url.split('://', 1)[0]}://bucket/prefix")

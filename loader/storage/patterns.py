@@ -9,14 +9,13 @@ from collections.abc import Callable, Sequence
 from ..errors import InvalidRuntime, MissingDependency
 
 KeyFilter = Callable[[str], str]
-"""Key -> why it is not taken: "not_included", "excluded" or ""."""
+"""Key -> why it is left out: "not_included", "excluded" or ""."""
 
 
 def key_filter(include: Sequence[str], exclude: Sequence[str], whose: str) -> KeyFilter:
-    """Return the function that says why patterns do not take a key.
+    """Return a function that gives the reason why patterns leave out a key.
 
-    include: only keys that match one are taken; all when empty. exclude: no key that matches one is taken. whose: for
-    messages.
+    include: patterns of keys to keep; all when empty. exclude: patterns of keys to leave out. whose: for messages.
 
     Raises: InvalidRuntime for what is no pattern; MissingDependency.
     """
@@ -30,7 +29,7 @@ def key_filter(include: Sequence[str], exclude: Sequence[str], whose: str) -> Ke
         included = GitIgnoreSpec.from_lines(include) if include else None
         excluded = GitIgnoreSpec.from_lines(exclude) if exclude else None
     except (ValueError, TypeError) as error:
-        raise InvalidRuntime(f"{whose}: {error}; patterns are those of .gitignore") from error
+        raise InvalidRuntime(f"{whose}: {error}; write patterns as in .gitignore") from error
 
     def why(key: str) -> str:
         if included is not None and not included.match_file(key):

@@ -1,4 +1,4 @@
-"""Requests that serve a set of byte ranges: pure functions, shared by every backend.
+"""Plan the requests for a set of byte ranges: pure functions, shared by every backend.
 
 Reading a little too much is cheaper than another round trip, so spans that lie close together share one read. A read
 is bounded, so that a stalled one costs little to repeat.

@@ -1,7 +1,7 @@
-"""Objects of other people's places that a listing cannot hand out: it names them, and goes on.
+"""Objects that a listing cannot return: it names them and continues.
 
 A bucket may hold keys that no store here takes (`a//b`, `../x`, control characters). A folder may hold names that are
-no text, and links that lead out of it. One such object must not stop the others.
+no text, and links that lead out of it. One such object must not stop a listing.
 """
 
 import logging
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 SHOWN = 20
 """Refused names that are kept."""
 Refuse = Callable[[str, str], object]
-"""Receives (name, reason) of what a listing cannot hand out. The name is text, and no key of the store."""
+"""Receives (name, reason) of an object that a listing cannot return. The name is text, and no key of the store."""
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Refusals:
             self.first.append((name, reason))
 
     def lines(self) -> list[str]:
-        """Return a line of text for each, and one for those that are not shown."""
+        """Return a line of text for each, and one for the number not shown."""
         shown = [f"  refused: {name[:300]!r}: {reason}" for name, reason in self.first]
         return [*shown, f"  ... and {self.n - len(shown)} more"] if self.n > len(shown) else shown
 
@@ -57,9 +57,9 @@ def list_place(
 ) -> Iterator[ObjectInfo]:
     """Yield as `Store.list` the objects of a place that other people fill.
 
-    refuse: Receives what is not handed out. None logs it.
-    seek: Begin behind `start_after` as `store.list_from` does.
-    outside: Follow symbolic links out of the place, too.
+    refuse: receives each object that is not returned. None logs it.
+    seek: begin behind `start_after` as `store.list_from` does.
+    outside: follow symbolic links out of the place, too.
 
     Raises: as `Store.list`.
     """

@@ -41,7 +41,7 @@ _SIGNED = re.compile(
     r"x-goog-credential|awsaccesskeyid|access_token|token|key|password|secret)=[^&\s\"']+"
 )
 
-# Of a shared access signature or a connection string: what of it a store may name alone.
+# The parts of a shared access signature or a connection string that a store may quote by themselves.
 _PIECES = re.compile(r"(?i)(?:\bsig|\bAccountKey|\bSharedAccessSignature)=([^;&\s]+)")
 
 
@@ -94,13 +94,13 @@ def holds_secret(name: str, value: object) -> bool:
 
 def secret_values(options: Mapping[str, object]) -> tuple[str, ...]:
     """Return the secret texts among the options, for `redact`."""
-    found: list[str] = []
+    texts: list[str] = []
     for name, value in options.items():
         if holds_secret(name, value):
-            found.extend(_texts(value))
+            texts.extend(_texts(value))
         elif isinstance(value, Mapping):
-            found.extend(secret_values(value))
-    return tuple(sorted((text for text in found if len(text) >= 4), key=len, reverse=True))
+            texts.extend(secret_values(value))
+    return tuple(sorted((text for text in texts if len(text) >= 4), key=len, reverse=True))
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
@@ -135,9 +135,9 @@ class Opened:
 
 def _refuse_secrets(url: str) -> None:
     """Refuse secrets in each URL of a chain, as fsspec has them: 'simplecache::https://host/folder'."""
-    for one in url.split("::"):
+    for part in url.split("::"):
         try:
-            parts = urlsplit(one)
+            parts = urlsplit(part)
             password, query = parts.password, parts.query
         except ValueError as error:
             raise InvalidStore(f"{redact(url)!r} is not a URL: {error}") from None
@@ -182,7 +182,7 @@ def _may_travel(value: object) -> bool:
 
 def _texts(value: object) -> list[str]:
     if isinstance(value, str):
-        return [value, *(unquote(found) for found in _PIECES.findall(value)), *_PIECES.findall(value)]
+        return [value, *(unquote(secret) for secret in _PIECES.findall(value)), *_PIECES.findall(value)]
     if isinstance(value, Mapping):
         return [text for item in value.values() for text in _texts(item)]
     if isinstance(value, (list, tuple)):

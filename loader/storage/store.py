@@ -4,7 +4,7 @@ One `Store` is one URL prefix (a bucket and a folder in it). Keys are relative t
 without a leading `/`. Stores are thread-safe; they are opened by `loader.storage.open_store(url)` and
 pickle as a spec (URL and non-secret options), never as a live client.
 
-One rule says for every backend what a key may be, so that a dataset can move between disks and clouds. A folder of this
+One rule for keys holds for every backend, so that a dataset can move between disks and clouds. A folder of this
 machine can do more than other stores: fill buffers, and be mapped into memory.
 """
 
@@ -30,7 +30,7 @@ class ObjectInfo:
     """Change token of the store: ETag, GCS generation, or mtime+inode+size on a disk. It is opaque and differs
     between mirrors: compare it, never store it."""
     modified_us: int | None = field(default=None, compare=False)
-    """Time of the last write by the store's clock, in microseconds since 1970; None where the store does not tell."""
+    """Time of the last write by the store's clock, in microseconds since 1970; None if the store gives none."""
 
 
 class Blob(NamedTuple):
@@ -52,7 +52,7 @@ class Span(NamedTuple):
 
 
 class ReadLimits(TypedDict, total=False):
-    """Limits of `get_ranges`; the defaults are those of `ranges.plan_reads`."""
+    """Limits of `get_ranges`; the defaults stand at `ranges.plan_reads`."""
 
     max_gap: int
     """Bytes between two spans that share a request, at most; 64 KiB unless given."""
@@ -96,7 +96,7 @@ class RangeReader(Protocol):
 
 
 class Store(RangeReader, Protocol):
-    """One URL prefix whose verbs are sync and thread-safe, and raise leaves of `StoreError` alone."""
+    """One URL prefix whose verbs are sync and thread-safe, and raise only leaves of `StoreError`."""
 
     def get(self, key: str) -> Blob:
         """Return the whole object. Raises: ObjectNotFound."""
@@ -142,16 +142,16 @@ Piece = tuple[int, int, Sequence[Buffer]]
 
 def fill_pieces(pieces: Sequence[Piece], data: Sequence[bytes]) -> None:
     """Copy the bytes of each piece into its buffers."""
-    for one, (_, _, buffers) in zip(data, pieces, strict=True):
+    for piece_data, (_, _, buffers) in zip(data, pieces, strict=True):
         at = 0
         for buffer in buffers:
             view = memoryview(buffer).cast("B")
-            view[:] = one[at : at + len(view)]
+            view[:] = piece_data[at : at + len(view)]
             at += len(view)
 
 
 class Disk(RangeReader, Protocol):
-    """A folder, or several stores of which the nearest is one. Errors as those of every store."""
+    """A folder, or several stores of which the nearest is one. Raises as every store."""
 
     @property
     def disk(self) -> "Disk | None":

@@ -1,9 +1,9 @@
-"""Reading an object from front to back through bounded ranges.
+"""Read an object from front to back through bounded ranges.
 
-A native response stream that is consumed slowly dies (its timeout covers the whole body). Bounded ranges fetched at
-full speed into memory do not, and each can be retried alone. While a reader works on one range the next two are on
+A native response stream that is read slowly breaks off (its timeout covers the whole body). Bounded ranges fetched at
+full speed into memory do not, and each can be retried by itself. While a reader works on one range the next two are on
 their way: a store far away answers several requests faster than one after the other. When many objects are read at
-once, each is read by one connection instead (`in_order.py`).
+once, each is read by one connection instead (`sequential_read.py`).
 """
 
 import io
@@ -12,12 +12,12 @@ from concurrent.futures import Future
 from contextvars import copy_context
 from typing import BinaryIO, Protocol, cast
 
-from .in_order import InOrder
+from .sequential_read import SequentialRead
 from .shared import fork
 from .shared.threads import DaemonPool
 from .store import ObjectInfo, Store, disk_of
 
-FIRST_BYTES = 2**20  # readers of a header alone fetch no more than this
+FIRST_BYTES = 2**20  # readers of only a header fetch no more than this
 MAX_BYTES = (
     4 * 2**20
 )  # then each range doubles, up to here: larger ones cost more new memory than they save requests
@@ -34,7 +34,7 @@ class Filling(Protocol):
 class Pieces:
     """One object in pieces of at most MAX_BYTES, front to back, pinned to the etag that was seen first.
 
-    Not thread-safe. Memory is used again: a piece is good until the next one is asked for. Requests: one for each
+    Not thread-safe. Memory is reused: a piece is valid until the next call of `next`. Requests: one for each
     MAX_BYTES, and two more, at most.
     """
 
@@ -46,39 +46,39 @@ class Pieces:
         self._asked, self._size = 0, FIRST_BYTES  # of the object, so far; of the next range
         self._coming: deque[tuple[int, Future[memoryview]]] = deque()
         self._spare: list[bytearray] = []
-        self._given = memoryview(b"")
+        self._piece_out = memoryview(b"")
         self._pool: DaemonPool | None = None
         self.requests = 0  # for ranges, so far
-        self._in_order = InOrder(store, key, self.info.nbytes)
+        self._sequential = SequentialRead(store, key, self.info.nbytes)
 
     def next(self) -> memoryview:
-        """Return the next piece; empty at the end. Asked again after an error it begins where that was.
+        """Return the next piece; empty at the end. After an error the next call repeats the read.
 
         Raises: Changed; Corrupt; ForkedStore; as a read of a range.
         """
         fork.check(self._born, self._store.url)
-        if self._given:
-            self._spare.append(cast(bytearray, self._given.obj))
-        self._given = memoryview(b"")
-        if self._asked and not self._coming and (nbytes := self._in_order.next_bytes(self._asked)):
+        if self._piece_out:
+            self._spare.append(cast(bytearray, self._piece_out.obj))
+        self._piece_out = memoryview(b"")
+        if self._asked and not self._coming and (nbytes := self._sequential.next_bytes(self._asked)):
             piece = self._as_it_comes(nbytes)
         elif not self._coming and not 0 < self._asked < self.info.nbytes - self._size:
             piece = self._alone()  # the first, or the only one that is left
         else:
             piece = self._of_several()
-        self._given = piece
+        self._piece_out = piece
         return piece
 
     def close(self) -> None:
-        """Drop the reads that are on their way."""
-        self._in_order.close()
+        """Cancel the reads under way."""
+        self._sequential.close()
         if self._pool is not None:
             self._pool.dismiss()
 
     def _as_it_comes(self, nbytes: int) -> memoryview:
         piece = self._memory(nbytes)
-        self.requests += not self._in_order.is_under_way
-        self._in_order.fill(self._asked, piece, self.info.etag)
+        self.requests += not self._sequential.is_under_way
+        self._sequential.fill(self._asked, piece, self.info.etag)
         self._asked += nbytes
         return piece
 
@@ -93,7 +93,7 @@ class Pieces:
     def _of_several(self) -> memoryview:
         if self._pool is None:
             self._pool = DaemonPool(AHEAD + 1, "penstock-stream")
-        # (the first ranges' memory is too small for those that follow)
+        # (memory of the first ranges is too small for later ones)
         self._spare = [one for one in self._spare if len(one) >= self._next_bytes()]
         while len(self._coming) <= AHEAD and self._asked < self.info.nbytes:
             memory, offset = self._memory(self._next_bytes()), self._asked
@@ -162,7 +162,7 @@ def open_reader(store: Store, key: str) -> BinaryIO:
 
 
 def fill_from(store: Store, key: str, offset: int, view: memoryview, etag: str | None) -> str:
-    """Fill `view` with bytes of an object, by the least work that its store offers, and return the etag.
+    """Fill `view` with bytes of an object, by the cheapest call of its store, and return the etag.
 
     Raises: as `get_range`.
     """

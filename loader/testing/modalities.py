@@ -61,11 +61,11 @@ class ModalityConformance:
     def test_every_kind_of_buffer_decodes_alike(self, modality: Modality, tmp_path: Path) -> None:
         path = tmp_path / "field"
         for data in modality.samples:
-            wanted = modality.decode(data, None)
+            expected = modality.decode(data, None)
             path.write_bytes(data)
             with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
                 for buffer in (bytearray(data), memoryview(data), mapped):
-                    assert same(modality.decode(buffer, None), wanted), type(buffer)
+                    assert same(modality.decode(buffer, None), expected), type(buffer)
 
     def test_a_value_outlives_its_bytes(self, modality: Modality) -> None:
         for data in modality.samples:
@@ -82,9 +82,9 @@ class ModalityConformance:
     def test_many_threads_decode_alike(self, modality: Modality) -> None:
         with ThreadPoolExecutor(4) as pool:
             for data in modality.samples:
-                wanted = modality.decode(data, None)
-                made = pool.map(lambda again: modality.decode(again, None), [data] * 8)
-                assert all(same(value, wanted) for value in made)
+                expected = modality.decode(data, None)
+                decoded = pool.map(lambda again: modality.decode(again, None), [data] * 8)
+                assert all(same(value, expected) for value in decoded)
 
     def test_it_pickles(self, modality: Modality) -> None:
         again: Decoder = pickle.loads(pickle.dumps(modality.decode))  # noqa: S301 - our own bytes
@@ -105,14 +105,14 @@ class ModalityConformance:
             assert repr(FIELD) in str(caught.value)
 
 
-def same(one: object, other: object) -> bool:
+def same(first: object, other: object) -> bool:
     """Return whether two decoded values are of one type and equal: arrays with their dtype, bit for bit."""
-    if type(one) is not type(other):
+    if type(first) is not type(other):
         return False
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        return (one.dtype, one.shape) == (other.dtype, other.shape) and one.tobytes() == other.tobytes()
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return one == other
+    if isinstance(first, np.ndarray) and isinstance(other, np.ndarray):
+        return (first.dtype, first.shape) == (other.dtype, other.shape) and first.tobytes() == other.tobytes()
+    if isinstance(first, Mapping) and isinstance(other, Mapping):
+        return first.keys() == other.keys() and all(same(first[name], other[name]) for name in first)
+    if isinstance(first, list | tuple) and isinstance(other, list | tuple):
+        return len(first) == len(other) and all(map(same, first, other))
+    return first == other

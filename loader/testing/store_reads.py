@@ -1,4 +1,4 @@
-"""Conformance of stores: objects, ranges, streams and listings are read as `loader.storage.Store` says."""
+"""Conformance of stores: objects, ranges, streams and listings are read as `loader.storage.Store` describes."""
 
 import random
 import threading
@@ -162,16 +162,16 @@ class StoreReads:
         keys = ["a", "b!", "b.c", "b/c", "b/c.d/e", "b/c!", "b0", "ä", "z/1", "z/10", "z/2", "日本"]
         for key in random.Random(2).sample(keys, len(keys)):
             store.put(key, b"x")
-        found = [info.key for info in store.list()]
-        assert found == sorted(keys)
+        listed = [info.key for info in store.list()]
+        assert listed == sorted(keys)
         for prefix in ("", "b", "b/", "b/c", "b/c.d/", "z/1", "nothing", "a", "ä"):
             assert [info.key for info in store.list(prefix)] == sorted(
                 k for k in keys if k.startswith(prefix)
             )
         for after in ("", "a", "b", "b.c", "b.d", "b/", "b/c", "b/c.d/e", "b/zz", "z/10", "zz", "日本"):
             for prefix in ("", "b", "z/"):
-                wanted = sorted(k for k in keys if k.startswith(prefix) and k > after)
-                assert [info.key for info in store.list(prefix, start_after=after)] == wanted
+                expected = sorted(k for k in keys if k.startswith(prefix) and k > after)
+                assert [info.key for info in store.list(prefix, start_after=after)] == expected
 
     def test_a_fresh_store_is_empty(self, store: Store) -> None:
         assert list(store.list()) == []
@@ -187,13 +187,13 @@ class StoreReads:
             store.put(key, b"x")
         for after in ("", "a", "b", "b/", "b/c", "b/zz", "ä", "z/10", "日本"):
             assert [info.key for info in list_from(store, "", after)] == [key for key in keys if key > after]
-            wanted = [key for key in keys if key > after and key.startswith("b/")]
-            assert [info.key for info in list_from(store, "b/", after)] == wanted
+            expected = [key for key in keys if key > after and key.startswith("b/")]
+            assert [info.key for info in list_from(store, "b/", after)] == expected
         (listed,) = store.list("a")
         if backend.tells_time:
             assert listed.modified_us is not None
             latest_us = time.time_ns() // 1000 + 60_000_000
             assert 1_600_000_000_000_000 < listed.modified_us < latest_us  # some servers' clocks stand still
-            told = store.head("a").modified_us  # by HTTP's dates, which have whole seconds
-            assert told is not None
-            assert told // 1_000_000 == listed.modified_us // 1_000_000
+            modified_us = store.head("a").modified_us  # by HTTP's dates, which have whole seconds
+            assert modified_us is not None
+            assert modified_us // 1_000_000 == listed.modified_us // 1_000_000

@@ -1,4 +1,4 @@
-"""Conformance of stores: objects are written, created, copied and deleted as `loader.storage.Store` says."""
+"""Conformance of stores: objects are written, created, copied and deleted as `loader.storage.Store` describes."""
 
 import pickle
 import random
@@ -207,6 +207,6 @@ class StoreWrites:
                 assert store.get(key).data == model[key]
             elif verb == "list":
                 prefix = key[: rng.randrange(4)]
-                wanted = sorted((k, len(v)) for k, v in model.items() if k.startswith(prefix) and k > other)
-                assert [(info.key, info.nbytes) for info in store.list(prefix, other)] == wanted
+                expected = sorted((k, len(v)) for k, v in model.items() if k.startswith(prefix) and k > other)
+                assert [(info.key, info.nbytes) for info in store.list(prefix, other)] == expected
         assert {info.key: store.get(info.key).data for info in store.list()} == model

@@ -22,7 +22,7 @@ from loader.dataset.tables.foreign_objects import ForeignObject, is_adopted, is_
 from loader.dataset.writing.redact import shard_index
 from loader.errors import Corrupt, Denied
 from loader.storage import Store
-from loader.storage.placed import FOREIGN
+from loader.storage.external_shards import FOREIGN
 
 from .hashed_names import mark
 from .readable_versions import Whole, over_whole

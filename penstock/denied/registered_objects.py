@@ -15,7 +15,7 @@ from loader.dataset.tables.vouched_places import is_bucket, is_vouched, refusal
 from loader.dataset.writing.redact import shard_index
 from loader.errors import ObjectNotFound, PenstockError
 from loader.storage import Store, open_store
-from loader.storage.placed import difference
+from loader.storage.external_shards import difference
 
 from .hashed_names import Marks, mark
 from .record import Place

@@ -16,7 +16,7 @@ from loader.dataset.tables.foreign_objects import ForeignObject, foreign_objects
 from loader.errors import Changed, ObjectNotFound
 from loader.json_text import parse_json_object
 from loader.storage import ObjectInfo, Span, Store
-from loader.storage.placed import FOREIGN, PlacedObject, PlacedStore, difference
+from loader.storage.external_shards import FOREIGN, PlacedObject, PlacedStore, difference
 
 from . import FORMATS, REGISTERED, TABLES, find_registered
 from .archives.tar_members import remaining

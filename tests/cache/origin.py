@@ -52,5 +52,5 @@ def keep(store, key, spans, page_bytes):
     """Fetch and keep the pages of these spans that nobody else does."""
     ends = [(low // page_bytes, (low + n - 1) // page_bytes) for low, n in spans if n]
     for number in sorted({number for first, last in ends for number in range(first, last + 1)}):
-        if store.claim(key, number) is Claim.TAKEN:
+        if store.claim(key, number) is Claim.GRANTED:
             store.keep(key, number)

@@ -12,7 +12,7 @@ from itertools import islice
 from ...errors import Corrupt, CorruptLog
 from ...storage import is_local
 from ...storage.shared.requests import retry_corrupt
-from ...storage.shared.threads import Together, beside, lock
+from ...storage.shared.threads import Together, in_background, lock
 from ...storage.store import Store
 from ..names import LATEST
 from . import rules
@@ -94,7 +94,7 @@ class Log:
             self._check()
             if belongs(self._store, earlier):
                 return _catch_up(earlier, self._behind(earlier))[0], None
-        with beside(listed, self._store) as listing:
+        with in_background(listed, self._store) as listing:
             self._check()
             listing_result = listing.result()
         with Together(self._store, listing_result.keys) as store:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from ...errors import Corrupt, Forbidden, InvalidStore, MissingDependency
 from ...json_text import parse_json_object
 from ...storage import Store, open_store
-from ...storage.placed import FOREIGN, Decoded, ObjectsOf, PlacedObject, PlacedStore, RefusedPlace
+from ...storage.external_shards import FOREIGN, Decoded, ObjectsOf, PlacedObject, PlacedStore, RefusedPlace
 from ...storage.store import disk_of
 from ..columnar.choices import Options
 from ..columnar.parquet_chunks import Chunks, DecodedParquet

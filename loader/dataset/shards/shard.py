@@ -24,7 +24,7 @@ from google_crc32c import value as _crc32c
 from ...errors import AlreadyExists, Corrupt, FieldTooLarge, ObjectNotFound
 from ...native import PagedSha256
 from ...storage import Store
-from ...storage.placed import FOREIGN
+from ...storage.external_shards import FOREIGN
 from ...storage.shared.requests import retry_corrupt
 from ..names import member_name
 from ..tables.parquet import integers, parse_stored, table_bytes, table_facts

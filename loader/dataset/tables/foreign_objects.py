@@ -21,7 +21,7 @@ import pyarrow as pa
 from ...errors import AlreadyExists, Corrupt, FormatTooNew, ObjectNotFound
 from ...json_text import parse_json_object
 from ...storage import ObjectInfo, Store
-from ...storage.placed import FOREIGN
+from ...storage.external_shards import FOREIGN
 from ...storage.shared.requests import retry_corrupt
 from ...storage.store import disk_of
 from ..log.entries import canonical

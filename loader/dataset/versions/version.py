@@ -27,7 +27,7 @@ from ..tables.parquet import TableFile, get_table, get_table_bytes
 if TYPE_CHECKING:
     import polars
 
-    from ...storage.placed import PlacedStore
+    from ...storage.external_shards import PlacedStore
     from ..tables.annotations import Annotation
     from .view import View
 

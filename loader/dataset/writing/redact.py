@@ -18,7 +18,7 @@ from google_crc32c import extend
 from ...errors import Corrupt
 from ...storage import Span, Store
 from ...storage.disk.scratch import held_file, on_scratch
-from ...storage.placed import PlacedStore
+from ...storage.external_shards import PlacedStore
 from ..names import member_name
 from ..shards.address import UNKNOWN_CRC
 from ..shards.index import IndexFile, IndexPlace, Int64s, index_bytes

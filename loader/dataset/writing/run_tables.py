@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from ...errors import Conflict, EmptyVersion, FieldMismatch, InvalidKey, InvalidSample
 from ...storage import Store
-from ...storage.placed import FOREIGN
+from ...storage.external_shards import FOREIGN
 from ..names import hashes_of
 from ..shards.key_hashes import among, put_hashes
 from ..shards.part import SHARDS_ROW_GROUP_ROWS, SHARDS_SCHEMA, Part, ShardFile

@@ -1,1 +1,1 @@
-"""Sound on its timeline: decoding, downmix, resampling, padding."""
+"""Audio on its timeline: decoding, downmix, resampling, padding."""

@@ -1,9 +1,9 @@
 """Audio: the words wav, flac, mp3, ogg, opus and m4a. The bytes decide which of them it is.
 
-Sample n is heard n / rate s after the first (`heard`). Silence that an encoder put before and after the sound (MP3, AAC
-and Opus padding) is cut where the file says how long it is. Gaps in the timestamps are filled with silence. A WAV,
-FLAC, M4A or MP3 that is shorter than its header says is refused, and an Ogg that ends within a page. An Ogg cut between
-two pages, or an MP3 without a header of its length cut between two frames, cannot be told from a shorter one.
+Sample n is heard n / rate s after the first (`heard`). Silence that an encoder put before and after the audio (MP3, AAC
+and Opus padding) is cut if the file states its length. Gaps in the timestamps are filled with silence. A WAV,
+FLAC, M4A or MP3 that is shorter than its header states is refused, and an Ogg that ends within a page. An Ogg cut
+between two pages, or an MP3 without a header of its length cut between two frames, looks like a shorter one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 FORMATS = "wav,w64,flac,mp3,ogg,mov,mp4,m4a,3gp,3g2,mj2"
 
 _PROBED_BYTES = 8_192
-"""Bytes of a WAV to look through: by itself FFmpeg searches 5 MB for a DTS stream, 44 ms for 20 s of sound."""
+"""Bytes of a WAV to look through: by itself FFmpeg searches 5 MB for a DTS stream, 44 ms for 20 s of audio."""
 
 
 def decode(data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
@@ -53,23 +53,23 @@ def decode(data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
     return samples
 
 
-def read_sound(data: Buffer, wanted: AudioDecoder, rng: np.random.Generator | None) -> np.ndarray:
-    """Return float32 [channels, samples]: the samples that `wanted` chooses, of its channels, at its rate.
+def read_sound(data: Buffer, request: AudioDecoder, rng: np.random.Generator | None) -> np.ndarray:
+    """Return float32 [channels, samples]: the samples that `request` chooses, of its channels, at its rate.
 
-    They are bit for bit those of the whole sound, mixed and resampled. A FLAC, and a WAV of PCM, is read from near the
-    first of them on, in O(samples asked for); others are decoded from their start.
+    They equal, bit for bit, the samples of the whole audio, mixed and resampled. A FLAC, and a WAV of PCM, is read
+    from near the first of them on, in O(samples asked for); others are decoded from their start.
 
     Raises: DecodeFailed (as `decode`; too short; channels that cannot be mixed).
     """
     with _opened(data) as (container, stream):
-        n_source = _told(container, stream, data)
+        n_source = _stated_samples(container, stream, data)
         whole: tuple[Floats, Heard] | None = None
         if n_source is None:
             whole = _whole(container, stream, data)
             n_source = whole[0].shape[1]
         source_hz = stream.rate if whole is None else whole[1].rate_hz
-        rate_hz = wanted.rate_hz or source_hz
-        first, stop, n_pad = wanted.place(round(n_source * rate_hz / source_hz), rate_hz, rng)
+        rate_hz = request.rate_hz or source_hz
+        first, stop, n_pad = request.place(round(n_source * rate_hz / source_hz), rate_hz, rng)
         low, high = window(first, stop, source_hz, rate_hz, n_source)
         if whole is None:
             part, heard = _part(container, stream, low, high)
@@ -77,7 +77,7 @@ def read_sound(data: Buffer, wanted: AudioDecoder, rng: np.random.Generator | No
             part, heard = whole[0][:, low:high], whole[1]
     begin = first - low * rate_hz // source_hz
     try:
-        mixed = mix_for(heard.channels, heard.layout, wanted.channels)(part)
+        mixed = mix_for(heard.channels, heard.layout, request.channels)(part)
         chosen = resampled(mixed, source_hz, rate_hz)[:, begin : begin + stop - first]
     except (UnknownLayout, StrangeRate) as error:
         raise DecodeFailed(f"audio: {error}") from error
@@ -85,7 +85,7 @@ def read_sound(data: Buffer, wanted: AudioDecoder, rng: np.random.Generator | No
 
 
 def read_start(data: Buffer, most_bytes: int) -> tuple[Floats, int, bool]:
-    """Return (float32 [channels, samples], Hz, whether it is all): the beginning of a sound, to look at.
+    """Return (float32 [channels, samples], Hz, whether it is all): the beginning of audio, to look at.
 
     most_bytes: of the result, 4 a sample. It is cut where no more is decoded, and a file that is cut short later on is
     not found. O(samples returned). Raises: DecodeFailed, as `decode`.
@@ -98,7 +98,7 @@ def read_start(data: Buffer, most_bytes: int) -> tuple[Floats, int, bool]:
 
 @contextmanager
 def _opened(data: Buffer) -> Iterator[tuple[InputContainer, av.AudioStream]]:
-    """Yield the opened file and its sound stream. Raises: DecodeFailed, also for errors inside the block."""
+    """Yield the opened file and its audio stream. Raises: DecodeFailed, also for errors inside the block."""
     try:
         check_lengths(data)
         check_tables(data)
@@ -154,7 +154,7 @@ def _read(
     promise = announced(container.format.name, data)
     if promise is not None and promise.n_samples - heard.n_source > promise.slack_s * heard.rate_hz:
         raise DecodeFailed(
-            f"audio: {heard.n_source} samples, the {container.format.name} header says {promise.n_samples}"
+            f"audio: {heard.n_source} samples, the {container.format.name} header states {promise.n_samples}"
         )
     if container.format.name.startswith("mov"):
         check_complete(stream, len(data))
@@ -185,8 +185,8 @@ def _part(container: InputContainer, stream: av.AudioStream, low: int, high: int
     return np.concatenate(pieces, axis=1)[:, low - begin : high - begin], heard
 
 
-def _told(container: InputContainer, stream: av.AudioStream, data: Buffer) -> int | None:
-    """Return the number of samples of a sound in which one can seek exactly. None: decode it to its end."""
+def _stated_samples(container: InputContainer, stream: av.AudioStream, data: Buffer) -> int | None:
+    """Return the number of samples of audio in which one can seek exactly. None: decode it to its end."""
     name = container.format.name
     if name == "flac":
         return flac_samples(data)

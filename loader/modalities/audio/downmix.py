@@ -1,4 +1,4 @@
-"""Channels that a sound is brought to: by position, with the coefficients of ITU-R BS.775, and never too loud."""
+"""Channels that the audio is brought to: by position, with the coefficients of ITU-R BS.775, and never too loud."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -62,38 +62,38 @@ class Mix:
         return out
 
 
-def mix_for(positions: tuple[str, ...], layout: str, wanted: Channels) -> Mix:
-    """Return the mix from a sound with these channels (FFmpeg's names of places and layout) to the wanted ones.
+def mix_for(positions: tuple[str, ...], layout: str, channels: Channels) -> Mix:
+    """Return the mix from the audio with these channels (FFmpeg's names of places and layout) to the wanted ones.
 
-    "mono", "stereo": by place; one channel becomes two equal ones. "first": the first channel alone. "keep": all.
+    "mono", "stereo": by place; one channel becomes two equal ones. "first": only the first channel. "keep": all.
 
     Raises: UnknownLayout.
     """
     n = len(positions)
-    if wanted == "keep" or (n == 1 and wanted in ("mono", "first")):
+    if channels == "keep" or (n == 1 and channels in ("mono", "first")):
         return Mix(matrix=None, name="", gain_db=0.0)
-    if wanted == "first":
+    if channels == "first":
         return Mix(matrix=((1.0, *[0.0] * (n - 1)),), name=f"first of {layout}", gain_db=0.0)
     places = _UNNAMED.get(n, positions) if set(positions) == {"NONE"} else positions
     strange = sorted(set(places) - set(_STEREO))
     if strange:
         what = "do not say their places" if strange == ["NONE"] else f"lie at {', '.join(strange)}"
         raise UnknownLayout(
-            f"{n} channels ({layout}) that {what} cannot be mixed to {wanted}; accepted then: keep, first"
+            f"{n} channels ({layout}) that {what} cannot be mixed to {channels}; accepted then: keep, first"
         )
     if places == ("FC",):
         return Mix(matrix=((1.0,), (1.0,)), name="mono to stereo", gain_db=0.0)
-    left = [_STEREO[place][0] for place in places]
+    to_left = [_STEREO[place][0] for place in places]
     right = [_STEREO[place][1] for place in places]
-    if wanted == "stereo":
+    if channels == "stereo":
         if places == ("FL", "FR"):
             return Mix(matrix=None, name="", gain_db=0.0)
-        rows = [left, right]
+        rows = [to_left, right]
     else:
-        rows = [[_HALF * (one + other) for one, other in zip(left, right, strict=True)]]
+        rows = [[_HALF * (one + other) for one, other in zip(to_left, right, strict=True)]]
     most = max(sum(row) for row in rows)
     if not most:
-        raise UnknownLayout(f"{layout} is low frequency effects alone; accepted then: keep, first")
+        raise UnknownLayout(f"{layout} is low frequency effects only; accepted then: keep, first")
     scale = 1 / max(1.0, most)
     matrix = tuple(tuple(coefficient * scale for coefficient in row) for row in rows)
-    return Mix(matrix=matrix, name=f"{layout} to {wanted}", gain_db=float(20 * np.log10(scale)))
+    return Mix(matrix=matrix, name=f"{layout} to {channels}", gain_db=float(20 * np.log10(scale)))

@@ -1,4 +1,4 @@
-"""The end of a sound as its file tells it beside the packets: edit lists, iTunSMPB, the Xing header."""
+"""The end of audio as its file states it apart from the packets: edit lists, iTunSMPB, the Xing header."""
 
 import re
 import struct
@@ -28,7 +28,7 @@ class Promise(NamedTuple):
     n_samples: int
     """Samples per channel."""
     slack_s: float
-    """Seconds by which the sound may be shorter."""
+    """Seconds by which the audio may be shorter."""
 
 
 def ends_of(container: "InputContainer", stream: "AudioStream", data: Buffer) -> Ends:
@@ -49,7 +49,7 @@ def ends_of(container: "InputContainer", stream: "AudioStream", data: Buffer) ->
         end = (
             end[0] + end[1],
             end[1],
-        )  # the movie's clock is coarser than the sound's: keep the tick it ends in
+        )  # the movie's clock is coarser than the audio's: keep the tick it ends in
     return Ends(
         durations_count=True,
         end=None if end is None else end[0],
@@ -58,25 +58,25 @@ def ends_of(container: "InputContainer", stream: "AudioStream", data: Buffer) ->
 
 
 def _smpb_samples(tag: str, n_packets: int) -> int | None:
-    """Return the length that iTunes' gapless tag says, where priming, sound and padding together are all packets."""
-    found = _SMPB.match(tag)
-    if found is None or not n_packets:
+    """Return the length in iTunes' gapless tag, if priming, audio and padding together are all packets."""
+    tag_match = _SMPB.match(tag)
+    if tag_match is None or not n_packets:
         return None
-    priming, padding, n_samples = (int(word, 16) for word in found.groups())
+    priming, padding, n_samples = (int(word, 16) for word in tag_match.groups())
     per_packet, rest = divmod(priming + n_samples + padding, n_packets)
     return n_samples if not rest and per_packet in _AAC_FRAMES else None
 
 
 def edit_end(data: Buffer, track_id: int) -> tuple[Fraction, Fraction] | None:
-    """Return (end of a track's edit list, one tick of the clock that says so), in s of presentation time.
+    """Return (end of a track's edit list, one tick of its clock), in s of presentation time.
 
     None without an edit list, for one that leaves its length open, and for fragmented files, whose list is written
     before their length is known. O(boxes of the header).
     """
-    found = _edits(data, track_id)
-    if found is None:
+    edits = _edits(data, track_id)
+    if edits is None:
         return None
-    timescale, durations = found
+    timescale, durations = edits
     if not timescale or not durations or not all(durations):
         return None
     return Fraction(sum(durations), timescale), Fraction(1, timescale)

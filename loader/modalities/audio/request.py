@@ -1,4 +1,4 @@
-"""Sound: which samples of it are wanted, in which channels and at which rate; `audio` reads them."""
+"""Audio: which samples of it are wanted, in which channels and at which rate; `audio` reads them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RATES_HZ = (1_000, 384_000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioDecoder:
-    """Decodes a stretch of a sound to float32 [channels, samples].
+    """Decodes a stretch of audio to float32 [channels, samples].
 
     `loader.audio` makes one and explains its arguments.
     """
@@ -35,12 +35,12 @@ class AudioDecoder:
     at: Fraction | None = None
     """Second at which the stretch begins; None for a place drawn from the sample's generator."""
     pad: bool = False
-    """True puts silence behind a sound that is too short; otherwise it is refused."""
+    """True puts silence behind audio that is too short; otherwise it is refused."""
 
     def __post_init__(self) -> None:
         if self.samples is not None and self.seconds is not None:
             raise InvalidRuntime(
-                f"audio(samples={self.samples}, seconds={float(self.seconds)}): one of them says how long"
+                f"audio(samples={self.samples}, seconds={float(self.seconds)}): give one of them"
             )
         if (self.samples is not None and self.samples < 1) or (
             self.seconds is not None and self.seconds <= 0
@@ -58,7 +58,7 @@ class AudioDecoder:
     def __call__(self, data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
         """Return the stretch.
 
-        Raises: DecodeFailed (damaged, no sound, too short, channels that cannot be mixed); MissingDependency (av).
+        Raises: DecodeFailed (damaged, no audio, too short, channels that cannot be mixed); MissingDependency (av).
         """
         sound: np.ndarray = load("audio.decode:read_sound")(data, self, rng)
         return sound
@@ -68,7 +68,7 @@ class AudioDecoder:
         return self.samples if self.seconds is None else max(1, round(self.seconds * rate_hz))
 
     def place(self, n_samples: int, rate_hz: int, rng: np.random.Generator | None) -> tuple[int, int, int]:
-        """Return (first sample, the one behind the last, silent ones to add) of a sound of `n_samples` at `rate_hz`.
+        """Return (first sample, the one behind the last, silent ones to add) of audio of `n_samples` at `rate_hz`.
 
         Raises: DecodeFailed (too short, and `pad` is False).
         """
@@ -96,16 +96,16 @@ def audio(
     at: float | None = None,
     pad: bool = False,
 ) -> AudioDecoder:
-    """Return a decoder for a field of sound: `Loader(plan, decode={"flac": loader.audio(seconds=2, rate_hz=16_000)})`.
+    """Return a decoder for a field of audio: `Loader(plan, decode={"flac": loader.audio(seconds=2, rate_hz=16_000)})`.
 
     samples, seconds: length of the stretch, at the rate that comes out; neither for all that is there.
     rate_hz: the rate that it is resampled to (`audio.resample`), None for the stored rate.
     channels: "keep", "first", or "mono" and "stereo", mixed by ITU-R BS.775 and never too loud.
     at: seconds at which it begins; None for a place drawn from the sample's generator. The draw is uniform over every
     sample from which it fits (the beginning where there is no generator).
-    pad: put silence behind a sound that is too short; otherwise it is refused.
+    pad: put silence behind audio that is too short; otherwise it is refused.
 
-    The samples are bit for bit those of the whole sound decoded, mixed, resampled and sliced.
+    The samples equal, bit for bit, the samples of the whole audio decoded, mixed, resampled and sliced.
 
     Raises: InvalidRuntime.
     """

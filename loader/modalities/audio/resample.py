@@ -1,4 +1,4 @@
-"""One resampler for all sound: FFmpeg's polyphase windowed sinc, with a longer filter than it has by default.
+"""One resampler for all audio: FFmpeg's polyphase windowed sinc, with a longer filter than it has by default.
 
 The filter spans 128 samples of the lower of the two rates: a sinc cut off at 0.96 of the lower Nyquist frequency under
 a Kaiser window of beta 10. Measured (tests/modalities/audio/test_resample.py): a tone up to 0.93 of the lower Nyquist
@@ -6,7 +6,7 @@ frequency keeps its level to 0.2 dB. One above it comes out 58 dB lower, from 1.
 default filter (32 samples, 0.97) folds a tone just above back at -14 dB.
 
 Sample n of the result is heard at n / target_hz, for any n: the positions are exact rationals and do not drift. Before
-and behind the sound there is silence (FFmpeg would mirror it there). Blocks of any size give the same samples. All is
+and behind the audio there is silence (FFmpeg would mirror it there). Blocks of any size give the same samples. All is
 computed in float32: bit for bit the same on one kind of processor.
 """
 
@@ -29,7 +29,7 @@ MIN_RATE_HZ, MAX_RATE_HZ = 1_000, 768_000
 
 
 class StrangeRate(ValueError):
-    """A rate that no sound has: a damaged header, whose filter would be longer than memory."""
+    """A rate that no audio has: a damaged header, whose filter would be longer than memory."""
 
 
 class Resampler:
@@ -55,7 +55,7 @@ class Resampler:
             yield samples
             return
         if self._graph is None:
-            self._graph = self._made()
+            self._graph = self._resampler()
             self._lead = _reach(self._source_hz, self._target_hz)
             self._n_early = self._lead * self._target_hz // self._source_hz
             self._push(np.zeros((self._n_channels, self._lead), np.float32))
@@ -76,7 +76,7 @@ class Resampler:
             if last.shape[1]:
                 yield last
 
-    def _made(self) -> Any:
+    def _resampler(self) -> Any:
         import av.filter
 
         graph = av.filter.Graph()
@@ -117,7 +117,7 @@ class Resampler:
 
 
 def resampled(samples: Floats, source_hz: int, target_hz: int) -> Floats:
-    """Return a whole sound at once: float32 [channels, round(n * target_hz / source_hz)]. Raises: StrangeRate."""
+    """Return the whole audio at once: float32 [channels, round(n * target_hz / source_hz)]. Raises: StrangeRate."""
     if source_hz == target_hz:
         return samples
     resampler = Resampler(source_hz, target_hz, samples.shape[0])
@@ -126,10 +126,10 @@ def resampled(samples: Floats, source_hz: int, target_hz: int) -> Floats:
 
 
 def window(first: int, stop: int, source_hz: int, target_hz: int, n_source: int) -> tuple[int, int]:
-    """Return [low, high) of the n_source samples that samples [first, stop) of the resampled sound come from.
+    """Return [low, high) of the n_source samples that samples [first, stop) of the resampled audio come from.
 
-    Resampled alone they give the same samples bit for bit, of which the first is number low * target_hz / source_hz (a
-    whole number) of the sound's.
+    Resampled by themselves they give the same samples bit for bit. The first is number low * target_hz / source_hz (a
+    whole number) of the audio's.
     """
     if source_hz == target_hz:
         return first, stop

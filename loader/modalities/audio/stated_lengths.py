@@ -43,9 +43,9 @@ def check_wav(data: Buffer) -> int | None:
             (long_size,) = struct.unpack("<Q", bytes(data[at + 16 : at + 24]))
         if name == b"data":
             promised = long_size if nbytes == 0xFFFFFFFF and long_size is not None else nbytes
-            left, is_told = len(data) - at - 8, 0 < promised < _UNKNOWN_FROM or long_size is not None
-            if promised > left and (promised < _UNKNOWN_FROM or long_size is not None):
-                raise DecodeFailed(f"wav: truncated: {left} of {promised} bytes of samples are there")
+            remaining, is_told = len(data) - at - 8, 0 < promised < _UNKNOWN_FROM or long_size is not None
+            if promised > remaining and (promised < _UNKNOWN_FROM or long_size is not None):
+                raise DecodeFailed(f"wav: truncated: {remaining} of {promised} bytes of samples are there")
             return promised if is_told else None
         at += 8 + nbytes + nbytes % 2
     return None
@@ -62,8 +62,8 @@ def check_w64(data: Buffer) -> None:
     while at + 24 <= len(data):
         identity, (nbytes,) = bytes(data[at : at + 16]), struct.unpack("<Q", bytes(data[at + 16 : at + 24]))
         if identity == _W64_DATA and 24 < nbytes < _W64_UNKNOWN_FROM and at + nbytes > len(data):
-            left = len(data) - at - 24
-            raise DecodeFailed(f"w64: truncated: {left} of {nbytes - 24} bytes of samples are there")
+            remaining = len(data) - at - 24
+            raise DecodeFailed(f"w64: truncated: {remaining} of {nbytes - 24} bytes of samples are there")
         if identity == _W64_DATA or nbytes < 24:
             return
         at += (nbytes + 7) // 8 * 8

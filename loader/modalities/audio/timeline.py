@@ -1,11 +1,11 @@
-"""Decoded sound on its timeline: sample n is heard n / rate_hz s after the first.
+"""Decoded audio on its timeline: sample n is heard n / rate_hz s after the first.
 
-A decoder's frames are laid end to end by their timestamps; those that merely jitter move nothing. A gap is filled with
+A decoder's frames are laid end to end by their timestamps; mere jitter moves nothing. A gap is filled with
 silence. Where two frames overlap by up to the length of the earlier one, that one's end is left out. In MP4 a frame
 lasts until the next one's time, whatever it decodes to. Frames that go further back are left out until they catch up.
 Links of a chained Ogg, whose clocks begin anew, follow one another. Priming (AAC, MP3 and Opus encoders put some in
-front) that the file tells of is hidden by FFmpeg and not in the frames. Padding behind the sound is cut where the file
-says how long the sound is: see `Ends`.
+front) that the file states is hidden by FFmpeg and not in the frames. Padding behind the audio is cut if the file
+states its length: see `Ends`.
 """
 
 from collections import deque
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 BLOCK_SAMPLES = 65_536
-"""Samples per channel that are handed on at a time, about: what is held does not grow with the sound."""
+"""Samples per channel that are handed on at a time, about: memory does not grow with the audio."""
 
 JITTER_S = 0.25
 """A shift of the timestamps that does not last for so long moves nothing."""
 
 MAX_GAP_S = 3600
-"""A longer gap in the timestamps is taken for a mistake of the file, not for silence."""
+"""A longer gap in the timestamps counts as a mistake of the file, not as silence."""
 
 MAX_PADDING_SAMPLES = 4608
-"""An encoder pads its last packets. Where a file goes on for longer behind the end that it tells, that end is of
+"""An encoder pads its last packets. Where a file goes on for longer behind the end that it states, that end is of
 another one: MP3s that were put one behind the other have the header of the first."""
 
 
@@ -45,14 +45,14 @@ class BadSound(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
-    """A file's statements about the end of its sound."""
+    """A file's statements about the end of its audio."""
 
     untimed: bool = False
     """True where frames follow one another, whatever their timestamps say (AVI keeps none, FFmpeg computes them)."""
     restarts: bool = False
     """True where the clock may begin anew in the middle (in every link of a chained Ogg)."""
     durations_count: bool = False
-    """True where a frame's own duration, if shorter, gives the part of the last frame that is sound (MP4, MOV)."""
+    """True where a frame's own duration, if shorter, gives the part of the last frame that is audio (MP4, MOV)."""
     end: Fraction | None = None
     """Seconds on the container's clock, at or behind the end (an edit list's); None for none."""
     n_samples: int | None = None
@@ -64,7 +64,7 @@ class _Next(NamedTuple):
 
     samples: Floats
     place: int | None
-    """Place of its first sample, as its timestamp says."""
+    """Place of its first sample, by its timestamp."""
     n_beyond: int
     """Samples behind its own duration."""
 
@@ -110,26 +110,26 @@ class Heard:
         self._ahead.append(_Next(samples, self._place(frame), self._beyond(frame)))
         self._n_ahead += samples.shape[1]
         while self._n_ahead - self._ahead[0].samples.shape[1] >= JITTER_S * self.rate_hz:
-            yield from self._lay(self._taken())
+            yield from self._lay(self._take_next())
 
     def finish(self) -> Iterator[Floats]:
         """Yield the rest, without the padding behind it."""
         last = self._ahead[-1] if self._ahead else None
         while self._ahead:
-            yield from self._lay(self._taken())
+            yield from self._lay(self._take_next())
         if last is not None:
             if self._ends.durations_count and last.n_beyond and self._held:
                 self.n_padding += self._cut_tail(last.n_beyond)
             self._cut_padding()
         yield from self._give(self._n_held)
 
-    def _taken(self) -> "_Next":
-        one = self._ahead.popleft()
-        self._n_ahead -= one.samples.shape[1]
-        return one
+    def _take_next(self) -> "_Next":
+        frame = self._ahead.popleft()
+        self._n_ahead -= frame.samples.shape[1]
+        return frame
 
-    def _lay(self, one: "_Next") -> Iterator[Floats]:
-        samples, late = one.samples, self._late(one)
+    def _lay(self, frame: "_Next") -> Iterator[Floats]:
+        samples, late = frame.samples, self._late(frame)
         if late >= 0:
             self._went_back = False
             yield from self._fill(late)
@@ -157,7 +157,7 @@ class Heard:
 
     def _check(self, frame: "AudioFrame") -> None:
         if frame.sample_rate != self.rate_hz:
-            raise BadSound("rate_change", f"sound at {self.rate_hz} Hz becomes {frame.sample_rate} Hz")
+            raise BadSound("rate_change", f"audio at {self.rate_hz} Hz becomes {frame.sample_rate} Hz")
         if frame.layout.nb_channels != self.n_channels:
             raise BadSound("channel_change", f"{self.n_channels} channels become {frame.layout.nb_channels}")
 
@@ -175,7 +175,7 @@ class Heard:
         place: int = (2 * (frame.pts - self._first_ticks) * num + den) // (2 * den)
         return place
 
-    def _late(self, one: "_Next") -> int:
+    def _late(self, frame: "_Next") -> int:
         """Return samples between where it belongs and the end of what is there.
 
         0 within its clock's precision, and where it is not shifted for long: a frame that follows soon is where it
@@ -184,15 +184,15 @@ class Heard:
         Recorders' timestamps jitter by some ms. FFmpeg's timestamp of a single Vorbis packet at the start of an Ogg
         page may be off by most of a block. Silence and cuts there would be clicks that no player makes.
         """
-        if one.place is None:
+        if frame.place is None:
             return 0
         end = self._n_passed + self._n_held
-        late = one.place - end
+        late = frame.place - end
         if late > MAX_GAP_S * self.rate_hz:
-            raise BadSound("timestamps", f"the sound has a gap of {late // self.rate_hz} s")
+            raise BadSound("timestamps", f"the audio has a gap of {late // self.rate_hz} s")
         if abs(late) <= self._slack:
             return 0
-        n_samples = one.samples.shape[1]
+        n_samples = frame.samples.shape[1]
         if len(self._ahead) < 2 and abs(late) < n_samples:
             return 0  # too near to the end to tell
         end += n_samples
@@ -245,10 +245,10 @@ class Heard:
     def _cut_padding(self) -> None:
         """Cut the samples behind the told end, where they can be padding."""
         assert self.start is not None  # there was a frame
-        told = [] if self._ends.n_samples is None else [self._ends.n_samples]
+        stated = [] if self._ends.n_samples is None else [self._ends.n_samples]
         if self._ends.end is not None:
-            told.append(round((self._ends.end - self.start) * self.rate_hz))
-        beyond = self._n_passed + self._n_held - min(told, default=2**62)
+            stated.append(round((self._ends.end - self.start) * self.rate_hz))
+        beyond = self._n_passed + self._n_held - min(stated, default=2**62)
         if not 0 < beyond <= MAX_PADDING_SAMPLES:
             return
         self.n_padding += beyond
@@ -259,7 +259,7 @@ class Heard:
                 self._held.pop()
 
     def _give(self, n_samples: int) -> Iterator[Floats]:
-        """Yield the first `n_samples` that are held."""
+        """Yield the first `n_samples` in memory."""
         if not n_samples:
             return
         whole = np.concatenate(self._held, axis=1)
@@ -276,7 +276,7 @@ def floats(frame: "AudioFrame") -> Floats:
     Integers are divided by a power of two: exactly for up to 24 bits; FFmpeg shifts 20- and 24-bit samples up to fill
     32. Floats are kept as they are and may exceed 1.
     """
-    # Not frame.to_ndarray(): PyAV 18's reads beyond the planes of 8 and more channels, and knows no s64.
+    # Not frame.to_ndarray(): PyAV 18's reads beyond the planes of 8 and more channels, and lacks s64.
     n_channels, n_samples, name = frame.layout.nb_channels, frame.samples, frame.format.name
     kind = _DTYPES[name.removesuffix("p")]
     out = np.empty((n_channels, n_samples), np.float32)

@@ -1,1 +1,1 @@
-"""Pictures: decoded to a shape, upright, cropped."""
+"""Images: decoded to a shape, upright, cropped."""

@@ -1,4 +1,4 @@
-"""The part of a picture that is kept, and its size: arithmetic between upright and stored pixels."""
+"""The part of an image that is kept, and its size: arithmetic between upright and stored pixels."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,30 +14,30 @@ Box = tuple[int, int, int, int]
 
 
 class Layout(NamedTuple):
-    """The cut and scaling of one picture, in the stored orientation."""
+    """The cut and scaling of one image, in the stored orientation."""
 
     source: Box
-    """Part that is cut out of the picture."""
+    """Part that is cut out of the image."""
     scaled: Size
     """Size that the part is scaled to."""
     kept: Box
-    """Part of the scaled picture that is kept."""
+    """Part of the scaled image that is kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framing:
-    """The cut and scaling asked of every picture of a clip, in the upright orientation."""
+    """The cut and scaling asked of every image of a clip, in the upright orientation."""
 
     size: Size | None = None
     """(height, width) of the result in px; None for the size there is."""
     crop: str | Box | None = None
-    """None stretches all of the picture to `size`; a Box of the unscaled picture is scaled to `size`. "center" and
-    "random" scale the picture so that it just covers `size`, and cut the rest away."""
+    """None stretches all of the image to `size`; a Box of the unscaled image is scaled to `size`. "center" and
+    "random" scale the image so that it just covers `size`, and cut the rest away."""
     place: tuple[float, float] | None = None
     """Place of a random crop: 0 at the top and left, just under 1 at the bottom and right; None: in the middle."""
 
     def layout(self, stored: Size, turn: Turn) -> Layout:
-        """Return the layout for a picture of `stored` px that is to be turned. Raises: DecodeFailed (a box outside)."""
+        """Return the layout for an image of `stored` px that is to be turned. Raises: DecodeFailed (a box outside)."""
         whole = stored[::-1] if turn.transpose else stored
         source: Box = (0, 0, *whole)
         scaled = kept_size = self.size or whole
@@ -46,7 +46,7 @@ class Framing:
             top, left, height, width = self.crop
             if top + height > whole[0] or left + width > whole[1]:
                 raise DecodeFailed(
-                    f"video: crop={self.crop} (top, left, height, width) reaches out of a picture of {whole[0]} x "
+                    f"video: crop={self.crop} (top, left, height, width) reaches out of a frame of {whole[0]} x "
                     f"{whole[1]} px (height x width)"
                 )
             if self.size is None:
@@ -68,7 +68,7 @@ class Framing:
 
 
 def covering(whole: Size, size: Size) -> Size:
-    """Return the size of a picture of the shape of `whole` that just covers `size`; a half px is rounded up."""
+    """Return the size of an image of the shape of `whole` that just covers `size`; a half px is rounded up."""
     (height, width), (to_height, to_width) = whole, size
     if to_height * width >= to_width * height:
         return to_height, max(to_width, (2 * width * to_height + height) // (2 * height))
@@ -76,7 +76,7 @@ def covering(whole: Size, size: Size) -> Size:
 
 
 def stored_box(box: Box, whole: Size, turn: Turn) -> Box:
-    """Return a box of an upright picture of size `whole`, as it lies in the stored one."""
+    """Return a box of an upright image of size `whole`, as it lies in the stored one."""
     top, left, height, width = box
     if turn.flip_x:
         left = whole[1] - left - width

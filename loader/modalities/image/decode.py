@@ -277,7 +277,7 @@ def _metadata(image: Image.Image) -> tuple[bytes | None, bytes | None]:
 
 
 def _check_size(width_px: int, height_px: int, word: str) -> None:
-    """Raise DecodeFailed for too large a picture, before the pixels are allocated."""
+    """Raise DecodeFailed for too large an image, before the pixels are allocated."""
     if width_px * height_px > MAX_IMAGE_PX:
         raise DecodeFailed(
             beyond(

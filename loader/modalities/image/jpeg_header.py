@@ -101,7 +101,7 @@ def _walked(data: Buffer) -> JpegHeader:
 def check_scans(data: Buffer, n_px: int = 1) -> None:
     """Raise DecodeFailed for a JPEG of too many scans: 66 KB of them can take 17 s to decode.
 
-    More than MAX_JPEG_SCANS are too many, and of a large image those that pass over more than MAX_JPEG_SCAN_PX pixels.
+    More than MAX_JPEG_SCANS are too many, and in a large image any that pass over more than MAX_JPEG_SCAN_PX pixels.
     Costs one comparison of the bytes; the segments are walked only if many bytes look like a scan. n_px: of the image.
     """
     most = min(MAX_JPEG_SCANS, max(JPEG_SCANS_ANYWAY, MAX_JPEG_SCAN_PX // n_px))
@@ -114,8 +114,8 @@ def check_scans(data: Buffer, n_px: int = 1) -> None:
 def _n_scans(data: bytes) -> int:
     """Return the number of scans up to the end marker, as libjpeg finds them: bytes between segments are skipped."""
     n_scans, at = 0, 2
-    while (found := _MARKER.search(data, at)) is not None:
-        at, marker = found.end(), data[found.end() - 1]
+    while (match := _MARKER.search(data, at)) is not None:
+        at, marker = match.end(), data[match.end() - 1]
         if marker == _END:
             break
         n_scans += marker == _SCAN

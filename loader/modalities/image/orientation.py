@@ -1,7 +1,7 @@
 """Turning stored pixels upright: the eight orientations of EXIF, also written in XMP.
 
 Cameras store the sensor's rows as they are and note how to turn them; a decoder that ignores the note gives
-a training set of sideways pictures. The note is EXIF tag 0x0112 (CIPA DC-008, 4.6.4), or `tiff:Orientation`
+a training set of sideways images. The note is EXIF tag 0x0112 (CIPA DC-008, 4.6.4), or `tiff:Orientation`
 in XMP where there is no EXIF.
 """
 
@@ -58,9 +58,9 @@ def turned(pixels: np.ndarray, turn: Turn) -> np.ndarray:
 
 
 def turn_of(exif: bytes | None, xmp: bytes | None) -> Turn:
-    """Return the turn that an image's metadata ask for: EXIF first, XMP where EXIF says nothing.
+    """Return the turn that an image's metadata ask for: EXIF first, XMP if EXIF has none.
 
-    Malformed metadata say nothing: the pixels are sound, and most readers show them as they are stored.
+    Malformed metadata are ignored: the pixels are intact, and most readers show them as they are stored.
     """
     orientation = (exif_orientation(exif) if exif else 0) or (xmp_orientation(xmp) if xmp else 0)
     return EXIF_TURNS.get(orientation, UPRIGHT)

@@ -1,4 +1,4 @@
-"""Requests for pictures of one shape (`image`): a size in px or a bucket, the part of the picture, and alpha."""
+"""Requests for images of one shape (`image`): a size in px or a bucket, the part of the image, and alpha."""
 
 from __future__ import annotations
 
@@ -19,52 +19,52 @@ _BUCKET = re.compile(r"w([1-9][0-9]{0,5})h([1-9][0-9]{0,5})(?:f([1-9][0-9]{0,5})
 GivenSize = tuple[SupportsIndex, SupportsIndex] | str | None
 
 
-def size_of(given: GivenSize) -> Size | None:
+def size_of(value: GivenSize) -> Size | None:
     """Return (height, width) in px, or None for None.
 
     Raises: TypeError, ValueError for anything that is neither a pair of whole numbers nor a bucket.
     """
-    if given is None:
+    if value is None:
         return None
-    if isinstance(given, str):
-        height, width, _ = _bucket(given)
+    if isinstance(value, str):
+        height, width, _ = _bucket(value)
         return height, width
     try:
-        height, width = map(operator.index, given)
+        height, width = map(operator.index, value)
     except (TypeError, ValueError):
         raise TypeError("size is (height, width) in whole px, or the name of a bucket") from None
     return height, width
 
 
-def frames_of(given: object) -> int | None:
-    """Return the frames of a clip, of a bucket that says so. Raises: ValueError for a text that names none."""
-    return _bucket(given)[2] if isinstance(given, str) else None
+def frames_of(value: object) -> int | None:
+    """Return the frames of a clip, of a bucket that has them. Raises: ValueError for a text that names none."""
+    return _bucket(value)[2] if isinstance(value, str) else None
 
 
 def _bucket(name: str) -> tuple[int, int, int | None]:
     """Return (height, width, frames) of `w640h384f32`: width first, as the column `bucket` has it."""
-    found = _BUCKET.fullmatch(name)
-    if found is None:
+    bucket = _BUCKET.fullmatch(name)
+    if bucket is None:
         raise ValueError("a bucket is named like w896h1152, or w640h384f32 for clips of 32 frames")
-    return int(found[2]), int(found[1]), None if found[3] is None else int(found[3])
+    return int(bucket[2]), int(bucket[1]), None if bucket[3] is None else int(bucket[3])
 
 
 Alpha = Literal["white", "black", "keep"]
 
 MAX_SIZE_PX = MAX_IMAGE_PX
-"""The most pixels of a result: those of the largest picture that is decoded."""
+"""The most pixels of a result: as many as the largest image that is decoded has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageDecoder:
-    """Decodes a picture to uint8 [H, W, C]; `loader.image` makes one and explains its arguments."""
+    """Decodes an image to uint8 [H, W, C]; `loader.image` makes one and explains its arguments."""
 
     size: Size | None = None
     """(height, width) in pixels; None for the stored size."""
     crop: str | None = None
-    """"center" or "random" cuts to `size`; None stretches the whole picture to it."""
+    """"center" or "random" cuts to `size`; None stretches the whole image to it."""
     alpha: Alpha = "white"
-    """Ground for transparent pictures, "white" or "black"; "keep" gives four channels."""
+    """Ground for transparent images, "white" or "black"; "keep" gives four channels."""
 
     def __post_init__(self) -> None:
         if self.size is not None and (min(self.size) < 1 or self.size[0] * self.size[1] > MAX_SIZE_PX):
@@ -79,7 +79,7 @@ class ImageDecoder:
             raise InvalidRuntime(f"image(alpha={self.alpha!r}): 'white', 'black' or 'keep'")
 
     def __call__(self, data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
-        """Return the picture. Raises: DecodeFailed (damaged, not JPEG, PNG or WebP); MissingDependency (pillow)."""
+        """Return the image. Raises: DecodeFailed (damaged, not JPEG, PNG or WebP); MissingDependency (pillow)."""
         place = None
         if self.crop == "random" and rng is not None:
             place = (float(rng.random()), float(rng.random()))
@@ -93,17 +93,17 @@ def image(
     crop: str | None = None,
     alpha: Alpha = "white",
 ) -> ImageDecoder:
-    """Return a decoder for an image field whose pictures all come in one shape, so that a batch is one array.
+    """Return a decoder for an image field whose images all come in one shape, so that a batch is one array.
 
     `Loader(plan, decode={"jpg": loader.image(size=(224, 224), crop="random")})` gives uint8 [H, W, 3] RGB, upright.
 
     size: (height, width) in px, or None for the stored size. Or the name of a bucket such as "w896h1152" (width first,
     as the column `bucket` has it).
-    crop: None stretches the whole picture to `size`. "center" and "random" scale the picture, its shape kept, until it
+    crop: None stretches the whole image to `size`. "center" and "random" scale the image, its shape kept, until it
     just covers `size`. "center" cuts the rest away on both sides, "random" at a place drawn from the sample's
-    generator (in the middle where there is none). A smaller picture is enlarged; leave it out with a predicate on
+    generator (in the middle where there is none). A smaller image is enlarged; leave it out with a predicate on
     `width_px` and `height_px`.
-    alpha: ground of transparent pixels, "white" or "black"; or "keep": [H, W, 4], with an alpha of 255 for pictures
+    alpha: ground of transparent pixels, "white" or "black"; or "keep": [H, W, 4], with an alpha of 255 for images
     that have none.
 
     Resampling is bicubic over the whole source area (antialiased), in whole numbers: the same bits on every machine. A
@@ -114,7 +114,7 @@ def image(
     """
     try:
         if frames_of(size) is not None:
-            raise ValueError("a bucket of clips; a picture's is named like w896h1152")
+            raise ValueError("a bucket of clips; a bucket of images is named like w896h1152")
         return ImageDecoder(size=size_of(size), crop=crop, alpha=alpha)
     except (TypeError, ValueError) as error:
         if isinstance(error, InvalidRuntime):

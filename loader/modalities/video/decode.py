@@ -1,8 +1,8 @@
 """Chosen frames of a video, exactly: found by timestamp, decoded from the right keyframe, and checked.
 
 The packets say which frames are displayed, when, and which are keyframes. The wanted frames' packets go to the decoder
-straight from the keyframe that their pictures build on. Nothing is computed from a frame rate, no container seek is
-trusted, and each frame that comes back is known by the packet it came from. So the result is bit for bit that of a
+straight from the keyframe that their frames build on. Nothing is computed from a frame rate, no container seek is
+trusted, and each frame that comes back is known by the packet it came from. So the result equals, bit for bit, a
 decode from the start, whether the packets come from a whole file or were read one by one.
 
 - Frames that an edit list hides are not counted and not shown; two frames at one instant are refused.
@@ -22,10 +22,9 @@ from ..error_origin import is_of_the_machine
 from ..fields import Buffer
 from ..image.crop import Framing, Size
 from ..image.jpeg_header import check_scans
-from .decoder_cache import DecoderCache
 from .demux import Codec, Source, WholeFile, whole_file
 from .frames import ClipBuilder
-from .packet_decode import BarePackets
+from .packet_decode import BarePackets, DecoderCache
 from .packet_table import PacketTable
 from .request import Choice
 from .timeline import Run, Timeline
@@ -71,12 +70,12 @@ def read_bare(
     runs: Sequence[Run] | None = None,
     place: Place = nowhere,
 ) -> np.ndarray | None:
-    """Return the same clip from single packets: those of runs, which are `timeline.runs(frames)`.
+    """Return the same clip from single packets: the packets of runs, which are `timeline.runs(frames)`.
 
     place: memory for the clip. It holds anything where the clip is not returned.
 
-    None where they do not do (a keyframe that is none, a damaged picture): then the file has to be read whole, and
-    `read_whole` says what is wrong. Raises: DecodeFailed for what it would refuse as well.
+    None where they do not do (a keyframe that is none, a damaged frame): then the file has to be read whole, and
+    `read_whole` raises the reason. Raises: DecodeFailed for what it would refuse as well.
     """
     try:
         source = BarePackets(table, timeline, bodies)
@@ -98,7 +97,7 @@ def read_bare(
 def read_run(table: PacketTable, timeline: Timeline, data: Buffer, choice: Choice) -> np.ndarray:
     """Return uint8 [T, H, W, 3] of a run, from all of its bytes; frames are decoded from as far back as they need.
 
-    Raises: DecodeFailed (bytes that are not those of the table, a run that cannot be decoded, too large).
+    Raises: DecodeFailed (bytes of another file than the table's, a run that cannot be decoded, too large).
     """
     whole, facts = memoryview(data), table.facts
     if len(whole) != facts.nbytes or crc32c(bytes(whole)) != facts.crc32c or facts.whole_because:
@@ -138,11 +137,11 @@ def decoded(source: Source, frames: Sequence[int], framing: Framing) -> np.ndarr
 
 
 def _attempt(source: Source, codec: Codec, run: Run, clip: ClipBuilder) -> str | None:
-    """Return None when each wanted frame came back sound, else the fault."""
+    """Return None when each wanted frame came back intact, else the fault."""
     codec.flush_buffers()
     codec.reorder_depth = source.reorder_frames  # a flush may forget it, and frames would be dropped
     pts = source.timeline.pts
-    missing = set(run.wanted)
+    missing = set(run.positions)
     entered = run.first == 0
     is_jpeg = codec.name == "mjpeg"
     try:
@@ -162,7 +161,7 @@ def _attempt(source: Source, codec: Codec, run: Run, clip: ClipBuilder) -> str |
                 if frame.is_corrupt:
                     return f"the frame at timestamp {pts[came]} is damaged"
                 if came in missing:
-                    clip.put(run.wanted[came], frame)
+                    clip.put(run.positions[came], frame)
                     missing.discard(came)
     except FFmpegError as error:
         if is_of_the_machine(error):

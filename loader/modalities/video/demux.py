@@ -85,7 +85,7 @@ class WholeFile:
     def _end_pts(self) -> int:
         """Return the tick at which the last frame shown ends.
 
-        It lasts as long as the file says, which is often one tick, and at least as long as the frame before it.
+        It lasts as long as the file states, which is often one tick, and at least as long as the frame before it.
         """
         shown = sorted(
             (packet.pts or 0, packet.duration or 1)

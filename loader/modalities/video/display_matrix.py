@@ -1,4 +1,4 @@
-"""The display matrix of a video: how to turn its pictures.
+"""The display matrix of a video: how to turn its frames.
 
 Nine int32, [a b u; c d v; x y w], that move a pixel at (x, y) to (ax + cy, bx + dy) (ISO/IEC 14496-12, 6.2.2;
 libavutil/display.h).
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def side_data_of(frame: "av.VideoFrame") -> "Mapping[str, Buffer]":
     """Return the side data of a decoded frame, by FFmpeg's name of its kind.
 
-    Raises: DecodeFailed where one kind is newer than PyAV: it then shows none of them, and how a picture is turned or
+    Raises: DecodeFailed where one kind is newer than PyAV: it then shows none of them, and how a frame is turned or
     that it is HDR must not be overlooked.
     """
     try:

@@ -95,7 +95,7 @@ class ClipBuilder:
             out[place] = out[places[0]]
 
     def upright(self) -> np.ndarray:
-        """Return the clip, turned as its display matrix says. Every place has been put."""
+        """Return the clip, turned by its display matrix. Every place has been put."""
         if self._out is None:
             raise DecodeFailed("video: no frames were decoded")
         return turned(self._out, self._turn)

@@ -103,7 +103,7 @@ def table_of_run(codec: Codec, packets: RunPackets, time_base: Fraction) -> Pack
 
 
 def _same_decoder(facts: StreamFacts, tried: StreamFacts) -> bool:
-    """Return whether all that a decoder is told is equal; the rest is about the bytes and their times."""
+    """Return whether all settings of a decoder are equal; the rest is about the bytes and their times."""
     own = {name: getattr(facts, name) for name in ("end_pts", "nbytes", "crc32c", "display_matrix")}
     return facts == replace(tried, **own)
 
@@ -118,9 +118,9 @@ def _obstacle(packets: list[VideoPacket], bodies: list[bytes], whole: memoryview
         if pos is None or pos < end or bytes(whole[pos : pos + len(body)]) != body:
             return f"packet {number} does not lie in the file as the decoder gets it"
         end = pos + len(body)
-        beside = {side.data_type for side in packet.iter_sidedata()} - HARMLESS
-        if beside:
-            return f"packet {number} comes with {', '.join(sorted(beside))}"
+        side_data = {side.data_type for side in packet.iter_sidedata()} - HARMLESS
+        if side_data:
+            return f"packet {number} comes with {', '.join(sorted(side_data))}"
     return ""
 
 
@@ -165,7 +165,7 @@ def _checked(
 ) -> PacketTable:
     """Return the table with its display matrix, and with a reason to read the file whole where there is one.
 
-    There is one where its first picture does not come out of a bare packet as it comes out of the file.
+    There is one where its first frame does not come out of a bare packet as it comes out of the file.
     """
     if table.facts.whole_because:
         return table
@@ -204,7 +204,7 @@ def _alike(a: av.VideoFrame, b: av.VideoFrame) -> bool:
     )
     if not same or a.format.name != b.format.name:
         return False
-    # Resized, the pictures show where the samples of colour are thought to lie.
+    # Resized, the frames show where the samples of colour are thought to lie.
     sizes: tuple[dict[str, Any], ...] = ({}, {"width": 64, "height": 64})
     return all(np.array_equal(_rgb(a, **size), _rgb(b, **size)) for size in sizes)
 

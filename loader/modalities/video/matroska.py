@@ -10,7 +10,7 @@ _SEGMENT = 0x18538067  # RFC 9559, 5.1: the element that holds everything else
 
 
 HIDING = ("vp8", "vp9")
-"""Codecs whose frames may be for others to build on alone."""
+"""Codecs whose frames may be only for others to build on."""
 
 
 def check_segment(data: Buffer) -> None:
@@ -33,7 +33,7 @@ def check_segment(data: Buffer) -> None:
 
 
 def is_hidden(codec: str, body: bytes) -> bool:
-    """Return whether a packet of VP8 or VP9 is an "alternate reference": others build on it and nobody sees it.
+    """Return whether a packet of VP8 or VP9 is an "alternate reference": others build on it and it is not shown.
 
     In WebM it is a block with the time of another (RFC 6386, 9.1; VP9 bitstream specification, 6.2 and annex B).
     """

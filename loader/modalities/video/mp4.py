@@ -59,7 +59,7 @@ _ENTRY_BYTES = {
 }
 _LEAVES = frozenset((*_ENTRY_BYTES, b"stsz", b"stz2", b"elst", b"trun", b"hdlr", b"cmov", b"iinf", b"iloc"))
 _PCM_RATIO = 16
-"""PCM samples that a byte of old QuickTime sound may stand for, whose table counts these."""
+"""PCM samples that a byte of old QuickTime audio may stand for, whose table counts these."""
 
 _Read = Callable[[int, int], bytes | memoryview]
 
@@ -166,10 +166,10 @@ class _Tables:
 
     def _descriptions(self, start: int, end: int) -> None:
         data = bytes(self._read(start, end - start))
-        for found in _IN_ENTRY.finditer(data):
-            at = start + found.start() - 4
-            nbytes = int.from_bytes(data[max(0, found.start() - 4) : found.start()], "big")
-            self._leaf(found[0], at, at + 8, min(end, at + nbytes) if nbytes >= 8 else end)
+        for entry in _IN_ENTRY.finditer(data):
+            at = start + entry.start() - 4
+            nbytes = int.from_bytes(data[max(0, entry.start() - 4) : entry.start()], "big")
+            self._leaf(entry[0], at, at + 8, min(end, at + nbytes) if nbytes >= 8 else end)
 
     def _leaf(self, kind: bytes, at: int, start: int, end: int) -> None:
         body, room = self._read(start, 12), end - start
@@ -182,7 +182,7 @@ class _Tables:
             return
         elif kind in (b"stsz", b"stz2"):
             self._sizes(kind, where, body, room)
-        elif kind in (b"iinf", b"iloc"):  # of a still picture; their first releases count to 65,535
+        elif kind in (b"iinf", b"iloc"):  # of a still image; their first releases count to 65,535
             at_n = 4 if kind == b"iinf" else 6
             if body[0] > (0 if kind == b"iinf" else 1) and len(body) >= at_n + 4:
                 self._fits(where, struct.unpack_from(">I", body, at_n)[0], 4, room - at_n - 4)
@@ -266,8 +266,8 @@ class _Tables:
                     )
                 except zlib.error as error:
                     raise DecodeFailed(f"{where} is damaged: {error}") from error
-                told = int.from_bytes(self._read(at + 8, 4), "big")
-                if (n := max(told, len(body))) > MAX_MP4_HEADER_BYTES:
+                long_size = int.from_bytes(self._read(at + 8, 4), "big")
+                if (n := max(long_size, len(body))) > MAX_MP4_HEADER_BYTES:
                     raise DecodeFailed(beyond(where, n, "decompressed bytes", MAX_MP4_HEADER_BYTES))
                 self._unpacked = True
                 _Tables(_slices(body), len(body), self._file_nbytes, is_unpacked=True).check()

@@ -1,7 +1,7 @@
 """The packet table of a video: the field `<field>.packets`, with which single packets are read without the file.
 
 It is an Arrow IPC stream of one record batch, one row per packet of the first video stream, in decode order. The
-schema's metadata hold what a decoder has to be told. docs/format.md is its normative text.
+schema's metadata hold the settings of a decoder. docs/format.md is its normative text.
 """
 
 import base64
@@ -48,7 +48,7 @@ class StreamFacts:
     """Facts for decoding beside the packets, and the bytes that the table is of.
 
     The `color_*` fields and `colorspace` are FFmpeg's numbers as the container has them; the bitstream may have
-    others. They are those of ITU-T H.273 but for the range.
+    others. They follow ITU-T H.273 but for the range.
     """
 
     codec: str
@@ -104,7 +104,7 @@ class PacketTable:
     key: Bools
     """bool: True at key packets."""
     discard: Bools
-    """bool: True at packets that are decoded but not shown, as an edit list says."""
+    """bool: True at packets that are decoded but not shown, by an edit list."""
     crc32c: npt.NDArray[np.uint32]
     """uint32: CRC-32C of the packet's bytes."""
     facts: StreamFacts
@@ -115,13 +115,13 @@ class PacketTable:
 
 
 def index_packets(data: Buffer, tried: StreamFacts | None = None) -> bytes:
-    """Return the packet table of a whole video file: one demux, two pictures decoded. Equal bytes give equal tables.
+    """Return the packet table of a whole video file: one demux, two frames decoded. Equal bytes give equal tables.
 
-    tried: of a file that the same encoder and muxer made. Where a decoder is told the same, no picture is decoded. The
+    tried: of a file that the same encoder and muxer made. If a decoder gets the same settings, no frame is decoded. The
     comparison is of what the file and the table tell a decoder, and that was equal then.
 
     A video whose packets cannot be read one by one (their places are unknown, the codec is none of those tried) gets a
-    table too. It says so, and the loader reads such a field whole.
+    table too. It is marked, and the loader reads such a field whole.
 
     Raises: DecodeFailed for a file that `loader.video` cannot read; MissingDependency (av).
     """
@@ -143,7 +143,7 @@ def packets_bytes(table: PacketTable) -> bytes:
 def read_packets(data: Buffer) -> PacketTable:
     """Return a table from a field's bytes, whose checksum the caller has verified. O(packets).
 
-    Every value is held against its range. Raises: DecodeFailed; FormatTooNew.
+    Checks each value against its range. Raises: DecodeFailed; FormatTooNew.
     """
     try:
         with pa.ipc.open_stream(
@@ -188,16 +188,18 @@ def _check(table: PacketTable) -> None:
         "places that do not ascend": not facts.whole_because
         and ((table.pos < 0).any() or (table.pos[1:] < end[:-1]).any()),
         "a time base that is not positive": facts.time_base <= 0,
-        "a picture size out of range": not (
+        "a frame size out of range": not (
             0 < facts.width_px <= _MAX_SIDE_PX and 0 < facts.height_px <= _MAX_SIDE_PX
         ),
         "a display matrix that is none": len(facts.display_matrix) not in (0, 9),
         "a field size out of range": not 0 < facts.nbytes <= _MAX_NBYTES,
         "a reordering out of range": not 0 <= facts.reorder_frames <= 64,
     }
-    found = [what for what, is_so in wrong.items() if is_so]
-    if found:
-        raise DecodeFailed(f"packet table: {', '.join(found)}; make it again with add_group, or leave it out")
+    faults = [what for what, is_so in wrong.items() if is_so]
+    if faults:
+        raise DecodeFailed(
+            f"packet table: {', '.join(faults)}; make it again with add_group, or leave it out"
+        )
 
 
 def _metadata(facts: StreamFacts) -> dict[bytes, bytes]:

@@ -1,10 +1,10 @@
-"""The bytes before a clip's first picture that outlast a flush of its decoder: parameter sets, messages, headers.
+"""The bytes before a clip's first frame that outlast a flush of its decoder: parameter sets, messages, headers.
 
 FFmpeg's decoders keep them when they are flushed. So a used decoder equals a new one only for clips that begin with the
-same such bytes and have no others. Clips of H.264 must also begin with an IDR picture. In front of other pictures its
+same such bytes and have no others. Clips of H.264 must also begin with an IDR frame. In front of other frames its
 decoder remembers whether it ever saw one. A clip with units that are not listed here gets a decoder of its own.
 
-Clips of HEVC do too. Its decoder reports no fault for most damage, and leaves the rest of the picture unwritten. That
+Clips of HEVC do too. Its decoder reports no fault for most damage, and leaves the rest of the frame unwritten. That
 is black in a new decoder. In a used one it shows an earlier clip.
 """
 
@@ -44,11 +44,11 @@ class _Syntax(NamedTuple):
     kinds: list[int]
     """Kind of a unit, by the first byte of its header."""
     begin: int
-    """Least kind of picture to begin at."""
+    """Least kind of frame to begin at."""
 
 
 def preamble(facts: StreamFacts, bodies: Mapping[int, Body], runs: Sequence[Run]) -> bytes | None:
-    """Return the bytes before the first picture that outlast a flush. O(units of all packets).
+    """Return the bytes before the first frame that outlast a flush. O(units of all packets).
 
     None for a clip that needs a decoder of its own.
     """
@@ -83,7 +83,7 @@ def _syntax_of(facts: StreamFacts) -> _Syntax | None:
 
 
 def _picture_alone(body: Body, syntax: _Syntax) -> int:
-    """Return the kind of the picture that is all of a packet, as most are; 0 for another packet."""
+    """Return the kind of the frame that is all of a packet, as most are; 0 for another packet."""
     if syntax.units is not _nal_units or len(body) < 6 or _LENGTH.unpack_from(body)[0] != len(body) - 4:
         return 0
     kind = syntax.kinds[body[4]]
@@ -91,7 +91,7 @@ def _picture_alone(body: Body, syntax: _Syntax) -> int:
 
 
 def _parts(body: Body, syntax: _Syntax) -> tuple[bytes, int] | None:
-    """Return a packet's bytes that outlast a flush, and the kind of its first picture; None if it is refused."""
+    """Return a packet's bytes that outlast a flush, and the kind of its first frame; None if it is refused."""
     kept, picture = b"", _UNKNOWN
     units, kinds, _ = syntax
     if (spans := units(body)) is None:

@@ -1,6 +1,6 @@
 """Video: the words mp4, mov, mkv, webm and run. Which frames of a clip are wanted, and how large; `decode` reads them.
 
-A `run` is packets one behind the other, without a container: its packet table says the rest.
+A `run` is packets one behind the other, without a container: its packet table has the rest.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Choice(NamedTuple):
     frames: list[int]
     """Frame numbers in display order; a number may come several times."""
     framing: Framing
-    """Part of the pictures."""
+    """Part of the frames."""
     times_s: list[float]
     """Seconds at which these frames are first shown."""
 
@@ -53,7 +53,7 @@ class VideoDecoder:
     """Second of the first frame, seconds of all frames, or another video field whose instants are shown; None for
     `start` or a drawn place."""
     crop: str | Box | None = None
-    """"center", "random" or (top, left, height, width); None stretches the whole picture to `size`."""
+    """"center", "random" or (top, left, height, width); None stretches the whole frame to `size`."""
     times: bool = False
     """True adds the field `<field>.times`: float64 [T] seconds on the video's own clock."""
 
@@ -67,7 +67,7 @@ class VideoDecoder:
                 f"video(start={self.start}): a frame number from 0, or None for a drawn place"
             )
         if self.at is not None and self.start is not None:
-            raise InvalidRuntime(f"video(at={self.at!r}, start={self.start}): one of them says where")
+            raise InvalidRuntime(f"video(at={self.at!r}, start={self.start}): give one of them")
         self._check_crop()
 
     def __call__(self, data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
@@ -99,7 +99,7 @@ class VideoDecoder:
         """The field whose instants this one shows."""
         return self.at if isinstance(self.at, str) else None
 
-    def wanted(
+    def choose_frames(
         self, timeline: Timeline, rng: np.random.Generator | None, among: tuple[int, int] | None = None
     ) -> list[int]:
         """Return the frames to show, by their numbers in display order. O(frames).
@@ -128,7 +128,7 @@ class VideoDecoder:
         return list(range(start, start + span, self.stride))
 
     def framing(self, rng: np.random.Generator | None) -> Framing:
-        """Return the part of the pictures: one place for all of a clip."""
+        """Return the part of the frames: one place for all of a clip."""
         draws = self.crop == "random" and rng is not None
         place = (float(rng.random()), float(rng.random())) if draws and rng is not None else None
         return Framing(size=self.size, crop=self.crop, place=place)
@@ -138,7 +138,7 @@ class VideoDecoder:
         if isinstance(crop, tuple):
             if len(crop) != 4 or min(crop[:2]) < 0 or min(crop[2:]) < 1:
                 raise InvalidRuntime(
-                    f"video(crop={crop}): (top, left, height, width) in px, inside the picture"
+                    f"video(crop={crop}): (top, left, height, width) in px, inside the frame"
                 )
         elif crop not in (None, "center", "random"):
             raise InvalidRuntime(
@@ -169,7 +169,7 @@ def choose(
     timelines: Mapping[str, Timeline],
     rngs: Mapping[str, np.random.Generator | None],
 ) -> dict[str, Choice]:
-    """Return field -> choice of each video field of one sample: leaders first, then those that follow them.
+    """Return field -> choice of each video field of one sample: leaders first, then their followers.
 
     Raises: DecodeFailed.
     """
@@ -178,7 +178,7 @@ def choose(
         if decoder.leader is None:
             followers = [timelines[other] for other, one in decoders.items() if one.leader == name]
             among = common_span(timelines[name], followers) if followers else None
-            frames[name] = decoder.wanted(timelines[name], rngs[name], among)
+            frames[name] = decoder.choose_frames(timelines[name], rngs[name], among)
     for name, decoder in decoders.items():
         if decoder.leader is not None:
             clock, timeline = timelines[decoder.leader], timelines[name]
@@ -230,13 +230,13 @@ def video(
 
     size: (height, width) in px of the result, or None for the stored size; or the name of a bucket, such as
     "w640h384f32". That is width first, as the column `bucket` has it, and 32 frames where neither `frames` nor `at`
-    says how many.
-    crop: None stretches the whole picture to `size`. "center" and "random" scale the picture, its shape kept, until it
+    gives a number.
+    crop: None stretches the whole frame to `size`. "center" and "random" scale the frame, its shape kept, until it
     just covers `size`. "center" cuts the rest away on both sides, "random" at a place drawn from the sample's generator
-    (one for the clip). A box (top, left, height, width) is this part of the upright stored picture, scaled to `size` if
+    (one for the clip). A box (top, left, height, width) is this part of the upright stored frame, scaled to `size` if
     one is given. Its top and left are then even where colour is stored for 2 x 2 px.
     times: a batch also gets the field `<field>.times`: float64 [T], when each frame is first shown, in seconds on the
-    video's own clock. A transform needs it to take the actions that go with the pictures.
+    video's own clock. A transform needs it to take the actions that go with the frames.
 
     Raises: InvalidRuntime.
     """
@@ -244,7 +244,7 @@ def video(
         places = _times(at)
         if isinstance(places, tuple | str) and (frames is not None or stride != 1):
             raise InvalidRuntime(
-                f"video(at={at!r}, frames={frames!r}, stride={stride!r}): at says which frames; leave the others out"
+                f"video(at={at!r}, frames={frames!r}, stride={stride!r}): at names the frames; leave the others out"
             )
         many = len(places) if isinstance(places, tuple) else frames_of(size) or DEFAULT_FRAMES
         return VideoDecoder(
@@ -259,8 +259,8 @@ def video(
     except (TypeError, ValueError, OverflowError) as error:
         if isinstance(error, InvalidRuntime):
             raise
-        given = f"{frames!r}, {stride!r}, {size!r}, {start!r}, {at!r}, {crop!r}"
-        raise InvalidRuntime(f"video({given}): {error}") from error
+        call = f"{frames!r}, {stride!r}, {size!r}, {start!r}, {at!r}, {crop!r}"
+        raise InvalidRuntime(f"video({call}): {error}") from error
 
 
 def _times(at: Any) -> At:
@@ -289,11 +289,11 @@ def _time(value: Any) -> Time:
     )
 
 
-def _crop(given: Any) -> str | Box | None:
+def _crop(crop: Any) -> str | Box | None:
     """Return the word or the box. Raises: TypeError for anything that is neither a word nor four whole numbers."""
-    if given is None or isinstance(given, str):
-        return given
-    numbers = tuple(map(operator.index, given))
+    if crop is None or isinstance(crop, str):
+        return crop
+    numbers = tuple(map(operator.index, crop))
     if len(numbers) != 4:
         raise TypeError("crop is 'center', 'random' or (top, left, height, width) in px")
     return numbers

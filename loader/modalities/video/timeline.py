@@ -23,7 +23,7 @@ class Run(NamedTuple):
     """First packet in decode order."""
     stop: int
     """Packet after the last."""
-    wanted: dict[int, list[int]]
+    positions: dict[int, list[int]]
     """Packet number -> places in the clip."""
 
 
@@ -123,7 +123,7 @@ class Timeline:
     def runs(self, frames: Sequence[int]) -> list[Run]:
         """Return the packets to decode for these frames (numbers in display order), ascending. O(frames log packets).
 
-        There is one run per keyframe needed; those that touch are made one.
+        There is one run per keyframe needed; adjacent runs are joined.
         """
         packets = self.shown[np.asarray(frames, np.int64)]
         places: dict[int, list[int]] = {}
@@ -132,12 +132,12 @@ class Timeline:
         first_of = dict(zip(packets.tolist(), self._keyframes(packets), strict=True))
         out: list[Run] = []
         for number in sorted(places):
-            first, wanted = first_of[number], {number: places[number]}
+            first, positions = first_of[number], {number: places[number]}
             while out and first <= out[-1].stop:  # a late keyframe may reach back over several
                 last = out.pop()
-                last.wanted.update(wanted)
-                first, wanted = min(last.first, first), last.wanted
-            out.append(Run(first, number + 1, wanted))
+                last.positions.update(positions)
+                first, positions = min(last.first, first), last.positions
+            out.append(Run(first, number + 1, positions))
         return out
 
     def _keyframes(self, packets: I64) -> list[int]:

@@ -76,7 +76,7 @@ class RangesAhead:
                 self._held[unit.view, unit.key, span] = unit, number
                 self.taken_bytes += span.nbytes
             self._of_step.setdefault(unit.step, []).append(unit)
-        return Claim.TAKEN
+        return Claim.GRANTED
 
     def fetch(self, unit: Ranges) -> int:
         blobs: Blobs = None

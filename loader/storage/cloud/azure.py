@@ -1,6 +1,6 @@
 """az://container/prefix, abfs://container/prefix, abfs://container@account.dfs.core.windows.net/prefix.
 
-Options: those of `options.py`, obstore's own names (with or without `azure_`) and adlfs's: account_name, account_key,
+Options: see `options.py`; also obstore's own names (with or without `azure_`) and adlfs's: account_name, account_key,
 sas_token, client_id, client_secret, tenant_id, connection_string, anon, account_host. The host of the URL, or
 account_host, is where the account is, also in the clouds of other countries; `endpoint` is before both.
 `credential_provider` is a function that returns one of obstore's Azure credentials.
@@ -87,13 +87,13 @@ def azure_config(
         if (
             name != "endpoint" and config.get(name, value) != value
         ):  # an endpoint may be another way to the account
-            raise InvalidStore(f"{url}: {name} differs from what connection_string says; give one of them")
+            raise InvalidStore(f"{url}: {name} differs from connection_string; give one of them")
         config.setdefault(name, value)
     if account_host := str(options.get("account_host") or ""):
         endpoint = check_address(url, "account_host", f"https://{account_host}")
         if config.setdefault("endpoint", endpoint) != endpoint:
             raise InvalidStore(
-                f"{url}: endpoint is not that of account_host={account_host!r}; give one of them"
+                f"{url}: endpoint is another than account_host={account_host!r}; give one of them"
             )
         host = host or account_host
     if host:
@@ -135,7 +135,7 @@ def _add_credentials(url: str, config: dict[str, Any], environ: Mapping[str, str
 def _connection_string(url: str, text: object) -> dict[str, str]:
     if text is None:
         return {}
-    made: dict[str, str] = {}
+    config: dict[str, str] = {}
     suffix = ""
     for part in str(text).strip().strip(";").split(";"):
         name, equals, value = part.partition("=")
@@ -143,12 +143,12 @@ def _connection_string(url: str, text: object) -> dict[str, str]:
         if equals and known == "endpointsuffix":
             suffix = value
         elif equals and known in _CONNECTION:
-            made[_CONNECTION[known]] = check_address(url, name, value) if known == "blobendpoint" else value
+            config[_CONNECTION[known]] = check_address(url, name, value) if known == "blobendpoint" else value
         elif not equals or known not in _CONNECTION_IGNORED:
             raise InvalidStore(
                 f"{url}: connection_string has a part that is not understood; accepted are AccountName=, "
                 "AccountKey=, SharedAccessSignature=, BlobEndpoint= and EndpointSuffix=, separated by ';'"
             )
-    if suffix and "account_name" in made:
-        made.setdefault("endpoint", f"https://{made['account_name']}.blob.{suffix}")
-    return made
+    if suffix and "account_name" in config:
+        config.setdefault("endpoint", f"https://{config['account_name']}.blob.{suffix}")
+    return config

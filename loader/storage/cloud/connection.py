@@ -71,17 +71,17 @@ class Connection:
         fork.check(self._token, self._url)
         client = self._client or self._reconnect()
         token = self._retrier.limiter.acquire()
-        made: T | None = None
+        result: T | None = None
         try:
             with suppress(OSError):
-                made = attempt(_native(), client)
+                result = attempt(_native(), client)
         finally:
-            if made is None:
+            if result is None:
                 self._retrier.limiter.release(token, throttled=False)
-        if made is None:
+        if result is None:
             return None
         count_request()
-        return made, lambda throttled: self._retrier.limiter.release(token, throttled=throttled)
+        return result, lambda throttled: self._retrier.limiter.release(token, throttled=throttled)
 
     def uploader(self) -> Client:
         """Return a client that repeats a failed part by itself: a hundred parts do not begin anew for one.
@@ -137,7 +137,7 @@ def connector(
         refusals: tuple[type[Exception], ...] = (*client_errors(), TypeError)
         endpoint = config.get("endpoint") or config.get("base_url")
         try:
-            made = getattr(obstore.store, name)(
+            client = getattr(obstore.store, name)(
                 bucket,
                 config=config,
                 client_options=runtime.client_options(endpoint),
@@ -147,7 +147,7 @@ def connector(
         except refusals as error:
             brief = redact(str(error).split("\n\nDebug source", 1)[0], runtime.secrets)
             raise InvalidStore(f"{bucket}: the options are refused: {brief}") from None
-        return cast("Client", made)
+        return cast("Client", client)
 
     return connect
 

@@ -2,9 +2,9 @@
 
 S3, first found: options (keys, `profile`, `credential_provider`, `anon`); AWS_ACCESS_KEY_ID; AWS_PROFILE; a web
 identity (AWS_WEB_IDENTITY_TOKEN_FILE); the default profile of ~/.aws, when it names credentials; obstore's chain for
-containers and instances. Profiles of every kind (roles, SSO, processes) are boto3's business, which renews them.
+containers and instances. Profiles of every kind (roles, SSO, processes) go through boto3, which renews them.
 
-Google: credential files of every kind that google-auth knows, as a provider that obstore asks for tokens. Kinds:
+Google: credential files of every kind that google-auth reads, as a provider that obstore asks for tokens. Kinds:
 
 - service_account;
 - authorized_user (a person's);
@@ -71,11 +71,11 @@ def google_token(config: Mapping[str, Any]) -> str:
     path = config.get("service_account") or config.get("application_credentials")
     if key or path:
         info = json.loads(key if key else Path(str(path)).read_bytes())
-        made = _loaded(info.get("type", "service_account"), info)
+        credentials = _loaded(info.get("type", "service_account"), info)
     else:
-        made, _ = google.auth.default(scopes=_SCOPES)
-    made.refresh(Request())
-    return str(made.token)
+        credentials, _ = google.auth.default(scopes=_SCOPES)
+    credentials.refresh(Request())
+    return str(credentials.token)
 
 
 def _loaded(kind: str, info: Mapping[str, Any]) -> Any:
@@ -123,18 +123,18 @@ def credential_provider(
 
     Raises: InvalidStore; MissingDependency for a profile without boto3.
     """
-    given = options.get("credential_provider")
-    if given is not None and not callable(given):
-        raise InvalidStore(f"{url}: credential_provider is a {type(given).__name__}; give a function")
+    provider = options.get("credential_provider")
+    if provider is not None and not callable(provider):
+        raise InvalidStore(f"{url}: credential_provider is a {type(provider).__name__}; give a function")
     profile = options.get("profile")
     anonymous = bool(config.get("skip_signature"))
     explicit = _explicit(url, config)
-    if sum((given is not None, bool(profile), anonymous or explicit is not None)) > 1:
+    if sum((provider is not None, bool(profile), anonymous or explicit is not None)) > 1:
         raise InvalidStore(
             f"{url}: a profile, a credential_provider and explicit credentials (or anon) contradict; give one"
         )
-    if given is not None or explicit is not None or anonymous:
-        return None if anonymous else given or explicit
+    if provider is not None or explicit is not None or anonymous:
+        return None if anonymous else provider or explicit
     if profile:
         return _boto_provider(url, str(profile))
     if "AWS_ACCESS_KEY_ID" in environ:
@@ -156,7 +156,7 @@ def profile_settings(environ: Mapping[str, str], profile: str | None = None) -> 
     profile: None for AWS_PROFILE, or the default one.
     """
     name = profile or environ.get("AWS_PROFILE") or "default"
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for variable, usual, section in (
         ("AWS_CONFIG_FILE", "~/.aws/config", name if name == "default" else f"profile {name}"),
         ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials", name),
@@ -169,21 +169,21 @@ def profile_settings(environ: Mapping[str, str], profile: str | None = None) -> 
         parser = RawConfigParser(strict=False)
         try:
             parser.read(path, encoding="utf-8")
-            found.update(parser.items(section) if parser.has_section(section) else ())
+            settings.update(parser.items(section) if parser.has_section(section) else ())
         except (Error, UnicodeDecodeError) as error:
             _log.debug("not reading %s: %s", variable, type(error).__name__)
-    return found
+    return settings
 
 
 def _explicit(url: str, config: dict[str, Any]) -> Callable[[], dict[str, Any]] | None:
     """Take keys out of `config`, as a provider: in its config obstore would mix them with AWS_SESSION_TOKEN."""
-    made = {name: config.pop(name, None) for name in ("access_key_id", "secret_access_key", "session_token")}
-    if made == dict.fromkeys(made):
+    keys = {name: config.pop(name, None) for name in ("access_key_id", "secret_access_key", "session_token")}
+    if keys == dict.fromkeys(keys):
         return None
-    if not made["access_key_id"] or not made["secret_access_key"]:
+    if not keys["access_key_id"] or not keys["secret_access_key"]:
         raise InvalidStore(f"{url}: give both key and secret, or neither (then the environment is asked)")
-    token = made.pop("session_token")
-    return lambda: {**made, "token": token, "expires_at": None}
+    token = keys.pop("session_token")
+    return lambda: {**keys, "token": token, "expires_at": None}
 
 
 def _boto_provider(url: str, profile: str) -> Any:

@@ -1,8 +1,8 @@
-"""Errors of obstore in the words of `loader.errors`: the one mapping for S3, GCS and Azure.
+"""Map errors of obstore to `loader.errors`, for S3, GCS and Azure.
 
 obstore names a few conditions by class and the rest by text: "... non-2xx status code: 503 ...: <xml>". Only the
 status and the store's own code and message are kept of that text; it may hold signed URLs. It also holds the object's
-key, whose words must decide nothing: each condition is looked for in the part that tells it.
+key, whose words must decide nothing. So each condition is searched in its own part of the text.
 """
 
 import re
@@ -50,8 +50,8 @@ class _Answer(NamedTuple):
     """The parts of an error of obstore, none of which holds the object's key in clear."""
 
     address: str
-    """Address of the request, "" where none was told. It ends in the key, as far as it is the object's own."""
-    said: str
+    """Address of the request, "" without one. It ends in the key, if the request was for the object."""
+    words: str
     """obstore's own words: all of the text, if no server answered."""
     status: int
     """HTTP status, 0 without an answer, and of an answer that was an error only by its body."""
@@ -60,19 +60,19 @@ class _Answer(NamedTuple):
 
 
 def _answer(error: Exception, path: str) -> _Answer:
-    """Return the parts of an error. path: of the object in its bucket, whose words must tell nothing."""
+    """Return the parts of an error. path: of the object in its bucket, whose words must decide nothing."""
     text = str(error).split("\n\nDebug source", 1)[0]
     for lead in _LEADS:
-        before, found, rest = text.partition(lead.format(path))
-        if found and len(before) < _LEAD_CHARACTERS:
+        before, lead_stands, rest = text.partition(lead.format(path))
+        if lead_stands and len(before) < _LEAD_CHARACTERS:
             text = rest
             break
     address = ""
     if asked := _ASKED.search(text):
         address, text = asked["address"], text[: asked.start("address")] + text[asked.end("address") :]
     if found_status := _STATUS.search(text):
-        said, body = text[: found_status.start()], text[found_status.end() :]
-        return _Answer(address, said, int(found_status[1] or 0), body)
+        words, body = text[: found_status.start()], text[found_status.end() :]
+        return _Answer(address, words, int(found_status[1] or 0), body)
     return _Answer(address, text, 0, "")
 
 
@@ -91,7 +91,7 @@ def translate(
     lacking: as for `advice`. path: of the object in its bucket; "" of many.
     """
     answer, text = _answer(error, path), str(error).split("\n\nDebug source", 1)[0]
-    status, said = answer.status, answer.said
+    status, words = answer.status, answer.words
     kept = _KEPT.search(text) if not status else None
     code = kept["code"] if kept else _xml(answer.body, "Code")
     brief = f"the store answered {code} {kept['why']} for {kept['key']}" if kept else _brief(text, answer)
@@ -99,9 +99,9 @@ def translate(
     name = type(error).__name__
     if code == "NoSuchKey" and isinstance(error, FileNotFoundError):  # each log is read up to this answer
         return ObjectNotFound(f"{why}; there is no such object")
-    if re.search(_NO_TOKEN_YET, said):
+    if re.search(_NO_TOKEN_YET, words):
         return Transient(f"{why}; what gives out credentials did not answer")
-    if _asks_for_credentials(answer.address, path) or re.search(_NO_CREDENTIALS, said):
+    if _asks_for_credentials(answer.address, path) or re.search(_NO_CREDENTIALS, words):
         return Forbidden(f"cannot {what}: no credentials were found; {advice(lacking)}")
     if code in _ARCHIVED_CODES:
         return StoreError(f"{why}; it lies in an archive tier: restore the object, then run this again")
@@ -121,11 +121,11 @@ def translate(
         return InvalidStore(f"{why}; {NO_BUCKET}")
     if isinstance(error, FileNotFoundError) and code not in _AGAIN_CODES:
         return ObjectNotFound(f"{why}; there is no such object")
-    if "configured region" in said or code in _MOVED_CODES:
+    if "configured region" in words or code in _MOVED_CODES:
         return InvalidStore(f"{why}; {region_advice('')}")
     if status in _SLOW or code in _SLOW_CODES:
         return Throttled(why)
-    if status in _AGAIN or code in _AGAIN_CODES or (status == 0 and "HTTP error" in said):
+    if status in _AGAIN or code in _AGAIN_CODES or (status == 0 and "HTTP error" in words):
         return Transient(why)
     if is_unparsed(error):
         return InvalidStore(f"{why}; the bucket holds a key that is no '/'-separated path: move it elsewhere")
@@ -146,7 +146,7 @@ def is_past_end(error: Exception, path: str) -> bool:
     path: as for `translate`.
     """
     answer = _answer(error, path)
-    return answer.status == 416 or "Wanted range starting at" in answer.said
+    return answer.status == 416 or "Wanted range starting at" in answer.words
 
 
 def is_unparsed(error: Exception) -> bool:
@@ -163,18 +163,18 @@ def _brief(text: str, answer: _Answer) -> str:
 
 
 def _xml(text: str, name: str) -> str:
-    found = re.search(_FIELD.format(name), text)
-    return found.group(1) if found else ""
+    match = re.search(_FIELD.format(name), text)
+    return match.group(1) if match else ""
 
 
 def other_region(text: str) -> str | None:
-    """Return the region that S3 expected, or ""; None unless `text` says that a request was signed for another."""
+    """Return the region that S3 expected, or ""; None unless `text` reports a request signed for another region."""
     if "&" in text:
         from html import unescape  # 2 ms, which a first answer would wait for
 
         text = unescape(text)
-    found = re.search(_OTHER_REGION, text)
-    return None if found is None else found.group(1) or ""
+    match = re.search(_OTHER_REGION, text)
+    return None if match is None else match.group(1) or ""
 
 
 def region_advice(region: str, option: str = "region", variable: str = "AWS_REGION") -> str:

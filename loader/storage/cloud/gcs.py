@@ -1,6 +1,6 @@
 """gs://bucket/prefix (and gcs://) through obstore.
 
-Options: those of `options.py`, obstore's own names (with or without `google_`) and gcsfs's: `endpoint_url`, `anon`
+Options: see `options.py`; also obstore's own names (with or without `google_`) and gcsfs's: `endpoint_url`, `anon`
 (which reads; obstore does not write without credentials), `project` (not needed to reach objects, and not used) and
 `token`: "anon", "google_default", the path of a credentials file, or its content as a dict. `credential_provider` is
 a function that returns obstore's GCSCredential.
@@ -75,15 +75,15 @@ def gcs_config(
     _add_token(url, config, options.get("token"))
     if not config.get("skip_signature", True):
         del config["skip_signature"]
-    given = options.get("credential_provider")
-    if given is not None and not callable(given):
-        raise InvalidStore(f"{url}: credential_provider is a {type(given).__name__}; give a function")
-    if given is not None or any(config.get(name) for name in _EXPLICIT):
-        return config, given
+    provided = options.get("credential_provider")
+    if provided is not None and not callable(provided):
+        raise InvalidStore(f"{url}: credential_provider is a {type(provided).__name__}; give a function")
+    if provided is not None or any(config.get(name) for name in _EXPLICIT):
+        return config, provided
     file = config.get("application_credentials") or environ.get("GOOGLE_APPLICATION_CREDENTIALS")
     if file is None and not any(environ.get(name.upper()) for name in _OWN_VARIABLES):
         home = Path(environ.get("CLOUDSDK_CONFIG", "~/.config/gcloud")).expanduser()
-        file = found if (found := home / "application_default_credentials.json").exists() else None
+        file = usual if (usual := home / "application_default_credentials.json").exists() else None
     if file is None:
         return config, None
     provider = file_provider(url, str(file))

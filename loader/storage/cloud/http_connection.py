@@ -1,8 +1,8 @@
-"""One connection to an HTTP/1.1 server, for what S3's objects need of it: GET, PUT, and bodies of a known length.
+"""A connection to an HTTP/1.1 server, as far as S3's objects need it: GET, PUT, and bodies of a known length.
 
 The body goes from the socket into the caller's memory: one copy, by one system call for a range, with the
-interpreter's lock let go. Any other answer than the plain one to a range is not understood here: the caller asks
-again another way.
+interpreter's lock released. Only the plain answer to a range is parsed here. After any other answer the caller asks
+obstore.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _BEGINNING = 1024
 
 
 class Broken(OSError):
-    """The connection ended, or said nothing for too long. at_once: before a byte of the answer came."""
+    """The connection ended, or was silent for too long. at_once: before a byte of the answer came."""
 
     def __init__(self, why: str, *, at_once: bool = False) -> None:
-        super().__init__(f"HTTP error: {why}")  # in obstore's words: `errors.translate` knows them
+        super().__init__(f"HTTP error: {why}")  # in obstore's words, as `errors.translate` expects
         self.at_once = at_once
 
 
@@ -59,22 +59,22 @@ class Place(NamedTuple):
     """TLS settings; None for plain http."""
 
 
-Keep = Callable[["Wire"], object]
+Keep = Callable[["HttpConnection"], object]
 
 
-class Wire:
-    """A connection, and the answer that comes over it (`in_order.Answer`): used by one thread at a time.
+class HttpConnection:
+    """A connection, and the answer that comes over it (`sequential_read.Answer`): used by one thread at a time.
 
     `status` is the last answer's. If it is PLAIN, `first` and `nbytes` say which of the object's bytes the body
     has, `size` and `etag` are the object's. Otherwise `text` is the body, as far as there is memory for it.
 
-    A connection that raised an error is closed. So is a connection whose answer nobody reads, by its end.
+    A connection that raised an error is closed. A connection whose answer is not read is closed when it is collected.
     """
 
     __slots__ = (
         *("status", "first", "nbytes", "size", "etag", "text", "idle_since"),
         *("_socket", "_timeout_s", "_flags", "_quickack", "_keep", "_lasts"),
-        *("_memory", "_view", "_at", "_come", "_left"),
+        *("_memory", "_view", "_at", "_come", "_remaining"),
     )
 
     def __init__(self, place: Place, connect_timeout_s: float, timeout_s: float) -> None:
@@ -84,16 +84,16 @@ class Wire:
         self._memory = bytearray(SMALL_BYTES + HEAD_BYTES)
         self._view = memoryview(self._memory)
         self._at = self._come = 0  # of the memory: what of the body came with the head, and was not taken yet
-        self._left = 0  # of the body: so much was not taken yet
+        self._remaining = 0  # of the body: so much was not taken yet
         self._lasts = True
         self.status, self.etag, self.text, self.idle_since = 0, "", b"", 0.0
         self._socket, self._flags = _connected(place, connect_timeout_s, timeout_s)
         self._quickack = _QUICKACK if _acknowledges(self._socket) else None
 
-    def ask(self, request: bytes, nbytes: int, keep: Keep) -> int:
-        """Send a GET, and return the answer's status. nbytes, keep: as for `answer`. Raises: Broken."""
+    def request(self, request: bytes, nbytes: int, keep: Keep) -> int:
+        """Send a GET, and return the answer's status. nbytes, keep: as for `read_head`. Raises: Broken."""
         self.send(request)
-        return self.answer(nbytes, keep)
+        return self.read_head(nbytes, keep)
 
     def send(self, data: bytes | memoryview) -> None:
         """Send a request, or the next bytes of its body. Raises: Broken."""
@@ -105,7 +105,7 @@ class Wire:
             self.close()
             raise
 
-    def answer(self, nbytes: int, keep: Keep) -> int:
+    def read_head(self, nbytes: int, keep: Keep) -> int:
         """Read the beginning of the answer, and return its status.
 
         nbytes: most that the body may have; keep: is given the connection when it can be asked again. Raises: Broken.
@@ -116,8 +116,8 @@ class Wire:
             if self._quickack is not None:
                 self._socket.setsockopt(socket.IPPROTO_TCP, self._quickack, 1)
             while end < 0 and come < HEAD_BYTES:
-                look = socket.MSG_PEEK if self._flags and not come and most == _BEGINNING else 0
-                count = self._socket.recv_into(self._view[come:most], most - come, look)
+                peek = socket.MSG_PEEK if self._flags and not come and most == _BEGINNING else 0
+                count = self._socket.recv_into(self._view[come:most], most - come, peek)
                 if not count:
                     raise ConnectionResetError(ECONNRESET, "closed by the server")
                 if come and time.monotonic() > until:
@@ -125,7 +125,7 @@ class Wire:
                 begin, come = max(0, come - 3), come + count
                 end = self._memory.find(b"\r\n\r\n", begin, come)
                 most = max(most, HEAD_BYTES)
-                if look:  # the head is taken alone: all of the body then comes into memory of its own
+                if peek:  # read only the head: all of the body then comes into memory of its own
                     come = self._socket.recv_into(self._view[: end + 4 if end >= 0 else come])
         except OSError as error:
             raise self._broken(error, at_once=not come) from None
@@ -136,12 +136,12 @@ class Wire:
 
     def all(self) -> bytes:
         """Return the rest of the body. Raises: Broken."""
-        end = self._at + self._left  # of the memory
+        end = self._at + self._remaining  # of the memory
         if end > len(self._memory):
             return self._large()
         begin, come, until = self._at, self._come, time.monotonic() + self._timeout_s
         with self:
-            self._left = end - come
+            self._remaining = end - come
             while come < end:
                 come += self._received(self._view[come:end])
                 if come < end and time.monotonic() > until:
@@ -152,36 +152,36 @@ class Wire:
 
     def _large(self) -> bytes:
         """Return the rest of a body that is larger than the connection's memory. Raises: Broken."""
-        nbytes, begun = self._left, b""
+        nbytes, begun = self._remaining, b""
         if self._flags and self._at == self._come:  # TLS has no flags
             # The kernel fills new memory; what makes memory of zeros first holds the interpreter's lock.
             with self:
                 begun = self._socket.recv(nbytes, self._flags)
                 if not begun:
                     raise ConnectionResetError(ECONNRESET, "closed in the middle of an answer")
-                self._left -= len(begun)
-            if not self._left:
+                self._remaining -= len(begun)
+            if not self._remaining:
                 self._end()
                 return begun
-        made = BytesIO(begun)  # which gives away its memory as bytes, without a copy
-        made.seek(nbytes - 1)
-        made.write(b"\0")
-        with made.getbuffer() as view:
+        memory = BytesIO(begun)  # which gives away its memory as bytes, without a copy
+        memory.seek(nbytes - 1)
+        memory.write(b"\0")
+        with memory.getbuffer() as view:
             for _ in self.into(view[len(begun) :]):
                 pass
-        return made.getvalue()
+        return memory.getvalue()
 
     def into(self, view: memoryview) -> Iterator[int]:
         """Fill `view` with the next bytes of the body, and yield how many came, each time that some came.
 
         The body may end before `view`; bytes behind `view` can be asked for next. Raises: Broken.
         """
-        view = view[: self._left]
+        view = view[: self._remaining]
         with self:
             if count := min(self._come - self._at, len(view)):
                 view[:count] = self._view[self._at : self._at + count]
                 self._at += count
-                self._left -= count
+                self._remaining -= count
                 view = view[count:]
                 yield count
             until = time.monotonic() + self._timeout_s
@@ -194,15 +194,15 @@ class Wire:
         self._end()
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         """Bytes of the body that were not taken yet."""
-        return self._left
+        return self._remaining
 
     def is_quiet(self) -> bool:
-        """Return whether the server has said nothing since its last answer, and not hung up."""
-        look = select.poll()
-        look.register(self._socket, select.POLLIN)
-        return not look.poll(0)
+        """Return whether the server has sent nothing since its last answer, and not closed the connection."""
+        poller = select.poll()
+        poller.register(self._socket, select.POLLIN)
+        return not poller.poll(0)
 
     def __enter__(self) -> None:
         """Begin to read a body: after an error the connection is used no more."""
@@ -213,9 +213,9 @@ class Wire:
         if error is not None:
             self.close()
 
-    def leave(self) -> None:
-        """Give up the answer, which is of no use. Never raises."""
-        if not self._left:
+    def discard(self) -> None:
+        """Give up the answer. Never raises."""
+        if not self._remaining:
             self._end()
         else:
             self.close()
@@ -231,12 +231,12 @@ class Wire:
 
     def _understand(self, end: int, come: int, until: float) -> int:
         head = bytes(self._view[: end + 2]) if end >= 0 else b""
-        self._lasts, self._at, self._come, self._left = False, 0, 0, 0
+        self._lasts, self._at, self._come, self._remaining = False, 0, 0, 0
         self.status, self.etag, self.text = 0, "", b""
         if not head.startswith((b"HTTP/1.1 ", b"HTTP/1.0 ")) or not head[9:12].isdigit():
             return self.status
         self.status = int(head[9:12])
-        # "in" is much quicker than a pattern without regard to case, and nearly always says no.
+        # "in" is much quicker than a pattern without regard to case, and nearly always false.
         lasts = head[7:8] == b"1" and not (b"lose" in head and _CLOSES.search(head))
         length, span, etag = _LENGTH.search(head), _RANGE.search(head), _ETAG.search(head)
         is_coded = b"oding:" in head and _CODED.search(head)
@@ -252,7 +252,7 @@ class Wire:
         self.etag = _text_of(etag)
         if self.nbytes > int(last) + 1 - self.first or come - end - 4 > self.nbytes:
             raise self._broken(OSError(0, "more bytes come than were asked for"))
-        self._at, self._come, self._left, self._lasts = end + 4, come, self.nbytes, lasts
+        self._at, self._come, self._remaining, self._lasts = end + 4, come, self.nbytes, lasts
         return PLAIN
 
     def _read_text(self, begin: int, come: int, nbytes: int | None, until: float) -> bool:
@@ -278,11 +278,11 @@ class Wire:
         count = self._socket.recv_into(view, len(view), self._flags)
         if not count:
             raise ConnectionResetError(ECONNRESET, "closed in the middle of an answer")
-        self._left -= count
+        self._remaining -= count
         return count
 
     def _end(self) -> None:
-        if self._left or self._keep is None:
+        if self._remaining or self._keep is None:
             return  # or others have it already
         keep, self._keep = self._keep, None
         if self._lasts:
@@ -292,45 +292,45 @@ class Wire:
 
     def _broken(self, error: OSError, *, at_once: bool = False) -> Broken:
         self.close()
-        # EAGAIN is how the kernel says that its own time is over.
+        # The kernel reports its own timeout as EAGAIN.
         if isinstance(error, (BlockingIOError, TimeoutError)):
             return Broken(f"it took longer than {self._timeout_s:g} s")
         return Broken(f"the connection broke: {error.strerror or type(error).__name__}", at_once=at_once)
 
 
-def _acknowledges(made: socket.socket) -> bool:
-    """Return whether the socket can acknowledge at once: not every kernel that calls itself Linux knows how."""
+def _acknowledges(sock: socket.socket) -> bool:
+    """Return whether the socket can acknowledge at once: not every kernel that calls itself Linux can."""
     if _QUICKACK is None:
         return False
     with suppress(OSError):
-        made.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
         return True
     return False
 
 
-def _text_of(found: re.Match[bytes] | None) -> str:
-    return found[1].strip().decode("latin-1") if found else ""
+def _text_of(match: re.Match[bytes] | None) -> str:
+    return match[1].strip().decode("latin-1") if match else ""
 
 
 def _connected(place: Place, connect_timeout_s: float, timeout_s: float) -> tuple[socket.socket, int]:
     """Return a socket, and the flags for reading. Raises: ssl.SSLError; Broken."""
     try:
-        made = _dialled(place, connect_timeout_s)
+        sock = _dialled(place, connect_timeout_s)
         try:
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            made.settimeout(connect_timeout_s)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.settimeout(connect_timeout_s)
             if place.tls is not None:
-                made = place.tls.wrap_socket(made, server_hostname=place.host)
-                made.settimeout(timeout_s)
-                return made, 0
+                sock = place.tls.wrap_socket(sock, server_hostname=place.host)
+                sock.settimeout(timeout_s)
+                return sock, 0
             # The kernel keeps the time: Python's own timeouts ask it twice for every piece.
-            made.settimeout(None)
+            sock.settimeout(None)
             limit = struct.pack("@ll", int(timeout_s), max(1, int(timeout_s % 1 * 1e6)))
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-            return made, socket.MSG_WAITALL
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+            return sock, socket.MSG_WAITALL
         except BaseException:
-            made.close()
+            sock.close()
             raise
     except ssl.SSLError:
         raise
@@ -347,25 +347,25 @@ def _dialled(place: Place, timeout_s: float) -> socket.socket:
 
     Raises: OSError.
     """
-    found = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
-    first = _answered.get(place.host, found[0][0])
-    found.sort(key=lambda one: one[0] != first)
-    tried = [found[0], *[one for one in found if one[0] != found[0][0]][:1]]
+    addresses = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
+    first = _answered.get(place.host, addresses[0][0])
+    addresses.sort(key=lambda info: info[0] != first)
+    tried = [addresses[0], *[info for info in addresses if info[0] != addresses[0][0]][:1]]
     if len(tried) == 1:
-        tried = found[:2]
+        tried = addresses[:2]
     until, why = time.monotonic() + timeout_s, ""
     for number, (family, kind, protocol, _, address) in enumerate(tried):
         try:
-            made = socket.socket(family, kind, protocol)
+            sock = socket.socket(family, kind, protocol)
             try:
-                made.settimeout(max(0.01, (until - time.monotonic()) / (len(tried) - number)))
-                made.connect(address)
+                sock.settimeout(max(0.01, (until - time.monotonic()) / (len(tried) - number)))
+                sock.connect(address)
             except BaseException:
-                made.close()
+                sock.close()
                 raise
         except OSError as error:
             why = why or error.strerror or type(error).__name__
         else:
             _answered[place.host] = family
-            return made
+            return sock
     raise OSError(0, why)

@@ -11,11 +11,10 @@ from ..shared.requests import count_request
 from ..store import ObjectInfo, key_fault
 from .connection import Connection, client_errors
 from .errors import is_unparsed
+from .raw_listing import PageOf
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
-
-    from .raw_listing import PageOf
 
 T = TypeVar("T")
 
@@ -86,7 +85,7 @@ class _Pages:
         self._full = base + prefix
         self._folder = self._full[: self._full.rfind("/")] if "/" in self._full else None
         self._pages: Iterator[Sequence[Any]] | None = None
-        self._seen = ""  # the last path of the pages that were taken, over all passes
+        self._seen = ""  # the last path of all pages so far, over all passes
         self._is_parsed = True
         self.begins = True
         """True for the first page of a pass."""

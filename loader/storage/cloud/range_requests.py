@@ -1,8 +1,8 @@
-"""Ranges of S3's objects by requests of our own: signed by obstore, sent and received over `http_connection.py`.
+"""Direct range requests to S3: signed by obstore, sent over `http_connection.py`.
 
 A range through obstore and its runtime's threads takes two to three times the processor time, most of it for copies
-and for waking threads. Only the plain case is asked for here. `None` says that the answer was another one: obstore,
-which knows all others, is to be asked. So no rule of S3's is written down twice.
+and for waking threads. Only the plain case is handled here. After any other answer the result is
+`None`, and the caller asks obstore. So no rule of S3's is written down twice.
 
 The signature is part of the address and good for one object, for 15 minutes. Not for stores without credentials, with
 keys of the customer's own, of S3 Express, and behind a proxy.
@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from ..options import Runtime
 from ..shared.requests import count_request
 from .connection import client_errors
-from .http_connection import PLAIN, Broken, Place, Wire
+from .http_connection import PLAIN, Broken, HttpConnection, Place
 from .listing import quoted
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Direct:
         """proxies: False where no proxy is configured."""
         self._runtime, self._proxies = runtime, proxies
         self._lock = Lock()
-        self._idle: deque[Wire] = deque()
+        self._idle: deque[HttpConnection] = deque()
         self._signed: dict[str, Signed] = {}
         self._tls: ssl.SSLContext | None = None
         self._servers: dict[str, Server] = {}
@@ -102,7 +102,9 @@ class Direct:
         """True while requests are made here, and not in a pause."""
         return time.monotonic() >= self._resumes
 
-    def ask(self, obstore: Any, client: Client, path: str, start: int, stop: int) -> Wire | None:
+    def request(
+        self, obstore: Any, client: Client, path: str, start: int, stop: int
+    ) -> HttpConnection | None:
         """Return an answer with bytes [start, stop) of an object, or as many as it has; None: ask obstore.
 
         Raises: OSError, with a text as obstore's errors have (`errors.translate`).
@@ -117,21 +119,21 @@ class Direct:
                 return None
         request = b"%s%d-%d\r\n\r\n" % (signed.text, start, stop - 1)
         try:
-            wire = self._sent(signed.place, request, stop - start)
+            connection = self._sent(signed.place, request, stop - start)
         except ssl.SSLError:
             self.refused()  # obstore has certificates of its own
             return None
-        if wire.status == PLAIN and wire.first == start and start + wire.nbytes <= stop:
-            self._refusals, wire.etag = 0, quoted(wire.etag)
-            return wire
-        status, text = wire.status, wire.text
-        wire.leave()  # others may ask it from here on
+        if connection.status == PLAIN and connection.first == start and start + connection.nbytes <= stop:
+            self._refusals, connection.etag = 0, quoted(connection.etag)
+            return connection
+        status, text = connection.status, connection.text
+        connection.discard()  # others may ask it from here on
         _raise_meant(status, text)
-        if self._signed.pop(path, None) is signed:  # else somebody has met the same
+        if self._signed.pop(path, None) is signed:  # else another thread got the same answer
             if status in _OF_CREDENTIALS:
                 self._signed.clear()  # of credentials that may have expired
             self.refused()
-        count_request()  # this one; whoever asks obstore has counted one
+        count_request()  # this one; the caller has counted the request of obstore
         return None
 
     def close(self) -> None:
@@ -144,22 +146,24 @@ class Direct:
     def __del__(self) -> None:
         self.close()
 
-    def _sent(self, place: Place, request: bytes, nbytes: int) -> Wire:
+    def _sent(self, place: Place, request: bytes, nbytes: int) -> HttpConnection:
         """Return the connection of an answer. Raises: Broken; ssl.SSLError for a server that cannot be spoken to so."""
-        while (wire := self._idle_one()) is not None:
+        while (connection := self._idle_one()) is not None:
             try:
-                wire.ask(request, nbytes, self._keep)
+                connection.request(request, nbytes, self._keep)
             except Broken as error:
                 if not error.at_once:
                     raise
-                count_request(retry=True)  # closed while it was idle: that says nothing of this request
+                count_request(retry=True)  # closed while idle, whatever this request is
             else:
-                return wire
-        wire = self._new(place)
-        wire.ask(request, nbytes, self._keep)
-        return wire
+                return connection
+        connection = self._new(place)
+        connection.request(request, nbytes, self._keep)
+        return connection
 
-    def begin(self, obstore: Any, client: Client, path: str, nbytes: int, *, create: bool) -> Wire | None:
+    def begin(
+        self, obstore: Any, client: Client, path: str, nbytes: int, *, create: bool
+    ) -> HttpConnection | None:
         """Return a connection that waits for the `nbytes` of an object that is put; None where obstore is to put it.
 
         create: put it only where there is no object. Raises: Broken.
@@ -173,51 +177,51 @@ class Direct:
         condition = "If-None-Match: *\r\n" if create else ""
         head = f"{address.head}Content-Length: {nbytes}\r\n{condition}\r\n".encode("ascii")
         try:
-            wire = self._idle_one(look=True) or self._new(address.place)
+            connection = self._idle_one(check_all=True) or self._new(address.place)
         except ssl.SSLError:
             self.refused()
             return None
-        wire.send(head)
-        return wire
+        connection.send(head)
+        return connection
 
-    def end(self, wire: Wire) -> tuple[int, str, bytes]:
+    def end(self, connection: HttpConnection) -> tuple[int, str, bytes]:
         """Return (status, ETag, text) of the answer, once the last byte of an object was sent.
 
         The ETag is "" where it is not there. Raises: Broken; the outcome is unknown then.
         """
-        status, etag, text = wire.answer(0, self._keep), quoted(wire.etag), wire.text
-        wire.leave()  # others may ask it from here on
+        status, etag, text = connection.read_head(0, self._keep), quoted(connection.etag), connection.text
+        connection.discard()  # others may ask it from here on
         if status != 200:
             self.refused()
             return status, "", text
         self._refusals = 0
         return status, etag, text
 
-    def _new(self, place: Place) -> Wire:
-        return Wire(place, self._runtime.connect_timeout_s, self._runtime.timeout_s)
+    def _new(self, place: Place) -> HttpConnection:
+        return HttpConnection(place, self._runtime.connect_timeout_s, self._runtime.timeout_s)
 
-    def _idle_one(self, *, look: bool = False) -> Wire | None:
+    def _idle_one(self, *, check_all: bool = False) -> HttpConnection | None:
         """Return a connection that can be used again. look: at each connection, not only at those idle for long."""
         while self._idle:
             try:
-                wire = self._idle.pop()
+                connection = self._idle.pop()
             except IndexError:
                 break  # another thread took the last one
-            if self._is_good(wire, look):
-                return wire
-            wire.close()
+            if self._is_good(connection, check_all):
+                return connection
+            connection.close()
         return None
 
     @staticmethod
-    def _is_good(wire: Wire, look: bool) -> bool:
-        idle_s = time.monotonic() - wire.idle_since
-        return idle_s < IDLE_S and ((idle_s < LOOKED_AT_S and not look) or wire.is_quiet())
+    def _is_good(connection: HttpConnection, check_all: bool) -> bool:
+        idle_s = time.monotonic() - connection.idle_since
+        return idle_s < IDLE_S and ((idle_s < LOOKED_AT_S and not check_all) or connection.is_quiet())
 
-    def _keep(self, wire: Wire) -> None:
-        wire.idle_since = time.monotonic()
-        self._idle.append(wire)
+    def _keep(self, connection: HttpConnection) -> None:
+        connection.idle_since = time.monotonic()
+        self._idle.append(connection)
         with suppress(IndexError):  # others take them too
-            while self._idle[0].idle_since + IDLE_S < wire.idle_since:
+            while self._idle[0].idle_since + IDLE_S < connection.idle_since:
                 self._idle.popleft().close()
 
     def _sign(self, obstore: Any, client: Client, path: str) -> Signed | None:
@@ -226,18 +230,18 @@ class Direct:
         address = self._address(obstore, client, "GET", path)
         if address is None:
             return None
-        made = Signed(address.place, f"{address.head}Range: bytes=".encode("ascii"), now + SIGNED_AGAIN_S)
+        request = Signed(address.place, f"{address.head}Range: bytes=".encode("ascii"), now + SIGNED_AGAIN_S)
         if len(self._signed) >= SIGNED_KEYS:
             self._signed.clear()
-        self._signed[path] = made
-        return made
+        self._signed[path] = request
+        return request
 
     def _address(self, obstore: Any, client: Client, method: Method, path: str) -> Address | None:
         """Return a signed address; None as of `_sign`."""
         try:
             signed = obstore.sign(client, method, path, SIGNED_FOR)
         except client_errors():
-            return None  # asked for the object it says why
+            return None  # obstore raises the reason when it reads the object
         slash = signed.find("/", signed.find("://") + 3)
         server = self._servers.get(signed[:slash]) or self._find_server(signed[:slash])
         if server is None or slash < 0:
@@ -257,21 +261,23 @@ class Direct:
         except ValueError:  # ssl.SSLError is one: a certificate that obstore may understand
             return None
         fields = f" HTTP/1.1\r\nHost: {address.netloc}\r\nUser-Agent: penstock\r\nAccept: */*\r\n"
-        self._servers[origin] = found = Server(place, fields)
-        return found
+        self._servers[origin] = server = Server(place, fields)
+        return server
 
     def _context(self) -> ssl.SSLContext:
         with self._lock:
             if self._tls is None:
-                made = ssl.create_default_context()
-                made.set_alpn_protocols(["http/1.1"])
-                if given := self._runtime.client.get("root_certificate"):
-                    made.load_verify_locations(cadata=given.decode() if isinstance(given, bytes) else given)
-                self._tls = made
+                context = ssl.create_default_context()
+                context.set_alpn_protocols(["http/1.1"])
+                if certificate := self._runtime.client.get("root_certificate"):
+                    context.load_verify_locations(
+                        cadata=certificate.decode() if isinstance(certificate, bytes) else certificate
+                    )
+                self._tls = context
             return self._tls
 
     def refused(self) -> None:
-        """Count an answer that tells us nothing. One alone matters little, as where credentials have just expired."""
+        """Count an answer that only obstore can handle. A single one is harmless, as when credentials expired."""
         self._refusals += 1
         if self._refusals >= REFUSALS:
             self._refusals, self._resumes = 0, time.monotonic() + PAUSE_S
@@ -280,8 +286,8 @@ class Direct:
 def _is_proxied(scheme: str, netloc: str) -> bool:
     from urllib.request import getproxies, proxy_bypass  # 20 ms, of which most trainings have no use
 
-    found = getproxies()
-    return bool(found.get(scheme) or found.get("all")) and not proxy_bypass(netloc)
+    proxies = getproxies()
+    return bool(proxies.get(scheme) or proxies.get("all")) and not proxy_bypass(netloc)
 
 
 def _raise_meant(status: int, text: bytes) -> None:

@@ -1,7 +1,7 @@
-"""Listings by requests of our own, for buckets whose keys obstore cannot parse.
+"""Direct listing requests, for buckets whose keys obstore cannot parse.
 
-obstore gives up a page of 1,000 keys where one of them is no path (`a//b`, `a/../b`, a control character), and says
-nothing of the page behind it. The requests here return every key as the server has it. They are only made once obstore
+obstore gives up a page of 1,000 keys where one of them is no path (`a//b`, `a/../b`, a control character), and drops
+the page behind it. The requests here return every key as the server has it. They are only made once obstore
 has given up: a listing of such a bucket costs its first pages twice.
 
 S3's requests are signed by obstore: the query is part of the address of a client of its own, as an address is all that
@@ -23,12 +23,13 @@ from urllib.parse import quote, unquote, unquote_plus, urlencode, urlsplit
 from ...errors import InvalidStore
 from ..options import Runtime
 from .connection import client_errors, connector
+from .credentials import google_token
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 PAGE_BYTES = 64 * 2**20
-"""A page of a listing has at most so many bytes; those of 5,000 keys of Azure have 5 MB."""
+"""A page of a listing has at most so many bytes; a page of 5,000 keys of Azure has 5 MB."""
 _SIGNED_FOR = timedelta(minutes=15)
 _GOOGLE = "https://storage.googleapis.com"
 _VERSION = "2021-12-02"
@@ -49,8 +50,8 @@ class Page(NamedTuple):
 
 
 PageOf = Callable[[str, str, str], Page]
-"""(prefix, start_after, token) -> a page of a bucket's listing. Paths are those of the bucket. token: "" for the first
-page. Raises: OSError, with a text as obstore's errors have (`errors.translate`); InvalidStore."""
+"""(prefix, start_after, token) -> a page of a bucket's listing. Paths are relative to the bucket. token: "" for the
+first page. Raises: OSError, with a text as obstore's errors have (`errors.translate`); InvalidStore."""
 
 
 def s3_pages(bucket: str, config: Mapping[str, Any], provider: Any, runtime: Runtime) -> PageOf:
@@ -113,13 +114,13 @@ def azure_pages(container: str, config: Mapping[str, Any], provider: Any, runtim
             query["marker"] = token
         address = f"{origin}/{container}"
         headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": _VERSION}
-        given = {**config, **_provided(provider)}
-        sas = str(given.get("sas_key") or "").lstrip("?")
-        if given.get("access_key") or given.get("account_key"):
-            key = str(given.get("access_key") or given["account_key"])
+        credentials = {**config, **_provided(provider)}
+        sas = str(credentials.get("sas_key") or "").lstrip("?")
+        if credentials.get("access_key") or credentials.get("account_key"):
+            key = str(credentials.get("access_key") or credentials["account_key"])
             headers["Authorization"] = azure_signature(account, key, address, query, headers)
-        elif given.get("token"):
-            headers["Authorization"] = f"Bearer {given['token']}"
+        elif credentials.get("token"):
+            headers["Authorization"] = f"Bearer {credentials['token']}"
         elif not sas and not config.get("skip_signature"):
             raise InvalidStore(
                 f"az://{container} has keys that are no '/'-separated paths, which are listed with an account key, a "
@@ -136,15 +137,15 @@ def azure_signature(
 ) -> str:
     """Return the Authorization of a GET by an account's key (Azure's "Shared Key").
 
-    key: base64. address: without the query. headers: those that begin with "x-ms-".
+    key: base64. address: without the query. headers: every header that begins with "x-ms-".
     """
-    told = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
+    signed_headers = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
     resource = f"/{account}{urlsplit(address).path}" + "".join(
         f"\n{name}:{query[name]}" for name in sorted(query)
     )
-    text = "GET" + "\n" * 12 + told + resource
-    made = hmac.new(base64.b64decode(key), text.encode(), hashlib.sha256).digest()
-    return f"SharedKey {account}:{base64.b64encode(made).decode()}"
+    text = "GET" + "\n" * 12 + signed_headers + resource
+    digest = hmac.new(base64.b64decode(key), text.encode(), hashlib.sha256).digest()
+    return f"SharedKey {account}:{base64.b64encode(digest).decode()}"
 
 
 def _list_query(prefix: str, start_after: str, token: str) -> dict[str, str]:
@@ -163,11 +164,11 @@ def _provided(provider: Any) -> Mapping[str, Any]:
     import asyncio
     import inspect
 
-    async def awaited(made: Any) -> Any:
-        return await made
+    async def awaited(provided: Any) -> Any:
+        return await provided
 
-    made = provider()
-    return dict(asyncio.run(awaited(made)) if inspect.isawaitable(made) else made)
+    provided = provider()
+    return dict(asyncio.run(awaited(provided)) if inspect.isawaitable(provided) else provided)
 
 
 def _google_token(bucket: str, config: Mapping[str, Any], provider: Any) -> str:
@@ -176,8 +177,6 @@ def _google_token(bucket: str, config: Mapping[str, Any], provider: Any) -> str:
         return str(token)
     try:
         from google.auth.exceptions import GoogleAuthError
-
-        from .credentials import google_token
     except ImportError:
         raise InvalidStore(
             f"gs://{bucket} has keys that are no '/'-separated paths, and listing them with these credentials needs "
@@ -199,8 +198,10 @@ def _fetched(address: str, headers: Mapping[str, str], runtime: Runtime) -> byte
     from urllib.error import HTTPError, URLError
 
     context = ssl.create_default_context()
-    if given := runtime.client.get("root_certificate"):
-        context.load_verify_locations(cadata=given.decode() if isinstance(given, bytes) else given)
+    if certificate := runtime.client.get("root_certificate"):
+        context.load_verify_locations(
+            cadata=certificate.decode() if isinstance(certificate, bytes) else certificate
+        )
     handlers: list[request.BaseHandler] = [request.HTTPSHandler(context=context)]
     if proxy := runtime.client.get("proxy_url"):
         handlers.append(request.ProxyHandler({"http": str(proxy), "https": str(proxy)}))
@@ -234,8 +235,8 @@ def _parsed(body: bytes) -> Element:
 
 def _text(element: Element, name: str) -> str:
     """Return the text of an element of any namespace, "" without one."""
-    found = element.find(f"{{*}}{name}")
-    return (found.text or "") if found is not None else ""
+    child = element.find(f"{{*}}{name}")
+    return (child.text or "") if child is not None else ""
 
 
 def _s3_page(body: bytes) -> Page:
@@ -257,17 +258,17 @@ def _azure_page(body: bytes) -> Page:
     from email.utils import parsedate_to_datetime
 
     root, objects = _parsed(body), list[dict[str, Any]]()
-    for one in root.iterfind("{*}Blobs/{*}Blob"):
-        name, told = one.find("{*}Name"), one.find("{*}Properties")
-        if name is None or told is None:
+    for blob in root.iterfind("{*}Blobs/{*}Blob"):
+        name, properties = blob.find("{*}Name"), blob.find("{*}Properties")
+        if name is None or properties is None:
             continue
         path = name.text or ""
-        when = _text(told, "Last-Modified")
+        when = _text(properties, "Last-Modified")
         objects.append(
             {
                 "path": unquote(path) if name.get("Encoded") == "true" else path,
-                "size": int(_text(told, "Content-Length") or 0),
-                "e_tag": _text(told, "Etag"),
+                "size": int(_text(properties, "Content-Length") or 0),
+                "e_tag": _text(properties, "Etag"),
                 "last_modified": parsedate_to_datetime(when) if when else datetime.fromtimestamp(0, UTC),
             }
         )

@@ -4,13 +4,12 @@ obstore's change tokens are compared here (Ceph refuses a quoted If-Match), its 
 (`shared/requests.py` rules).
 
 A 403 to a read is explained by the right that is missing. S3 and Google answer so also for an object that is not
-there, when the credentials may not list. It cannot be told then whether the object is missing, and reading a root's
-log needs just that.
+there, when the credentials may not list. A reader of a root's log must tell a missing object from a forbidden one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from contextvars import copy_context
@@ -19,17 +18,16 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from ...errors import Changed, Corrupt, Forbidden, StoreError, Transient
-from ..in_order import Answer, Following
 from ..options import Runtime
 from ..ranges import plan_reads, slice_reads
+from ..sequential_read import Answer, RangeSeries
 from ..spec import Opened, StoreSpec
 from ..store import Blob, ObjectInfo, ReadLimits, Span, check_key, check_span
 from .connection import Connection, client_errors
 from .errors import is_past_end
 from .http_connection import Broken
-from .listing import info_of
+from .listing import etag_of, info_of
 from .range_requests import Direct
-from .response_body import NativeAnswer
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
@@ -67,6 +65,7 @@ T = TypeVar("T")
 
 BOUNDED_BYTES = 16 * 2**20  # one request's body; a larger object is read and uploaded in such pieces
 WHOLE_READ_TRIES = 5
+CHUNK_BYTES = 2**18  # of a body of obstore's, as it arrives: memory of this size stays with the process
 
 Fill = Callable[[int, memoryview], object]
 """(offset, view): read into the view from there on."""
@@ -121,10 +120,10 @@ class ReadStore(Opened):
         path = self._prefix + check_key(key)
 
         def attempt(obstore: Any, client: Client) -> Blob:
-            answer, found = self._asked(obstore, client, key, path, offset, nbytes, etag)
+            answer, current = self._asked(obstore, client, key, path, offset, nbytes, etag)
             data = answer.all()
             self._whole(key, len(data), nbytes)
-            return Blob(data, found)
+            return Blob(data, current)
 
         return self._reading(key, attempt)
 
@@ -145,15 +144,15 @@ class ReadStore(Opened):
                     future.cancel()
         else:
             blobs = [self.get_range(key, *(reads[0] if reads else Span(0, 0)), etag)]
-        found = blobs[0].etag
+        current = blobs[0].etag
         for blob in blobs:
-            self._pinned(key, blob.etag, found)  # without a pin too, no answer mixes two objects
+            self._pinned(key, blob.etag, current)  # without a pin too, no answer mixes two objects
         pieces = slice_reads(spans, reads, [blob.data for blob in blobs])
-        return [Blob(piece, found) for piece in pieces]
+        return [Blob(piece, current) for piece in pieces]
 
     @property
     def follows(self) -> bool:
-        """True if `fill` makes use of `following`."""
+        """True if `fill` uses `series`."""
         return self._direct is not None and self._direct.is_on
 
     def fill(
@@ -162,40 +161,40 @@ class ReadStore(Opened):
         offset: int,
         view: memoryview,
         etag: str | None = None,
-        following: Following | None = None,
+        series: RangeSeries | None = None,
     ) -> str:
-        """Read into `view` of bytes, and return the etag. An answer that breaks off is taken up where it broke.
+        """Read into `view` of bytes, and return the etag. An answer that breaks off is continued where it broke.
 
-        following: the series of reads of this object, with one etag, that this read belongs to.
+        series: the reads of this object, with one etag, that this read belongs to.
 
         Raises: as `get_range`; also Changed where the object is replaced between an answer and the next.
         """
         check_span(key, offset, len(view))
         if not view:
             return self._empty(key, offset, etag).etag
-        path, done, found = self._prefix + check_key(key), 0, etag
+        path, done, current = self._prefix + check_key(key), 0, etag
         end = offset + len(view)
-        stop = end if following is None else max(end, following.stop)
-        if following is not None and following.etag:
-            found = self._pinned(key, following.etag, etag)
+        stop = end if series is None else max(end, series.stop)
+        if series is not None and series.etag:
+            current = self._pinned(key, series.etag, etag)
             with suppress(Broken):  # no request of its own: the budget is for the next one
-                for count in following.into(offset, view):
+                for count in series.into(offset, view):
                     done += count
             if done == len(view):
-                return found
+                return current
 
         def attempt(obstore: Any, client: Client) -> str:
-            nonlocal done, found
+            nonlocal done, current
             if done < len(view):
                 at = offset + done
-                answer, found = self._asked(obstore, client, key, path, at, end - at, found, stop - end)
-                if following is not None:
-                    following.begin(answer, at, found)
+                answer, current = self._asked(obstore, client, key, path, at, end - at, current, stop - end)
+                if series is not None:
+                    series.begin(answer, at, current)
                 rest = view[done:]
-                for count in answer.into(rest) if following is None else following.into(at, rest):
+                for count in answer.into(rest) if series is None else series.into(at, rest):
                     done += count
             self._whole(key, done, len(view))
-            return str(found)
+            return str(current)
 
         return self._reading(key, attempt)
 
@@ -220,13 +219,13 @@ class ReadStore(Opened):
             self._whole(key, len(data), min(nbytes, BOUNDED_BYTES))
             return Blob(data, etag), nbytes
 
-        found = self._reading(key, attempt)
-        if found is None:
+        beginning = self._reading(key, attempt)
+        if beginning is None:
             info = self.head(key)
             if info.nbytes:
                 raise Changed(f"{self.url}/{key}: it was empty, and has {info.nbytes} bytes now")
-            found = Blob(b"", info.etag), 0
-        return found
+            beginning = Blob(b"", info.etag), 0
+        return beginning
 
     def _asked(
         self,
@@ -247,13 +246,13 @@ class ReadStore(Opened):
                 raise self._short(key, offset, nbytes) from None
             raise
         try:
-            found = self._pinned(key, answer.etag, etag)
+            current = self._pinned(key, answer.etag, etag)
             if answer.size < offset + nbytes:
                 raise self._short(key, offset, nbytes, answer.size)
         except (Changed, Corrupt):
-            del answer  # whoever holds the error holds this frame: not its connection, too
+            del answer  # the error holds this frame, which must not hold the connection
             raise
-        return answer, found
+        return answer, current
 
     def _answer(
         self, obstore: Any, client: Client, path: str, start: int, stop: int, beyond: int = 0
@@ -265,7 +264,7 @@ class ReadStore(Opened):
         Raises: as obstore.
         """
         if self._direct is not None:
-            answer = self._direct.ask(obstore, client, path, start, stop + beyond)
+            answer = self._direct.request(obstore, client, path, start, stop + beyond)
             if answer is not None:
                 return answer
         return NativeAnswer(obstore.get(client, path, options={"range": (start, stop)}))
@@ -279,26 +278,48 @@ class ReadStore(Opened):
 
     def _empty(self, key: str, offset: int, etag: str | None) -> Blob:
         info = self.head(key)
-        found = self._pinned(key, info.etag, etag)
+        current = self._pinned(key, info.etag, etag)
         if offset > info.nbytes:
             raise self._short(key, offset, 0, info.nbytes)
-        return Blob(b"", found)
+        return Blob(b"", current)
 
-    def _pinned(self, key: str, found: str, etag: str | None) -> str:
-        if etag is not None and etag != found:
+    def _pinned(self, key: str, current: str, etag: str | None) -> str:
+        if etag is not None and etag != current:
             raise Changed(
                 f"{self.url}/{key}: the object was replaced since it was first read "
-                f"(etag {etag}, now {found}); open the version again"
+                f"(etag {etag}, now {current}); open the version again"
             )
-        return found
+        return current
 
-    def _whole(self, key: str, found: int, nbytes: int) -> None:
-        if found != nbytes:
-            raise Transient(f"cannot read {self.url}/{key}: got {found} of {nbytes} bytes")
+    def _whole(self, key: str, n_read: int, nbytes: int) -> None:
+        if n_read != nbytes:
+            raise Transient(f"cannot read {self.url}/{key}: got {n_read} of {nbytes} bytes")
 
     def _short(self, key: str, offset: int, nbytes: int, size: int | None = None) -> Corrupt:
         end = "before that range" if size is None else f"at byte {size}"
         return Corrupt(f"{self.url}/{key}[{offset}:{offset + nbytes}]: the object ends {end}")
+
+
+class NativeAnswer:
+    """obstore's answer to a range, whose body is still to be read."""
+
+    def __init__(self, answer: Any) -> None:
+        meta = answer.meta
+        self._answer = answer
+        self.etag, self.size = etag_of(meta), int(meta["size"])
+
+    def all(self) -> bytes:
+        data: bytes = self._answer.bytes().to_bytes()
+        return data
+
+    def into(self, view: memoryview) -> Iterator[int]:
+        """Fill `view` to its end."""
+        for piece in self._answer.stream(min_chunk_size=CHUNK_BYTES):
+            if len(piece) > len(view):
+                raise Broken("more bytes came than were asked for")
+            view[: len(piece)] = piece
+            view = view[len(piece) :]
+            yield len(piece)
 
 
 def read_whole(beginning: bytes, nbytes: int, most: int, fill: Fill, threads: Executor) -> bytes:
@@ -306,31 +327,31 @@ def read_whole(beginning: bytes, nbytes: int, most: int, fill: Fill, threads: Ex
 
     The rest comes in reads of at most `most` bytes, several at once.
 
-    Memory: the object once, and its beginning. A BytesIO gives away its own memory as bytes where nobody else has it;
+    Memory: the object once, and its beginning. A BytesIO gives away its own memory as bytes if it has no other owner;
     joining the pieces would hold all of it twice.
 
     Raises: as `fill`.
     """
-    made = BytesIO()
-    made.seek(nbytes - 1)
-    made.write(b"\0")
-    memory = made.getbuffer()
+    buffer = BytesIO()
+    buffer.seek(nbytes - 1)
+    buffer.write(b"\0")
+    memory = buffer.getbuffer()
     rest = [
         threads.submit(copy_context().run, _fill_part, fill, offset, memory, min(offset + most, nbytes))
         for offset in range(len(beginning), nbytes, most)
     ]
     try:
         memory[: len(beginning)] = beginning
-        for one in rest:
-            one.result()
+        for part_read in rest:
+            part_read.result()
     except BaseException:
-        for one in rest:
-            one.cancel()
+        for part_read in rest:
+            part_read.cancel()
         raise
     memory.release()
-    return made.getvalue()
+    return buffer.getvalue()
 
 
 def _fill_part(fill: Fill, offset: int, memory: memoryview, stop: int) -> None:
-    with memory[offset:stop] as part:  # nobody has a part of the memory any more when its future is done
+    with memory[offset:stop] as part:  # released before the future is done
         fill(offset, part)

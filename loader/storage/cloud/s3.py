@@ -1,12 +1,12 @@
 """s3://bucket/prefix (and s3a://) through obstore.
 
-Options: those of `options.py`, obstore's own names (with or without `aws_`) and s3fs's: key, secret, token,
+Options: see `options.py`; also obstore's own names (with or without `aws_`) and s3fs's: key, secret, token,
 anon, profile, endpoint_url, requester_pays, client_kwargs={"endpoint_url", "region_name", "aws_..."}.
 `credential_provider` is a function that returns obstore's S3Credential; it pickles by its import path.
-`direct_reads` (true): ranges by requests of our own (`s3_direct/range_requests.py`); false asks obstore for all.
+`direct_reads` (true): ranges by requests of our own (`range_requests.py`); false asks obstore for all.
 
-Credentials are found as `credentials.py` says; explicit keys are not mixed with the environment's token. Endpoint
-and region: options, AWS_* variables, the profile, then us-east-1.
+`credentials.py` lists where credentials are looked for. Explicit keys are not mixed with the environment's token.
+Endpoint and region: options, AWS_* variables, the profile, then us-east-1.
 
 These two modules and obstore itself are where AWS_* variables are read, and nowhere else.
 """
@@ -72,8 +72,8 @@ def open_s3(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
     runtime = runtime_of(shown, options)
     config, provider = s3_config(shown, options)
     connect = connector("S3Store", bucket, config, provider, runtime)
-    unsigned, says = connect, "unsigned_payload" in config  # whoever does decides for everything
-    if not says:
+    unsigned, is_explicit = connect, "unsigned_payload" in config  # if set, it applies to all puts
+    if not is_explicit:
         unsigned = connector("S3Store", bucket, {**config, "unsigned_payload": True}, provider, runtime)
     delete_keys = 1 if config.get("disable_bulk_delete") else 1000
     return S3PutStore(
@@ -81,7 +81,7 @@ def open_s3(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
         pages_of=s3_pages(bucket, config, provider, runtime),
         delete_keys=delete_keys,
         direct=_direct(shown, options, config, runtime),
-        sends=not says and not _given(config, _NOT_SENT),
+        sends=not is_explicit and not _is_set(config, _NOT_SENT),
     )
 
 
@@ -110,8 +110,10 @@ def s3_config(
     config = translate_options(url, flat, NAMES, _OURS)
     profile = options.get("profile")
     settings = profile_settings(environ, str(profile) if profile else None)
-    found = {name: environ.get(name) for name in _ENDPOINTS} | {"endpoint_url": settings.get("endpoint_url")}
-    for name, endpoint in found.items():
+    endpoints = {name: environ.get(name) for name in _ENDPOINTS} | {
+        "endpoint_url": settings.get("endpoint_url")
+    }
+    for name, endpoint in endpoints.items():
         if endpoint and "endpoint" not in config:
             config["endpoint"] = check_address(url, name, endpoint)
     if "skip_signature" in config and not config["skip_signature"]:
@@ -126,18 +128,18 @@ def _direct(
     url: str, options: Mapping[str, object], config: Mapping[str, Any], runtime: Runtime
 ) -> Direct | None:
     """Return the direct reader of a store; None for a store that is not read so. Raises: InvalidStore."""
-    wanted = options.get("direct_reads")
-    if wanted is not None and not isinstance(wanted, bool):
-        raise InvalidStore(f"{url}: option direct_reads={wanted!r} is no boolean; give true or false")
-    if wanted is False or runtime.client.get("proxy_url"):
+    direct_reads = options.get("direct_reads")
+    if direct_reads is not None and not isinstance(direct_reads, bool):
+        raise InvalidStore(f"{url}: option direct_reads={direct_reads!r} is no boolean; give true or false")
+    if direct_reads is False or runtime.client.get("proxy_url"):
         return None
-    if _given(config, _NOT_DIRECT):
+    if _is_set(config, _NOT_DIRECT):
         return None
     # (other systems also have proxies in their settings)
     proxies = sys.platform != "linux" or any(name.lower().endswith("_proxy") for name in os.environ)
     return Direct(runtime, proxies=proxies)
 
 
-def _given(config: Mapping[str, Any], names: tuple[str, ...]) -> bool:
+def _is_set(config: Mapping[str, Any], names: tuple[str, ...]) -> bool:
     """Return whether any of these is given, here or in the environment, which obstore reads by itself."""
     return any(config.get(name) or os.environ.get(f"AWS_{name.upper()}") for name in names)

@@ -1,8 +1,8 @@
-"""Putting an object of another store into S3: equal ETags of both take the place of hashing it again.
+"""Put an object of another store into S3, where equal ETags replace a second hash.
 
 A signature covers the SHA-256 of the payload, which the client takes (0.6 s of processor per GiB) and the server
 takes again. S3's ETag of an object that came in one request is its MD5. If the source and the target say the same
-MD5, the target has the source's bytes, and the signature need not cover them. Everything else is put as ever.
+MD5, the target has the source's bytes, and the signature need not cover them. Everything else goes through `put`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ from ...errors import Forbidden, ObjectNotFound, StoreError
 from ..options import Runtime
 from ..spec import StoreSpec
 from ..store import check_key
-from .http_connection import Wire
+from .http_connection import Broken, HttpConnection
 from .listing import etag_of
 from .range_requests import Direct
 from .raw_listing import PageOf
 from .store import RemoteStore
-from .streamed_put import Sending
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
 
 _MD5 = re.compile(r'"[0-9a-f]{32}"')
+_THROTTLED = {429, 503}
+_REFUSED = {400, 401, 403, 501}
+_TOO_SLOW = b"<Code>RequestTimeout</Code>"
 
 
 def is_md5(etag: str) -> bool:
@@ -34,9 +36,55 @@ def is_md5(etag: str) -> bool:
     return bool(_MD5.fullmatch(etag))
 
 
-def differ(one: str, other: str) -> bool:
-    """Return whether two ETags say that two objects are not the same. Two that may be no MD5 say nothing."""
-    return one != other and is_md5(one) and is_md5(other)
+def differ(first: str, other: str) -> bool:
+    """Return whether two ETags prove that two objects differ: both may be an MD5, and they are unequal."""
+    return first != other and is_md5(first) and is_md5(other)
+
+
+class Sending:
+    """One object on its way. Used by one thread, which closes it. is_refused: whether the store takes no object so."""
+
+    def __init__(
+        self, direct: Direct, connection: HttpConnection, nbytes: int, ended: Callable[[bool], None]
+    ) -> None:
+        """nbytes: of the object; ended: called once, with whether the store throttled."""
+        self._direct, self._wire, self._remaining = direct, connection, nbytes
+        self._ended: Callable[[bool], None] | None = ended
+        self.is_refused = False
+
+    def send(self, piece: memoryview) -> bool:
+        """Send the next bytes, and return whether the store still takes them."""
+        try:
+            self._wire.send(piece)
+        except Broken:
+            self._direct.refused()
+            return False
+        self._remaining -= len(piece)
+        return True
+
+    def finish(self) -> str:
+        """Return the ETag of the object that the store has now; "" if it has none, or that is unknown."""
+        if self._remaining:
+            return ""
+        try:
+            status, etag, text = self._direct.end(self._wire)
+        except Broken:
+            self._direct.refused()
+            return ""
+        self.is_refused = status in _REFUSED and _TOO_SLOW not in text
+        self._end(throttled=status in _THROTTLED)
+        return etag
+
+    def close(self) -> None:
+        """Send no more: the store drops the part that it has. After `finish` of all there is nothing to forget."""
+        if self._remaining:
+            self._wire.close()
+        self._end(throttled=False)
+
+    def _end(self, *, throttled: bool) -> None:
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            ended(throttled)
 
 
 class S3PutStore(RemoteStore):
@@ -73,8 +121,7 @@ class S3PutStore(RemoteStore):
     def put_same(self, key: str, data: bytes | memoryview, etag: str, *, replace: bool) -> None:
         """Put an object that another store has under `etag`: as whole and as certain as `put` or `put_if_absent`.
 
-        If the store says another ETag of the bytes that arrived, they are read back. The object is put again where
-        they are not `data`.
+        If the store returns another ETag, the object is read back, and put again if it is not `data`.
 
         replace: True as `put`; False as `put_if_absent`.
         """
@@ -95,18 +142,18 @@ class S3PutStore(RemoteStore):
             return put() if replace else self._created(obstore, client, key, data, put)
 
         try:
-            found = self._call("write", key, attempt)
+            stored_etag = self._call("write", key, attempt)
         except StoreError as error:
             if type(error) not in (StoreError, Forbidden):
                 raise
-            # A server may refuse it by any status: a put that is signed tells whether it was that.
+            # A server may refuse it by any status: a signed put then shows the reason.
             self._vouches = False
             return False
-        if found in (None, etag):
+        if stored_etag in (None, etag):
             return True
         self._vouches = False
         try:
-            with self._reading_back:  # one object at a time is held twice
+            with self._reading_back:  # only one object at a time is in memory twice
                 is_there = self.get(key).data == data
         except ObjectNotFound:
             return False
@@ -127,28 +174,28 @@ class S3PutStore(RemoteStore):
         )
 
     def send_twin(self, key: str, nbytes: int, etag: str, *, replace: bool) -> Sending | None:
-        """Begin `put_same` of bytes that are still to come; None where they are to be held, and put by `put_same`.
+        """Begin `put_same` of bytes that are still to come; None if the caller has to use `put_same`.
 
-        `finish_twin` says whether they arrived; then the Sending is closed.
+        Then call `finish_twin`, and close the Sending.
         """
         path, direct = self._prefix + check_key(key), self._direct
         if direct is None or not etag or not self.sends(etag):
             return None
 
-        def attempt(obstore: Any, client: Client) -> Wire | None:
+        def attempt(obstore: Any, client: Client) -> HttpConnection | None:
             return direct.begin(obstore, client, path, nbytes, create=not replace)
 
         held = self._connection.hold(attempt)
         return None if held is None else Sending(direct, held[0], nbytes, held[1])
 
     def finish_twin(self, sending: Sending, etag: str) -> bool | None:
-        """Return whether the store has the bytes that were sent; None where it says another ETag of them."""
-        found = sending.finish()
+        """Return whether the store has the bytes that were sent; None if its ETag differs."""
+        stored_etag = sending.finish()
         if sending.is_refused:
             self._sends = False
-        if not found:
+        if not stored_etag:
             return False
-        if found != etag:
+        if stored_etag != etag:
             self._vouches = False
             return None
         return True

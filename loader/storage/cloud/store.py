@@ -7,11 +7,13 @@ between providers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
-from ...errors import AlreadyExists, Transient
+from ...errors import AlreadyExists, ObjectNotFound, Transient
 from ..disk.errors import upload_size
 from ..files import put_held
 from ..options import Runtime
@@ -19,8 +21,7 @@ from ..refusals import Refuse, log_refusals
 from ..spec import StoreSpec
 from ..store import ObjectInfo, check_key, check_prefix
 from ..stream import open_reader
-from .connection import client_errors
-from .deletes import delete_objects
+from .connection import Connection, client_errors
 from .errors import is_conflict
 from .listing import list_objects
 from .range_requests import Direct
@@ -66,7 +67,7 @@ class RemoteStore(ReadStore):
         self._call("write", key, lambda obs, client: obs.put(client, path, data, use_multipart=False))
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> None:
-        """Create an object. A failed create says nothing of the key's content: it is read again, and that decides."""
+        """Create an object. After a failed create, read the key: its content decides."""
         path = self._prefix + check_key(key)
 
         def attempt(obstore: Any, client: Client) -> None:
@@ -113,7 +114,7 @@ class RemoteStore(ReadStore):
         )
 
     def delete_many(self, keys: Iterable[str]) -> None:
-        delete_objects(self._connection, self._prefix, [check_key(key) for key in keys], self._delete_keys)
+        _delete_objects(self._connection, self._prefix, [check_key(key) for key in keys], self._delete_keys)
 
     def copy(self, src: str, dst: str) -> None:
         from_, to = self._prefix + check_key(src), self._prefix + check_key(dst)
@@ -153,3 +154,43 @@ class RemoteStore(ReadStore):
         if held != data:
             raise AlreadyExists(f"{self.url}/{key}: the key already holds another object; choose another key")
         return True
+
+
+def _delete_objects(connection: Connection, base: str, keys: Sequence[str], batch_keys: int) -> None:
+    """Delete objects below the folder `base`; a missing key is no error. Raises: StoreError, with no request under way.
+
+    obstore spreads a longer list over requests and returns at the first that fails, while others are under way. A
+    delete that arrives late would remove an object that was written since. So each call of obstore is one request.
+    """
+    batches = [keys[start : start + batch_keys] for start in range(0, len(keys), batch_keys)]
+    refused = [batch for batch in _delete_batches(connection, base, batches) if batch]
+    # Azure reports one missing key among many as an error
+    _delete_batches(connection, base, [[key] for batch in refused if len(batch) > 1 for key in batch])
+
+
+def _delete_batches(
+    connection: Connection, base: str, batches: Sequence[Sequence[str]]
+) -> list[Sequence[str]]:
+    """Return the batches in which a key was missing, others empty."""
+    if len(batches) < 2:
+        return [_delete_batch(connection, base, batch) for batch in batches]
+    pool = connection.workers()
+    futures = [
+        pool.submit(copy_context().run, partial(_delete_batch, connection, base, batch)) for batch in batches
+    ]
+    for future in futures:
+        future.exception()  # wait for all of them, also when one fails
+    return [future.result() for future in futures]
+
+
+def _delete_batch(connection: Connection, base: str, batch: Sequence[str]) -> Sequence[str]:
+    paths = [base + key for key in batch]
+
+    def attempt(obstore: Any, client: Client) -> None:
+        obstore.delete(client, paths)
+
+    try:
+        connection.call("delete", batch[0] if len(batch) == 1 else f"({len(batch)} keys)", attempt)
+    except ObjectNotFound:
+        return batch
+    return ()

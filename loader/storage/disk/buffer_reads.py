@@ -9,7 +9,7 @@ _MAX_GAP_BYTES = 4096
 """Bytes between two pieces that share a read: reading so much more costs less than another call."""
 _MAX_BUFFERS = 512
 """Buffers of one read; the kernel takes 1,024."""
-_GAP = bytearray(_MAX_GAP_BYTES)  # what lies between pieces: every thread writes here, nobody reads
+_GAP = bytearray(_MAX_GAP_BYTES)  # the bytes between pieces: every thread writes here, none reads
 
 
 class Run(NamedTuple):
@@ -68,7 +68,7 @@ def neighbours(spans: Sequence[tuple[int, int]]) -> list[Neighbours]:
 
 
 def cut(spans: Sequence[tuple[int, int]], runs: Sequence[Neighbours], data: Sequence[bytes]) -> list[bytes]:
-    """Return the bytes of each span, cut from those of its run."""
+    """Return the bytes of each span, cut from its run."""
     out = [b""] * len(spans)
     for (start, _, numbers), body in zip(runs, data, strict=True):
         if len(numbers) == 1:

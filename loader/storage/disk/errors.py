@@ -1,4 +1,4 @@
-"""Errors of the operating system in the words of `loader.errors`."""
+"""Map errors of the operating system to `loader.errors`."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Files of one store, held open: a read costs no name look-up, and another thread may go on with a replaced file."""
+"""A cache of open files: a read costs no name look-up, and another thread may finish with a replaced file."""
 
 import mmap
 import os
@@ -21,7 +21,7 @@ copy of what is mapped, and is read instead."""
 
 
 class FileHandle:
-    """An open file. It is closed when nobody refers to the handle any more."""
+    """An open file. It is closed with the last reference to the handle."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -48,16 +48,16 @@ def _mapped(descriptor: int) -> mmap.mmap | None:
 def is_of_this_machine(device: int) -> bool:
     """Return whether a device number (`st_dev`) is of a file system that no other machine writes to.
 
-    A page of a network's file may not come for minutes: such files are read, not mapped. False where nobody tells, as
+    A page of a network's file may not come for minutes: such files are read, not mapped. False if that is unknown, as
     beyond Linux.
     """
-    wanted = f"{os.major(device)}:{os.minor(device)}"
+    device_name = f"{os.major(device)}:{os.minor(device)}"
     try:
         with open("/proc/self/mountinfo") as mounts:
             lines = [line.split(" - ") for line in mounts]
     except OSError:
         return False
-    types = {after.split()[0] for before, after in lines if before.split()[2] == wanted}
+    types = {after.split()[0] for before, after in lines if before.split()[2] == device_name}
     return bool(types) and types <= LOCAL_TYPES
 
 
@@ -76,7 +76,7 @@ class FileHandles:
         self._most = _most_files()
 
     def close(self) -> None:
-        """Hold no file any more; those that are in use are closed after their use."""
+        """Drop all files; a file in use is closed after its use."""
         with self._lock:
             self._files.clear()
 
@@ -85,16 +85,16 @@ class FileHandles:
 
         Raises: ObjectNotFound; Changed; as reads do.
         """
-        found = self._store.etag_of(key, etag)
-        if found is None:
+        current = self._store.etag_of(key, etag)
+        if current is None:
             return None
         with self._lock:
             kept = self._files.get(key)
-            if kept is not None and kept.etag == found:
+            if kept is not None and kept.etag == current:
                 self._files.move_to_end(key)
-                return kept.handle, found
+                return kept.handle, current
         try:
-            descriptor = self._store.open_same(key, found)
+            descriptor = self._store.open_same(key, current)
         except StoreError:  # perhaps the process has no descriptor left: a read needs one too
             self.close()
             return None
@@ -102,11 +102,11 @@ class FileHandles:
             return None
         handle = FileHandle(descriptor)
         with self._lock:
-            self._files[key] = _Kept(found, handle)
+            self._files[key] = _Kept(current, handle)
             self._files.move_to_end(key)
             while len(self._files) > self._most:
                 self._files.popitem(last=False)
-        return handle, found
+        return handle, current
 
 
 def _most_files() -> int:

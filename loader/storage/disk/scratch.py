@@ -1,7 +1,7 @@
 """Temporary files on a disk of this machine, and the error where there is no room for them.
 
 A process that is killed leaves its folders behind. Processes lock the folders that they use, by flock, which the
-kernel releases at their end. The next process of the same user on the same machine removes those that nobody holds.
+kernel releases at their end. The next process of the same user on the same machine removes unlocked folders.
 The name of the machine is part of a folder's name: some network file systems lock within one machine only.
 """
 
@@ -59,7 +59,7 @@ def on_scratch(
 
 
 class HeldFolder:
-    """A temporary folder of this process, and of those that inherit `descriptor`.
+    """A temporary folder of this process, and of processes that inherit `descriptor`.
 
     If they are killed, a later process of the user removes it (`remove_left_folders`), at its own first folder there.
 
@@ -74,18 +74,20 @@ class HeldFolder:
             _cleared.add(place)
             remove_left_folders(place)
         while True:
-            made = tempfile.mkdtemp(suffix=_suffix(), prefix=f"penstock-{what}-", dir=place)
-            self.path = Path(made)
+            path = tempfile.mkdtemp(suffix=_suffix(), prefix=f"penstock-{what}-", dir=place)
+            self.path = Path(path)
             try:
-                self.descriptor = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+                self.descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             except FileNotFoundError:  # removed by another process before it was locked
                 continue
-            with suppress(OSError):  # a file system without locks: nobody can hold it, and nobody removes it
+            with suppress(
+                OSError
+            ):  # a file system without locks: no process can lock it, and none removes it
                 fcntl.flock(self.descriptor, fcntl.LOCK_SH)
-            if os.path.exists(made):
+            if os.path.exists(path):
                 break
             os.close(self.descriptor)
-        self._end = weakref.finalize(self, _end, os.getpid(), made, self.descriptor)
+        self._end = weakref.finalize(self, _end, os.getpid(), path, self.descriptor)
 
     def close(self) -> None:
         """Remove it, and all that is in it."""
@@ -142,7 +144,7 @@ def remove_left_folders(place: str | None = None) -> int:
 
 
 def _removed(place: int, name: str) -> bool:
-    """Remove a folder, if it is this user's and nobody holds it; return whether it is gone. Raises: OSError."""
+    """Remove a folder, if it is this user's and no process locks it; return whether it was removed. Raises: OSError."""
     folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=place)
     try:
         if os.fstat(folder).st_uid != os.geteuid():

@@ -3,10 +3,11 @@
 fsspec's `mode="create"` on a disk is exists-then-write and loses races. Here a create is a finished, fsynced
 temporary file that `os.link` publishes under its key, which the kernel lets succeed once.
 
-Options: none. The URL is an absolute or relative path, or file:///path (percent-decoded, as RFC 8089 says). Symbolic
+Options: none. The URL is an absolute or relative path, or file:///path (percent-decoded, RFC 8089). Symbolic
 links are followed. A file whose name begins with `.tmp-` is one that a writer has not finished.
 """
 
+import errno
 import os
 import re
 import stat
@@ -35,10 +36,10 @@ from ..store import (
 from .buffer_reads import Run, cut, neighbours, runs_of
 from .errors import disk_error, no_links, upload_size
 from .new_file import NewFile, fsync_directory, write_all
-from .unlink_in_place import unlink_in_place
 from .walk import walk
 
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def open_local(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
@@ -84,11 +85,11 @@ class LocalStore(Opened):
         reads = plan_reads(spans, **limits)
         descriptor, status = self._open(key)
         try:
-            found = self._pinned(key, status, etag)
+            current = self._pinned(key, status, etag)
             data = [self._pread(key, descriptor, status.st_size, *read) for read in reads]
         finally:
             os.close(descriptor)
-        return [Blob(piece, found) for piece in slice_reads(spans, reads, data)]
+        return [Blob(piece, current) for piece in slice_reads(spans, reads, data)]
 
     def read_each(
         self, key: str, spans: Sequence[tuple[int, int]], *, etag: str | None = None
@@ -103,7 +104,7 @@ class LocalStore(Opened):
         runs = neighbours(spans)
         descriptor, status = self._open(key)
         try:
-            found = self._pinned(key, status, etag)
+            current = self._pinned(key, status, etag)
             count_request(len(runs))
             with _disk(self._base + key):
                 data = [os.pread(descriptor, nbytes, offset) for offset, nbytes, _ in runs]
@@ -112,7 +113,7 @@ class LocalStore(Opened):
                     data[i] = self._pread(key, descriptor, status.st_size, offset, nbytes)
         finally:
             os.close(descriptor)
-        return cut(spans, runs, data), found
+        return cut(spans, runs, data), current
 
     def read_into(self, key: str, pieces: Sequence[Piece], *, etag: str | None = None) -> str:
         """Fill the buffers of pieces from one file, and give its etag.
@@ -124,7 +125,7 @@ class LocalStore(Opened):
         runs, short = runs_of(pieces), list[Run]()
         descriptor, status = self._open(key)
         try:
-            found = self._pinned(key, status, etag)
+            current = self._pinned(key, status, etag)
             count_request(len(runs))
             with _disk(self._base + key):
                 for run in runs:
@@ -138,7 +139,7 @@ class LocalStore(Opened):
                     offset += len(view)
         finally:
             os.close(descriptor)
-        return found
+        return current
 
     def etag_of(self, key: str, etag: str | None = None) -> str:
         """Return the etag of a file. Raises: ObjectNotFound; Changed where that is not `etag`."""
@@ -167,7 +168,7 @@ class LocalStore(Opened):
             # Perhaps our own: a network disk may lose the answer to a link that it carried out.
             if self._held(key) != data:
                 raise
-            # Whoever linked it may have failed, or died, before its name was durable.
+            # The writer that linked it may have failed, or died, before its name was durable.
             target = self._base + key
             try:
                 fsync_directory(os.path.dirname(target))
@@ -227,7 +228,7 @@ class LocalStore(Opened):
             folder, _, name = path.rpartition("/")
             if path != name or not name.startswith(TEMPORARY):  # else it lies at the top
                 check_key(folder if name.startswith(TEMPORARY) else path)
-            unlink_in_place(self._base + check_prefix(top), path.removeprefix(top))
+            _unlink_in_place(self._base + check_prefix(top), path.removeprefix(top))
 
     def delete_many(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -249,7 +250,7 @@ class LocalStore(Opened):
         return open(descriptor, "rb", buffering=2**20)
 
     def close(self) -> None:
-        """Do nothing: nothing is held open between calls."""
+        """Do nothing: no file stays open between calls."""
 
     def _open(self, key: str) -> tuple[int, os.stat_result]:
         path = self._base + check_key(key)
@@ -266,9 +267,9 @@ class LocalStore(Opened):
     def _read(self, key: str, offset: int, nbytes: int | None, etag: str | None) -> Blob:
         descriptor, status = self._open(key)
         try:
-            found = self._pinned(key, status, etag)
-            wanted = status.st_size if nbytes is None else nbytes
-            return Blob(self._pread(key, descriptor, status.st_size, offset, wanted), found)
+            current = self._pinned(key, status, etag)
+            nbytes_read = status.st_size if nbytes is None else nbytes
+            return Blob(self._pread(key, descriptor, status.st_size, offset, nbytes_read), current)
         finally:
             os.close(descriptor)
 
@@ -285,13 +286,13 @@ class LocalStore(Opened):
         return data
 
     def _pinned(self, key: str, status: os.stat_result, etag: str | None) -> str:
-        found = _etag(status)
-        if etag is not None and etag != found:
+        current = _etag(status)
+        if etag is not None and etag != current:
             raise Changed(
-                f"{self._base}{key}: the file was replaced since it was first read (etag {etag}, now {found}); "
-                "where only its times changed, start again; else restore it. Other programs leave a root alone"
+                f"{self._base}{key}: the file was replaced since it was first read (etag {etag}, now {current}); "
+                "where only its times changed, start again; else restore it. Other programs must not write to a root"
             )
-        return found
+        return current
 
     def _held(self, key: str) -> bytes | None:
         try:
@@ -311,7 +312,7 @@ class LocalStore(Opened):
 
 @contextmanager
 def _disk(path: str) -> Iterator[None]:
-    """Raise the operating system's errors of a read in our words."""
+    """Raise errors of the operating system as StoreError."""
     try:
         yield
     except OSError as error:
@@ -370,3 +371,47 @@ def _pread_rest(descriptor: int, data: bytes, offset: int, nbytes: int) -> bytes
         pieces.append(os.pread(descriptor, nbytes - count, offset + count))
         count += len(pieces[-1])
     return b"".join(pieces)
+
+
+def _unlink_in_place(base: str, path: str) -> None:
+    """Delete a file below a folder, or below a link to one, but nothing behind a link; a missing file is no error.
+
+    Opens each folder on the way in the one before it, so that it follows no link that appears meanwhile.
+    """
+    *folders, name = path.split("/")
+    try:
+        descriptor = os.open(base, _FOLDER_FLAGS)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise disk_error("delete", base + path, error) from error
+    try:
+        for depth, folder in enumerate(folders, 1):
+            _check_no_link(descriptor, folder, base + "/".join(folders[:depth]), base + path)
+            inner = os.open(folder, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = inner
+        _check_no_link(descriptor, name, base + path, base + path)
+        os.unlink(name, dir_fd=descriptor)
+    except InvalidStore:
+        raise
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # a link since it was looked at
+            raise _behind(base + path, base + path) from error
+        raise disk_error("delete", base + path, error) from error
+    finally:
+        os.close(descriptor)
+
+
+def _check_no_link(descriptor: int, name: str, link: str, path: str) -> None:
+    if stat.S_ISLNK(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
+        raise _behind(link, path)
+
+
+def _behind(link: str, path: str) -> InvalidStore:
+    return InvalidStore(
+        f"{path} was not deleted: {link} is a symbolic link, and what lies behind one may be another owner's; delete "
+        "it there by hand, or mount that folder here in place of the link"
+    )

@@ -1,6 +1,6 @@
-"""Files below a directory that no listing of it shows.
+"""Files below a directory that no listing shows, for callers that must account for every file.
 
-Callers that must leave nothing out without a word ask here. In a folder of this machine these are unfinished writes,
+In a folder of this machine these are unfinished writes,
 which no key names, and files that are no objects. Buckets have uploads that were never ended, which their own APIs list
 (`penstock doctor`, `penstock takedown`).
 """
@@ -88,7 +88,7 @@ def _why(entry: os.DirEntry[str], path: str) -> str:
     if entry.name.startswith(TEMPORARY):
         if re.fullmatch(UNFINISHED, entry.name) and entry.is_file(follow_symlinks=False):
             return ""
-        return f"names that begin with {TEMPORARY!r} are those of unfinished files: rename it"
+        return f"names that begin with {TEMPORARY!r} are names of unfinished files: rename it"
     if fault := key_fault(path):
         return fault
     return "" if kind_of(entry) else unlisted_kind(entry)

@@ -28,7 +28,7 @@ def walk(
 ) -> Iterator[tuple[str, os.stat_result]]:
     """Yield keys below `base` (it ends in '/') that start with `prefix` and sort after `start_after`, with stats.
 
-    Order is that of the keys as whole strings, so a directory sorts as its name with '/' behind it: 'a.b' < 'a/b'
+    Keys are ordered as whole strings, so a directory sorts as its name with '/' behind it: 'a.b' < 'a/b'
     because '.' < '/'. Subtrees that cannot match are not read.
 
     refuse: receives each name that is no key, and each link that is not followed.
@@ -59,8 +59,8 @@ _OUTSIDE = (
 def _extent_of(base: str) -> tuple[str, ...]:
     """Return the real folders, each ending in '/', that links of a place may lead to."""
     real = os.path.join(os.path.realpath(base), "")
-    if found := _SNAPSHOT.fullmatch(real):
-        blobs = f"{found[1]}blobs"
+    if snapshot := _SNAPSHOT.fullmatch(real):
+        blobs = f"{snapshot[1]}blobs"
         if os.path.realpath(blobs) == blobs:
             return real, f"{blobs}/"
     return (real,)
@@ -87,9 +87,9 @@ class _Tree:
         prefix, after = self.prefix, self.start_after
         for key, entry in self._entries(folder):
             if key.endswith("/"):
-                wanted = key.startswith(prefix) or prefix.startswith(key)
-                wanted = wanted and (after is None or key > after or after.startswith(key))
-                if wanted and (inner := self._chain_of(key, entry, chain)) is not None:
+                may_match = key.startswith(prefix) or prefix.startswith(key)
+                may_match = may_match and (after is None or key > after or after.startswith(key))
+                if may_match and (inner := self._chain_of(key, entry, chain)) is not None:
                     yield from self.files(key, inner)
             elif key.startswith(prefix) or (not self.follows and prefix.startswith(f"{key}/")):
                 if after is not None and key <= after:
@@ -125,7 +125,7 @@ class _Tree:
         Other names, thousands of them in a log, cost no more than being read.
         """
         prefix, start_after, follows = self.prefix, self.start_after or "", self.follows
-        found: list[tuple[str, os.DirEntry[str]]] = []
+        matching: list[tuple[str, os.DirEntry[str]]] = []
         try:
             with os.scandir(self.base + folder) as entries:
                 for entry in entries:
@@ -145,9 +145,9 @@ class _Tree:
                     elif not is_unfinished and (fault := key_fault(path)):
                         self.refuse(path, fault)
                     elif kind == FOLDER:
-                        found.append((path + "/", entry))
+                        matching.append((path + "/", entry))
                     elif is_file:
-                        found.append((path, entry))
+                        matching.append((path, entry))
                     elif self.extent:
                         self.refuse(path, unlisted_kind(entry))
         except (FileNotFoundError, NotADirectoryError):
@@ -156,8 +156,8 @@ class _Tree:
             if error.errno == errno.ELOOP:
                 return []  # forty links on the way: a link to a folder that it lies in
             raise disk_error("list", self.base + folder, error) from error
-        found.sort(key=lambda item: item[0])
-        return found
+        matching.sort(key=lambda item: item[0])
+        return matching
 
 
 def kind_of(entry: os.DirEntry[str], *, follows: bool = True, judged: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""Change tokens of objects that several stores hold: each has ETags of its own, and readers compare one token."""
+"""Change tokens of mirrored objects: each store has its own ETags, and readers compare one token."""
 
 from ...errors import Changed
 from ..shared.threads import lock
@@ -19,7 +19,7 @@ class Pins:
         self._numbers: dict[str, int] = {}  # of the objects that were replaced
 
     def etag(self, store: int, key: str, token: str | None) -> str | None:
-        """Return the ETag that a store is to have where a reader has pinned `token`; None: any. Raises: Changed."""
+        """Return the ETag to expect of a store for a pinned `token`; None for any. Raises: Changed."""
         if token is None:
             return None
         with self._lock:

@@ -1,7 +1,7 @@
-"""Choice among several stores for a read: the nearest that is up, then the next.
+"""Read from the nearest store that is up, then from the next.
 
-An object that one does not have, or gives wrongly, the next is asked for. A store that fails is passed over for a
-while, and asked again beside the reads, so that no read waits for a store that is known to be down.
+If a store lacks the object or returns wrong bytes, the next store is asked. A store that fails is skipped for a
+while, and probed in the background, so that no read waits for a store that is down.
 """
 
 import logging
@@ -34,7 +34,7 @@ NEXT_AFTER_S = 2.0
 CERTAIN = "data/"
 """Objects that are only asked for where the log names them: a store that cannot be asked may have them."""
 _DOWN = (Transient, Throttled, Forbidden, InvalidStore)
-"""Errors that say that a store is down, and not just that one object is not there."""
+"""Errors of a store that is down, not of one missing object."""
 
 
 class Fallback:
@@ -49,89 +49,97 @@ class Fallback:
         by_name: a listing's read, in the order of the stores' names.
 
         Raises: ObjectNotFound where no store has it; else the error of the first store that may have it; InvalidStore
-        for a key that no store takes, which says nothing of the stores.
+        for a key that no store takes.
         """
         if not by_name:
             check_key(key)
         order = self._members.all if by_name else self._members.in_order()
         wrong = doubted()
         certain = bool(wrong) or key.startswith(CERTAIN)
-        up = [one for one in order if one.is_up]
-        good = [one for one in up if one.number not in wrong]
+        up = [member for member in order if member.is_up]
+        good = [member for member in up if member.number not in wrong]
         self._ask_again(order)
         tried: _Tried[T] = _Tried(key, order[0], listed=by_name)
-        for place, one in enumerate(good):
-            # (an object that another store says is not there is not waited for, unless it must be there)
+        for place, member in enumerate(good):
+            # (if another store lacks the object, do not wait for it, unless it must be there)
             more = place + 1 < len(good) or bool(tried.absent and not certain)
-            if self._try(tried, one, read, more=more):
-                return tried.found[0]
+            if self._try(tried, member, read, more=more):
+                return tried.results[0]
         if certain or not tried.absent:
-            left = [one for one in order if not (one.is_up or one in good[-1:] or one.number in wrong)]
-            if any(self._try(tried, one, read, more=False) for one in left):
-                return tried.found[0]
+            passed_over = [
+                member
+                for member in order
+                if not (member.is_up or member in good[-1:] or member.number in wrong)
+            ]
+            if any(self._try(tried, member, read, more=False) for member in passed_over):
+                return tried.results[0]
         if not tried.down:
-            again = [one for one in order if one.number in wrong]
-            if any(self._try(tried, one, read, more=False) for one in again):
-                return tried.found[0]
+            again = [member for member in order if member.number in wrong]
+            if any(self._try(tried, member, read, more=False) for member in again):
+                return tried.results[0]
         raise tried.error()
 
-    def _try(self, tried: "_Tried[T]", one: Member, read: Callable[[Member], T], *, more: bool) -> bool:
+    def _try(self, tried: "_Tried[T]", member: Member, read: Callable[[Member], T], *, more: bool) -> bool:
         """Return whether a store served the read. more: there is another to ask, so part of the budget is enough."""
         for_good = is_patient()
         try:
-            with tried_while(lambda spent_s: one.is_up and spent_s < NEXT_AFTER_S) if more else nullcontext():
-                self._members.admit(one)
-                found = read(one)
+            with (
+                tried_while(lambda spent_s: member.is_up and spent_s < NEXT_AFTER_S)
+                if more
+                else nullcontext()
+            ):
+                self._members.admit(member)
+                result = read(member)
         except ForkedStore:
             raise
         except _DOWN as error:
-            if isinstance(error, InvalidStore) and one.identity is None:
+            if isinstance(error, InvalidStore) and member.identity is None:
                 raise  # it is another root, or no store at all: the caller's mistake
-            tried.down.append((one, error))
-            # (Forbidden may be true of one object, or of listing, alone)
-            self._failed(one, error, for_good=for_good and not isinstance(error, Forbidden))
+            tried.down.append((member, error))
+            # (Forbidden may concern only one object, or only listing)
+            self._failed(member, error, for_good=for_good and not isinstance(error, Forbidden))
         except (StoreError, Corrupt) as error:
             absent = isinstance(error, ObjectNotFound)
-            (tried.absent if absent else tried.bad).append((one, error))
-            if absent and one.identity is None:
-                self._failed(one, error, for_good=True)
+            (tried.absent if absent else tried.bad).append((member, error))
+            if absent and member.identity is None:
+                self._failed(member, error, for_good=True)
         else:
-            tried.found.append(found)
-            one.served()
-            tried.tell(one)
+            tried.results.append(result)
+            member.served()
+            tried.tell(member)
             if not tried.listed:  # what is listed decides nothing
-                note(one.number)
+                note(member.number)
             return True
         return False
 
-    def _failed(self, one: Member, error: PenstockError, *, for_good: bool) -> None:
-        pause_s = one.failed(for_good=for_good)
+    def _failed(self, member: Member, error: PenstockError, *, for_good: bool) -> None:
+        pause_s = member.failed(for_good=for_good)
         if pause_s is not None:
             logger.warning("%s: it is passed over, and asked again in %.0f s", error, pause_s)
 
     def _ask_again(self, order: Sequence[Member]) -> None:
-        for one in order:
-            if not one.is_up and one.shall_be_asked():
+        for member in order:
+            if not member.is_up and member.shall_be_asked():
                 pool = DaemonPool(1, "penstock-mirror")
-                pool.submit(self._ask, one)
+                pool.submit(self._ask, member)
                 pool.shutdown(wait=False)
 
-    def _ask(self, one: Member) -> None:
+    def _ask(self, member: Member) -> None:
         answers = False
         try:
             with tried_once():
-                if one.identity is None:
-                    self._members.admit(one)
+                if member.identity is None:
+                    self._members.admit(member)
                 else:
-                    self._members.identity_of(one.store)
+                    self._members.identity_of(member.store)
             answers = True
-            logger.warning("%s answers again: it is read again", one.url)
+            logger.warning("%s answers again: it is read again", member.url)
         except InvalidStore as error:
             logger.error("%s: it is not read", error)
         except StoreError as error:
-            logger.debug("%s is still down: %s", one.url, error)
+            logger.debug("%s is still down: %s", member.url, error)
         finally:
-            one.asked(answers=answers)
+            member.asked(answers=answers)
 
 
 class _Tried(Generic[T]):
@@ -139,27 +147,27 @@ class _Tried(Generic[T]):
 
     def __init__(self, key: str, nearest: Member, *, listed: bool) -> None:
         self.key, self.nearest, self.listed = key, nearest, listed
-        self.found: list[T] = []
+        self.results: list[T] = []
         self.absent: list[tuple[Member, PenstockError]] = []
         self.bad: list[tuple[Member, PenstockError]] = []
         self.down: list[tuple[Member, PenstockError]] = []
 
-    def tell(self, one: Member) -> None:
+    def tell(self, member: Member) -> None:
         """Count a read that the nearest store did not serve, and warn once of each kind of failure of a store."""
-        if one is not self.nearest:
+        if member is not self.nearest:
             count_fallback()
         for other, error in (*self.absent, *self.bad):
             what = type(error).__name__
             if what not in other.warned:
                 other.warned.add(what)
-                logger.warning("%s; it is read from %s (said once for this store)", error, one.url)
+                logger.warning("%s; it is read from %s (said once for this store)", error, member.url)
 
     def error(self) -> PenstockError:
         """Return the error for the caller."""
         known = [*self.bad, *self.absent]
         errors = [*self.down, *known] if self.key.startswith(CERTAIN) else [*known, *self.down]
         first = errors[0][1]
-        others = [f"{one.url}: {error}" for one, error in errors[1:]]
+        others = [f"{member.url}: {error}" for member, error in errors[1:]]
         if others:
             first.add_note(f"of the other stores: {'; '.join(others)}")
         return first

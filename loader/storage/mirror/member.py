@@ -1,4 +1,4 @@
-"""One of several stores that hold the same objects: its health, and the time to ask it again after a failure."""
+"""One store of a mirrored root: its health, and the time of its next probe after a failure."""
 
 import time
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from ..shared.threads import lock
 from ..store import Store
 
 PASSED_OVER_S = 5.0
-"""Seconds that a store that failed is passed over; doubled each time that it fails soon after it came back."""
+"""Seconds that a failed store is skipped; doubled each time that it fails soon after a recovery."""
 PASSED_OVER_MAX_S = 60.0
 STRIKES = 3
 """Failures of reads that were tried once, as reads ahead are, that count as one of a read that was tried again."""
@@ -22,7 +22,7 @@ class Member:
         self.reads = 0
         """Reads that it served."""
         self.identity: str | None = None
-        """Identity of the root whose objects it holds, once somebody has asked."""
+        """Identity of the root whose objects it holds, once it was asked."""
         self.warned: set[str] = set()
         """Warnings that were given once, and need not be given again."""
         self._clock, self._lock = clock, lock()

@@ -1,4 +1,4 @@
-"""Order of several stores of the same objects by nearness, and the check that they hold the same at all."""
+"""Order mirrored stores by distance, and check that they hold the same root."""
 
 import logging
 import time
@@ -28,7 +28,7 @@ class Members:
     """The stores, in the order in which they are read. Thread-safe.
 
     A folder of this machine is the nearest. Otherwise each store is asked for its identity twice, at the first read,
-    all at once. The time of the second answer, two round trips, says how near it is. Those that are about as near
+    all at once. The time of the second answer, two round trips, is its distance. Stores that are about as near
     keep the order in which they were named, and so do all but the nearest.
     """
 
@@ -38,9 +38,9 @@ class Members:
         self._identity: str | None = None
         self._lock = lock()
         self._order: list[Member] | None = None
-        disk = next((one for one in self.all if disk_of(one.store) is not None), None)
+        disk = next((member for member in self.all if disk_of(member.store) is not None), None)
         if disk is not None:
-            self._order = [disk, *(one for one in self.all if one is not disk)]
+            self._order = [disk, *(member for member in self.all if member is not disk)]
 
     @property
     def primary(self) -> Member:
@@ -72,51 +72,51 @@ class Members:
         """
         self.admit(self.primary)
         if not self.primary.identity:
-            for one in self.all[1:]:
+            for member in self.all[1:]:
                 with suppress(ObjectNotFound, Transient, Throttled, Forbidden), tried_once():
-                    self.admit(one)
+                    self.admit(member)
             self.admit(self.primary)
 
-    def _admit(self, member: Member, found: str | None) -> None:
-        if found is None and (member is not self.primary or self._identity is not None):
+    def _admit(self, member: Member, identity: str | None) -> None:
+        if identity is None and (member is not self.primary or self._identity is not None):
             raise ObjectNotFound(
                 f"{member.url} holds no root yet; penstock migrate run makes a mirror, root.write() a root"
             )
-        if found and self._identity is None:
-            self._identity = found
-        if found and found != self._identity:
+        if identity and self._identity is None:
+            self._identity = identity
+        if identity and identity != self._identity:
             raise InvalidStore(
-                f"{member.url} is root {found}, and the stores beside it are root {self._identity}: a mirror has the "
-                "id of its primary; correct the URL of the root or of the mirror (penstock migrate run makes one)"
+                f"{member.url} is root {identity}, and the stores beside it are root {self._identity}: a mirror has "
+                "the id of its primary; correct the URL of the root or of the mirror (penstock migrate run makes one)"
             )
-        member.identity = found or ""
+        member.identity = identity or ""
 
     def _measured(self) -> list[Member]:
         pool = DaemonPool(len(self.all), "penstock-nearest")
-        asked = {one: pool.submit(self._seconds, one) for one in self.all}
+        asked = {member: pool.submit(self._seconds, member) for member in self.all}
         _wait_for_the_near(set(asked.values()))
         pool.dismiss()
         seconds: dict[Member, float] = {}
-        for one, coming in asked.items():
+        for member, coming in asked.items():
             try:
                 if not coming.done():
                     raise Transient(f"no answer within {PATIENCE_S:g} s of the first store's")
-                found, seconds[one] = coming.result()
-                self._admit(one, found)
+                identity, seconds[member] = coming.result()
+                self._admit(member, identity)
             except ObjectNotFound:
-                continue  # whoever reads it meets that
+                continue  # a read of it raises the same
             except StoreError as error:
-                if isinstance(error, InvalidStore) and (one is self.primary or one in seconds):
+                if isinstance(error, InvalidStore) and (member is self.primary or member in seconds):
                     raise
-                one.failed(for_good=True)
-                logger.warning("%s cannot be read (%s): it is passed over for now", one.url, error)
+                member.failed(for_good=True)
+                logger.warning("%s cannot be read (%s): it is passed over for now", member.url, error)
         if not seconds:
             return self.all
         best = min(seconds.values())
         near_s = max(MUCH_NEARER * best, best + NEAR_S)
-        first = next(one for one in self.all if seconds.get(one, inf) <= near_s)
-        logger.info("of %s the nearest is %s", ", ".join(one.url for one in self.all), first.url)
-        return [first, *(one for one in self.all if one is not first)]
+        first = next(member for member in self.all if seconds.get(member, inf) <= near_s)
+        logger.info("of %s the nearest is %s", ", ".join(member.url for member in self.all), first.url)
+        return [first, *(member for member in self.all if member is not first)]
 
     def _seconds(self, member: Member) -> tuple[str | None, float]:
         with tried_once():
@@ -133,5 +133,5 @@ def _wait_for_the_near(pending: "set[Future[tuple[str | None, float]]]") -> None
         done, pending = wait(pending, left_s, return_when=FIRST_COMPLETED)
         if not done:
             return
-        if until_s is None and any(one.exception() is None for one in done):
+        if until_s is None and any(future.exception() is None for future in done):
             until_s = time.monotonic() + PATIENCE_S

@@ -1,4 +1,4 @@
-"""Several stores that hold the same objects as one: read from the nearest that is up, written to the first."""
+"""Several stores of the same objects as one: reads go to the nearest that is up, writes to the first."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -30,7 +30,7 @@ from .nearest import Identity, Members
 
 
 class MirroredStore:
-    """A store over others. stores: the primary, which alone is written to, and its mirrors.
+    """A store over others. stores: the primary, the only one that is written to, and its mirrors.
 
     Tokens of its objects are its own (`etags.Pins`); in each store the ETag is pinned that was seen there first.
 
@@ -42,14 +42,16 @@ class MirroredStore:
         self._members, self._pins = Members(stores, identity), Pins(len(stores))
         self._fallback = Fallback(self._members)
         self.primary = self._members.primary.store
-        """The only store that is written to. Its errors are its own: nobody else is asked in its place."""
-        self._on_disk = next((one for one in self._members.all if disk_of(one.store) is not None), None)
+        """The only store that is written to. Its errors pass through: no other store is asked in its place."""
+        self._on_disk = next(
+            (member for member in self._members.all if disk_of(member.store) is not None), None
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         return MirroredStore, (self.stores, self._members.identity_of)
 
     def __repr__(self) -> str:
-        return f"MirroredStore({', '.join(one.url for one in self._members.all)})"
+        return f"MirroredStore({', '.join(member.url for member in self._members.all)})"
 
     @property
     def primary_is_up(self) -> bool:
@@ -64,12 +66,12 @@ class MirroredStore:
     @property
     def stores(self) -> list[Store]:
         """The primary, and its mirrors as they were named."""
-        return [one.store for one in self._members.all]
+        return [member.store for member in self._members.all]
 
     @property
     def served(self) -> list[tuple[str, int]]:
         """(URL, reads that it served in this process) of the primary and its mirrors, as they were named."""
-        return [(one.url, one.reads) for one in self._members.all]
+        return [(member.url, member.reads) for member in self._members.all]
 
     @property
     def disk(self) -> "MirroredStore | None":
@@ -79,11 +81,11 @@ class MirroredStore:
     # reading
 
     def get(self, key: str) -> Blob:
-        return self._blob(key, None, lambda one, _: one.store.get(key))
+        return self._blob(key, None, lambda member, _: member.store.get(key))
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
         check_span(key, offset, nbytes)
-        return self._blob(key, etag, lambda one, own: one.store.get_range(key, offset, nbytes, own))
+        return self._blob(key, etag, lambda member, own: member.store.get_range(key, offset, nbytes, own))
 
     def get_ranges(
         self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
@@ -91,26 +93,28 @@ class MirroredStore:
         for span in spans:
             check_span(key, *span)
 
-        def read(one: Member) -> list[Blob]:
-            own = self._pins.etag(one.number, key, etag)
-            blobs = one.store.get_ranges(key, spans, etag=own, **limits)
-            return [Blob(data, self._pins.token(one.number, key, found, etag)) for data, found in blobs]
+        def read(member: Member) -> list[Blob]:
+            own = self._pins.etag(member.number, key, etag)
+            blobs = member.store.get_ranges(key, spans, etag=own, **limits)
+            return [
+                Blob(data, self._pins.token(member.number, key, current, etag)) for data, current in blobs
+            ]
 
         return self._fallback.read(key, read)
 
     def fill(self, key: str, offset: int, view: memoryview, etag: str | None = None) -> str:
         """Fill `view` with an object's bytes from `offset`, and return the etag. Raises: as a read."""
 
-        def read(one: Member) -> str:
-            found = fill_from(one.store, key, offset, view, self._pins.etag(one.number, key, etag))
-            return self._pins.token(one.number, key, found, etag)
+        def read(member: Member) -> str:
+            current = fill_from(member.store, key, offset, view, self._pins.etag(member.number, key, etag))
+            return self._pins.token(member.number, key, current, etag)
 
         return self._fallback.read(key, read)
 
     def head(self, key: str) -> ObjectInfo:
-        def read(one: Member) -> ObjectInfo:
-            info = one.store.head(key)
-            token = self._pins.token(one.number, key, info.etag)
+        def read(member: Member) -> ObjectInfo:
+            info = member.store.head(key)
+            token = self._pins.token(member.number, key, info.etag)
             return replace(info, etag=token)
 
         return self._fallback.read(key, read)
@@ -123,14 +127,14 @@ class MirroredStore:
     def read_each(
         self, key: str, spans: Sequence[tuple[int, int]], *, etag: str | None = None
     ) -> tuple[list[bytes], str]:
-        def read(one: Member) -> tuple[list[bytes], str]:
-            own, disk = self._pins.etag(one.number, key, etag), disk_of(one.store)
+        def read(member: Member) -> tuple[list[bytes], str]:
+            own, disk = self._pins.etag(member.number, key, etag), disk_of(member.store)
             if disk is not None:
-                data, found = disk.read_each(key, spans, etag=own)
+                data, current = disk.read_each(key, spans, etag=own)
             else:
-                blobs = one.store.get_ranges(key, [Span(*span) for span in spans], etag=own)
-                data, found = [blob.data for blob in blobs], blobs[0].etag
-            return data, self._pins.token(one.number, key, found, etag)
+                blobs = member.store.get_ranges(key, [Span(*span) for span in spans], etag=own)
+                data, current = [blob.data for blob in blobs], blobs[0].etag
+            return data, self._pins.token(member.number, key, current, etag)
 
         return self._fallback.read(key, read)
 
@@ -140,26 +144,26 @@ class MirroredStore:
         return token
 
     def etag_of(self, key: str, etag: str | None = None) -> str | None:
-        one = self._on_disk
-        disk = None if one is None or not one.is_up else disk_of(one.store)
-        if one is None or disk is None or one.number in doubted():
+        member = self._on_disk
+        disk = None if member is None or not member.is_up else disk_of(member.store)
+        if member is None or disk is None or member.number in doubted():
             return None
         try:
-            self._members.admit(one)
-            found = disk.etag_of(key, self._pins.etag(one.number, key, etag))
-            if found is None:
+            self._members.admit(member)
+            current = disk.etag_of(key, self._pins.etag(member.number, key, etag))
+            if current is None:
                 return None
-            one.served()
-            return self._pins.token(one.number, key, found, etag)
+            member.served()
+            return self._pins.token(member.number, key, current, etag)
         except InvalidStore:
             raise
         except StoreError:
-            return None  # a read says why, or goes to the next store
+            return None  # a read raises the reason, or goes to the next store
 
     def open_same(self, key: str, etag: str) -> int | None:
-        one = self._on_disk
-        disk = None if one is None else disk_of(one.store)
-        own = None if one is None else self._pins.etag(one.number, key, etag)
+        member = self._on_disk
+        disk = None if member is None else disk_of(member.store)
+        own = None if member is None else self._pins.etag(member.number, key, etag)
         return None if disk is None or own is None else disk.open_same(key, own)
 
     # writing
@@ -170,8 +174,8 @@ class MirroredStore:
         Such an object can be replaced and decides nothing, as a sign of life. So a writer waits no longer than
         readers for a primary that is down.
         """
-        one = self._members.primary
-        with tried_while(lambda spent_s: one.is_up and spent_s < NEXT_AFTER_S):
+        member = self._members.primary
+        with tried_while(lambda spent_s: member.is_up and spent_s < NEXT_AFTER_S):
             self.writable().put(key, data)
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> None:
@@ -223,14 +227,14 @@ class MirroredStore:
     def _listed(self, prefix: str, listing: Callable[[Store], Iterator[ObjectInfo]]) -> Iterator[ObjectInfo]:
         check_prefix(prefix)
 
-        def begin(one: Member) -> tuple[Member, list[ObjectInfo], Iterator[ObjectInfo]]:
-            infos = listing(one.store)
-            return one, [info for _, info in zip(range(1), infos, strict=False)], infos
+        def begin(member: Member) -> tuple[Member, list[ObjectInfo], Iterator[ObjectInfo]]:
+            infos = listing(member.store)
+            return member, [info for _, info in zip(range(1), infos, strict=False)], infos
 
-        one, first, rest = self._fallback.read(prefix, begin, by_name=True)
+        member, first, rest = self._fallback.read(prefix, begin, by_name=True)
         for infos in (first, rest):
             for info in infos:
-                etag = self._pins.listed(one.number, info.key, info.etag)
+                etag = self._pins.listed(member.number, info.key, info.etag)
                 yield replace(info, etag=etag)
 
     def writable(self) -> Store:
@@ -243,9 +247,9 @@ class MirroredStore:
         return self.primary
 
     def _blob(self, key: str, etag: str | None, read: Callable[[Member, str | None], Blob]) -> Blob:
-        def attempt(one: Member) -> Blob:
-            data, found = read(one, self._pins.etag(one.number, key, etag))
-            return Blob(data, self._pins.token(one.number, key, found, etag))
+        def attempt(member: Member) -> Blob:
+            data, current = read(member, self._pins.etag(member.number, key, etag))
+            return Blob(data, self._pins.token(member.number, key, current, etag))
 
         return self._fallback.read(key, attempt)
 

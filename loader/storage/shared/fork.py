@@ -1,7 +1,7 @@
-"""Native clients of a parent process, which a forked child must not use: it would hang without a word.
+"""Native clients of a parent process, which a forked child must not use: it would hang.
 
 Once a process has used obstore, a child that it forks hangs even with a store opened afresh. The threads of the
-native runtime do not exist there, and the runtime believes they do. So the child is told at once. Worker processes
+native runtime do not exist there, and the runtime assumes they do. So the child gets an error at once. Worker processes
 are made with spawn or forkserver, or threads are used.
 """
 

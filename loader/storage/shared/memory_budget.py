@@ -1,4 +1,4 @@
-"""Limits of the memory held on the way to a store, and its reuse: new memory costs as much as hashing it."""
+"""Limit the memory of transfers, and reuse it: new memory costs as much as hashing it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,19 +15,19 @@ KEPT = 32
 
 @dataclass(slots=True, kw_only=True)
 class Lent:
-    """Memory of use within the context alone."""
+    """Memory that may be used within the context only."""
 
     view: memoryview
     """View of so many bytes, with anything in them."""
     is_free: bool = False
     """Set by the user who is done with the memory. Leave it False where something may still write there, as a request
-    that was given up: nobody gets that memory again. Nor does anybody while a client still has the view."""
+    that was given up: that memory is not lent again. It is not while a client still has the view, either."""
 
 
 class MemoryBudget:
     """Bytes that all threads may hold together. Thread-safe.
 
-    A larger piece has the budget alone. idle: pieces of memory that are kept while nobody has any.
+    A larger piece takes the whole budget. idle: pieces of memory that are kept while none is lent.
     """
 
     def __init__(self, nbytes: int, idle: int = KEPT) -> None:
@@ -37,78 +37,78 @@ class MemoryBudget:
 
     def begin_anew(self) -> None:
         """Forget all holders, as in a forked child, where their threads are not."""
-        self._left, self._lent = self._all, 0
+        self._free_bytes, self._lent = self._all, 0
         self._changed = Condition()
-        self._spare: list[bytearray] = []  # which is held too; the last was used last
+        self._spare: list[bytearray] = []  # these count as well; the last was used last
 
     @contextmanager
     def for_bytes(self, nbytes: int) -> Iterator[None]:
         """Wait until there is room for so many bytes."""
-        taken = min(nbytes, self._all)
+        reserved = min(nbytes, self._all)
         with self._changed:
-            while self._left < taken:
+            while self._free_bytes < reserved:
                 self._make_room()
-            self._left -= taken
+            self._free_bytes -= reserved
         try:
             yield
         finally:
-            self._give_back(taken)
+            self._give_back(reserved)
 
     @contextmanager
-    def memory(self, nbytes: int, beside: int = 0) -> Iterator[Lent]:
-        """Wait for `nbytes` of memory, and for room `beside` it. Memory used before is at most twice as large."""
+    def memory(self, nbytes: int, extra: int = 0) -> Iterator[Lent]:
+        """Wait for `nbytes` of memory, and for room for `extra` bytes. Memory used before is at most twice as large."""
         with self._changed:
             while True:
-                found = self._fitting(nbytes)
-                taken = min((nbytes if found is None else 0) + beside, self._all)
-                if self._left >= taken:
+                spare = self._fitting(nbytes)
+                reserved = min((nbytes if spare is None else 0) + extra, self._all)
+                if self._free_bytes >= reserved:
                     break
-                self._make_room()  # nothing is held meanwhile: nobody waits for who waits
-            self._left -= taken
+                self._make_room()  # nothing is reserved meanwhile, so no two threads wait for each other
+            self._free_bytes -= reserved
             self._lent += 1
-            if found is not None:
-                self._spare = [one for one in self._spare if one is not found]  # (bytes are not compared)
-                taken += len(found)
+            if spare is not None:
+                self._spare = [one for one in self._spare if one is not spare]  # (bytes are not compared)
+                reserved += len(spare)
         try:
-            memory = bytearray(nbytes) if found is None else found
+            memory = bytearray(nbytes) if spare is None else spare
         except MemoryError:
             with self._changed:
                 self._lent -= 1
-            self._give_back(taken)
+            self._give_back(reserved)
             raise
         lent = Lent(view=memoryview(memory)[:nbytes])
         try:
             yield lent
         finally:
-            is_kept = len(memory) >= KEPT_BYTES and taken == len(memory) + beside
+            is_kept = len(memory) >= KEPT_BYTES and reserved == len(memory) + extra
             is_kept = is_kept and lent.is_free and _let_go(lent.view)
             with self._changed:
                 self._lent -= 1
-            self._give_back(taken - len(memory) if is_kept else taken, memory if is_kept else None)
+            self._give_back(reserved - len(memory) if is_kept else reserved, memory if is_kept else None)
 
     def _fitting(self, nbytes: int) -> bytearray | None:
         fitting = [one for one in self._spare if nbytes <= len(one) <= 2 * nbytes]
         return min(fitting, key=len, default=None)
 
     def _make_room(self) -> None:
-        """Give up memory that nobody has, or wait for a change."""
+        """Drop spare memory, or wait for a change."""
         if self._spare:
-            self._left += len(self._spare.pop(0))
+            self._free_bytes += len(self._spare.pop(0))
         else:
             self._changed.wait()
 
     def _give_back(self, nbytes: int, memory: bytearray | None = None) -> None:
         with self._changed:
-            self._left += nbytes
+            self._free_bytes += nbytes
             if memory is not None:
                 self._spare.append(memory)
             while len(self._spare) > (KEPT if self._lent else self._idle):
-                self._left += len(self._spare.pop(0))
+                self._free_bytes += len(self._spare.pop(0))
             self._changed.notify_all()
 
 
 def _let_go(view: memoryview) -> bool:
-    """Return whether nobody has the view: a client has it until it will not read there any more."""
+    """Release the view; return False if a client still reads through it."""
     try:
         view.release()
     except BufferError:

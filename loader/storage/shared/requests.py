@@ -8,10 +8,10 @@ The retry budget and the concurrency limit are our own, instead of each client's
 to 5 s of 503s, and s3fs tries 25 times over 40 s. Here a verb is tried until its deadline, with exponential backoff
 and full jitter.
 
-A store that says "slow down" is asked by fewer threads at once (additive increase, multiplicative decrease, as TCP
+A store that answers "slow down" gets fewer requests at once (additive increase, multiplicative decrease, as TCP
 does it).
 
-No store notices a flipped bit; the caller that knows the checksum does, far above it. So the context of a read notes
+No store notices a flipped bit; the caller that has the checksum does, far above it. So the context of a read notes
 the stores that served it. The next try of the same read goes elsewhere, where several stores hold the same objects.
 """
 
@@ -98,7 +98,7 @@ def tried_while(worth: Worth) -> Iterator[None]:
 
 @contextmanager
 def tried_once() -> Iterator[None]:
-    """Try verbs in this context once, whatever the budget: for reads that somebody else repeats if it matters."""
+    """Try verbs in this context once, whatever the budget: for reads that their caller repeats if it matters."""
     with tried_while(lambda _: False):
         yield
 
@@ -175,7 +175,7 @@ class Limiter:
             elif token == self._cuts:
                 self._limit = max(1.0, self._limit / 2.0)
                 self._cuts += 1
-            if self._waiting:  # to wake nobody costs too
+            if self._waiting:  # a wake-up without a waiter costs too
                 self._free.notify()
 
 
@@ -200,7 +200,7 @@ class Retrier:
     def call(self, attempt: Callable[[], T]) -> T:
         """Return the result of `attempt`, tried again while it raises Throttled or Transient.
 
-        No place in the limiter is held during a pause.
+        A pause keeps no place in the limiter.
 
         Raises: Throttled, Transient once the deadline has passed, with the number of tries and the time, or as they
         are where `tried_while` ends it; every other error at once.
@@ -238,7 +238,7 @@ def _spent(error: StoreError, tries: int, spent_s: float, deadline_s: float) -> 
 
 @dataclass(slots=True)
 class _Doubt:
-    """Numbers of stores: those whose bytes were wrong, and those that serve the try at hand."""
+    """Numbers of the stores whose bytes were wrong, and of the stores that serve the current try."""
 
     wrong: set[int] = field(default_factory=set)
     serving: set[int] = field(default_factory=set)
@@ -292,7 +292,7 @@ def note(number: int) -> None:
 
 @contextmanager
 def noting_who_serves() -> Iterator[set[int]]:
-    """Yield the numbers of the stores that serve the reads of the block; none where there is one store alone."""
+    """Yield the numbers of the stores that serve the reads of the block; none if there is only one store."""
     serving: set[int] = set()
     token = _serving.set(serving)
     try:

@@ -3,8 +3,8 @@
 The pools of concurrent.futures are joined by the interpreter: after Ctrl-C, a read of a store that does not answer
 would keep the process for a minute and a half.
 
-Reads share them: `beside` makes one call meanwhile, `Together` reads several objects at once, `Turns` has one thread
-read what several want.
+Reads share them: `in_background` makes one call meanwhile, `Together` reads several objects at once, `Turns` has one
+thread read what several want.
 
 A forked child has none of them: what they held is free there, and what they had begun begins anew.
 """
@@ -20,11 +20,10 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Condition, Lock, Semaphore, Thread
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
-if TYPE_CHECKING:
-    from ..store import Blob, Objects
+from ..store import Blob, Objects
 
 _locks: WeakSet[Lock] = WeakSet()
 
@@ -42,8 +41,8 @@ _shared: WeakSet[Shared] = WeakSet()
 def _after_fork_in_child() -> None:
     for held in list(_locks):
         held._at_fork_reinit()  # type: ignore[attr-defined]  # what CPython's own modules call after a fork
-    for one in list(_shared):
-        one.begin_anew()
+    for state in list(_shared):
+        state.begin_anew()
 
 
 def lock() -> Lock:
@@ -52,13 +51,13 @@ def lock() -> Lock:
     It is for state of views, versions and roots: plans bring them into a child, which makes a Loader of its own
     there.
     """
-    _locks.add(made := Lock())
-    return made
+    _locks.add(new := Lock())
+    return new
 
 
-def begins_anew(one: Shared) -> None:
+def begins_anew(state: Shared) -> None:
     """Have `one` begin anew in forked children, as long as it lives."""
-    _shared.add(one)
+    _shared.add(state)
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
@@ -70,8 +69,8 @@ Call = tuple[Callable[[], Any], "Future[Any]"]
 
 LEAVE_S = 1.0
 """Seconds that the interpreter's end waits for threads at work, all together. Daemons that come back from native code
-into an interpreter that goes may abort it. So it waits for those that can end soon; those that wait for a store are
-left."""
+into an interpreter that goes may abort it. So it waits for threads that can end soon, and abandons threads that
+wait for a store."""
 
 
 class Leaving(Protocol):
@@ -84,7 +83,7 @@ class Leaving(Protocol):
         """Wait for the threads' end, so long at most."""
 
 
-# Kept alive by their threads: whoever is in here may still be working.
+# Kept alive by their threads: each owner in here may still be at work.
 _leaving: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
@@ -105,7 +104,7 @@ atexit.register(_end_all)
 
 
 class DaemonPool(Executor):
-    """Like ThreadPoolExecutor, threads begun on demand and ended when nobody has the pool; but they are daemons."""
+    """Like ThreadPoolExecutor, threads begun on demand and ended with the pool; but they are daemons."""
 
     def __init__(self, size: int, name: str) -> None:
         self._size, self._name = size, name
@@ -162,7 +161,7 @@ class DaemonPool(Executor):
 
 
 @contextmanager
-def beside(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Iterator[Future[T]]":
+def in_background(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Iterator[Future[T]]":
     """Yield the future of a call that another thread makes meanwhile.
 
     A caller that does not ask for its result does not wait.
@@ -184,19 +183,19 @@ class Turns:
     def begin_anew(self) -> None:
         """Forget all turns, as in a forked child, where the threads that had one are not."""
         self._changed = Condition()
-        self._taken: set[Hashable] = set()
+        self._busy: set[Hashable] = set()
 
     @contextmanager
     def of(self, key: Hashable) -> Iterator[None]:
         """Wait for the thread that has the key's turn."""
         with self._changed:
-            self._changed.wait_for(lambda: key not in self._taken)
-            self._taken.add(key)
+            self._changed.wait_for(lambda: key not in self._busy)
+            self._busy.add(key)
         try:
             yield
         finally:
             with self._changed:
-                self._taken.discard(key)
+                self._busy.discard(key)
                 self._changed.notify_all()
 
 
@@ -210,7 +209,7 @@ def _work(queue: "SimpleQueue[Call | None]", idle: Semaphore) -> None:
         if future.set_running_or_notify_cancel():
             try:
                 future.set_result(call())
-            except BaseException as error:  # noqa: BLE001 - whoever waits for it gets it
+            except BaseException as error:  # noqa: BLE001 - the waiting thread gets it
                 future.set_exception(error)
         del queued, call, future  # an idle thread must not keep what it read alive
         idle.release()
@@ -226,19 +225,19 @@ class Together:
     The first `get` of one of `keys` gives the read ahead, its error too; every other reads.
     """
 
-    def __init__(self, store: "Objects", keys: Iterable[str]) -> None:
+    def __init__(self, store: Objects, keys: Iterable[str]) -> None:
         self._store, self.url = store, store.url
         self._pool = DaemonPool(AT_ONCE, "penstock-together")
         self._coming: dict[str, Future[Blob]] = {
             key: self._pool.submit(copy_context().run, store.get, key) for key in keys
         }
 
-    def get(self, key: str) -> "Blob":
+    def get(self, key: str) -> Blob:
         """Return the whole object. Raises: as the store does."""
         coming = self._coming.pop(key, None)
         return self._store.get(key) if coming is None else coming.result()
 
-    def peek(self, key: str) -> "Blob":
+    def peek(self, key: str) -> Blob:
         """Return the object as `get`; the next `get` gives the same and costs no request. Raises: as the store does."""
         if key not in self._coming:
             self._coming[key] = self._pool.submit(copy_context().run, self._store.get, key)

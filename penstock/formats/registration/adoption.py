@@ -28,9 +28,9 @@ from loader.dataset.tables.foreign_objects import is_foreign, place_of, place_re
 from loader.errors import AlreadyExists, Changed, Corrupt, Denied, InvalidRuntime, ObjectNotFound
 from loader.storage import Span, Store, is_there
 from loader.storage.disk.scratch import held_file, on_scratch
+from loader.storage.external_shards import PlacedObject, PlacedStore
 from loader.storage.files import create
 from loader.storage.mirror.store import primary_of
-from loader.storage.placed import PlacedObject, PlacedStore
 
 from ...denied.denied_bytes import DeniedBytes
 from ...denied.denied_bytes import denied as denied_error

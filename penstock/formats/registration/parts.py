@@ -17,7 +17,7 @@ from loader.dataset.tables import columns
 from loader.dataset.tables.foreign_objects import ForeignObject, etag_to_keep
 from loader.dataset.tables.parquet import footer_sha256_of
 from loader.storage import Store
-from loader.storage.placed import FOREIGN
+from loader.storage.external_shards import FOREIGN
 
 from ..reading.sample import NO_METADATA
 from .numbered_keys import NumberedKeys, Repeated, text_array

@@ -17,7 +17,7 @@ from loader.dataset.shards.shard import SEALS, Crcs, crc32c, put_seal, seal_byte
 from loader.dataset.tables.foreign_objects import is_foreign, place_of
 from loader.errors import Changed, InvalidRuntime, ObjectNotFound
 from loader.storage import Span
-from loader.storage.placed import PlacedStore
+from loader.storage.external_shards import PlacedStore
 
 from ...progress import progress
 from ...units import size

@@ -14,7 +14,7 @@ from loader.storage.cloud.store import RemoteStore
 from loader.storage.disk.new_file import write_all
 from loader.storage.disk.scratch import held_file, on_scratch
 from loader.storage.disk.store import LocalStore
-from loader.storage.in_order import InOrder
+from loader.storage.sequential_read import SequentialRead
 from loader.storage.shared.memory_budget import MemoryBudget
 from loader.storage.shared.threads import DaemonPool
 from loader.storage.store import disk_of
@@ -190,17 +190,17 @@ class Transfer:
     def _read(self, item: Item, view: memoryview) -> tuple[str, str]:
         """Return (ETag, digest) of an object's bytes, read into `view`: all of one object, whose ETag is pinned."""
         digest, etag, at = self._digest(item), item.etag or None, 0
-        in_order = InOrder(self._source, item.path, len(view))
+        sequential = SequentialRead(self._source, item.path, len(view))
         try:
-            while nbytes := in_order.next_bytes(at):
-                self._pace.take(requests=int(not in_order.is_under_way), nbytes=nbytes)
-                etag = in_order.fill(at, view[at : at + nbytes], etag)
+            while nbytes := sequential.next_bytes(at):
+                self._pace.take(requests=int(not sequential.is_under_way), nbytes=nbytes)
+                etag = sequential.fill(at, view[at : at + nbytes], etag)
                 digest.update(view[at : at + nbytes])
                 at += nbytes
             if etag is None or not at or at < len(view):
                 etag = self._read_ahead(item, view, at, etag, digest)
         finally:
-            in_order.close()
+            sequential.close()
         return etag, str(digest)
 
     def _read_ahead(

@@ -9,7 +9,7 @@ from loader.errors import Forbidden, ObjectNotFound
 from loader.storage import Store
 from loader.storage.cloud.reads import ReadStore
 from loader.storage.cloud.s3_puts import S3PutStore, is_md5
-from loader.storage.in_order import LOOK_BYTES, InOrder
+from loader.storage.sequential_read import LOOK_BYTES, SequentialRead
 from loader.storage.shared.memory_budget import MemoryBudget
 from loader.storage.stream import AHEAD, MAX_BYTES
 
@@ -57,11 +57,11 @@ class SendOn:
     ) -> tuple[str, bool | None]:
         """Do as `_sent`, by way of a piece of memory."""
         digest, etag, at, sending = Digest(item.digest, self._hash), item.etag or None, 0, None
-        in_order = InOrder(self._source, item.path, nbytes, whole=True)
+        sequential = SequentialRead(self._source, item.path, nbytes, whole=True)
         try:
-            while count := in_order.next_bytes(at):
+            while count := sequential.next_bytes(at):
                 piece = memory[:count]
-                etag = in_order.fill(at, piece, etag)
+                etag = sequential.fill(at, piece, etag)
                 digest.update(piece)
                 at += count
                 if sending is None:
@@ -73,7 +73,7 @@ class SendOn:
                     break
             is_there = False if sending is None else target.finish_twin(sending, etag or "")
         finally:
-            in_order.close()
+            sequential.close()
             if sending is not None:
                 sending.close()
         return str(digest), is_there

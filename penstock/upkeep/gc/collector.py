@@ -21,7 +21,7 @@ from loader.dataset.log.marker import is_primary
 from loader.dataset.log.state import State, VersionRecord
 from loader.dataset.shards.shard import SEALS
 from loader.errors import Conflict, InvalidRuntime, ObjectNotFound, VersionNotFound
-from loader.storage.placed import FOREIGN
+from loader.storage.external_shards import FOREIGN
 
 from .classify import Tally, sorter
 from .clients import FOLDERS, JOBS, Clients, check_name, look, own_name

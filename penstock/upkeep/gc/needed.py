@@ -24,7 +24,7 @@ from loader.dataset.tables.parquet import TableFile, get_table
 from loader.dataset.tables.references import table_references
 from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
 from loader.storage import Store
-from loader.storage.placed import FOREIGN
+from loader.storage.external_shards import FOREIGN
 
 from ...progress import progress
 from .deleted_record import read_swept

@@ -16,7 +16,7 @@ from loader.dataset.log.state import State
 from loader.dataset.shards.shard import SEALS
 from loader.storage import Store
 from loader.storage.disk.unlisted_files import is_unfinished, list_in_place
-from loader.storage.placed import FOREIGN
+from loader.storage.external_shards import FOREIGN
 from loader.storage.store import ObjectInfo
 
 from .classify import Tally

@@ -22,7 +22,7 @@ from loader.storage.cloud.s3_puts import differ
 from loader.storage.disk.store import LocalStore
 from loader.storage.disk.unlisted_files import unlisted
 from loader.storage.refusals import Refuse
-from loader.storage.shared.threads import beside
+from loader.storage.shared.threads import in_background
 
 from ..copying.copy_all import copy_all
 from ..copying.copy_many import Copies, Migration
@@ -89,7 +89,7 @@ def both_sides(
     Raises: Conflict for a root inside the source, before its marker is given.
     """
     here, there = _without_roots(source, refuse), objects(target)
-    with beside(next, there, None) as first:  # both wait for their first page
+    with in_background(next, there, None) as first:  # both wait for their first page
         left, right = next(here, None), first.result()
     while left or right:
         key = min(one.key for one in (left, right) if one)

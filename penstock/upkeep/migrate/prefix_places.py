@@ -8,7 +8,7 @@ from loader.errors import Conflict, Corrupt, InvalidStore, ObjectNotFound
 from loader.json_text import parse_json_object
 from loader.storage import ObjectInfo, Store
 from loader.storage.refusals import Refuse, list_place
-from loader.storage.shared.threads import beside
+from loader.storage.shared.threads import in_background
 from loader.storage.spec import Opened
 
 from ..doctor.target import PROVIDERS
@@ -31,7 +31,7 @@ def check_places(source: Store, target: Store) -> None:
         raise InvalidStore(
             f"{source.url} and {target.url}: one lies in the other, so copies would be copied again; give another"
         )
-    with beside(next, objects(source), None) as first:
+    with in_background(next, objects(source), None) as first:
         for store in (source, target):
             if read(store, MARKER) is not None:
                 raise Conflict(

@@ -7,7 +7,7 @@ from loader.dataset.log.marker import root_id
 from loader.dataset.shards.shard import SEALS
 from loader.errors import InvalidRuntime, PenstockError
 from loader.storage import Store, is_there, open_store
-from loader.storage.placed import FOREIGN
+from loader.storage.external_shards import FOREIGN
 
 from ...denied.denied_bytes import DeniedBytes
 from ...denied.record import Place, Record

@@ -30,7 +30,7 @@ from loader.dataset.writing.redact import (
     shard_index,
 )
 from loader.errors import Conflict
-from loader.storage.placed import PlacedStore
+from loader.storage.external_shards import PlacedStore
 
 from ...class_names import class_names
 from ...denied.cells import LABELS, class_names_without, scrub

@@ -16,7 +16,7 @@ from loader.dataset.tables.parquet import parse_table, table_facts
 from loader.errors import Corrupt, ObjectNotFound, StoreError
 from loader.json_text import parse_json
 from loader.storage import ObjectInfo, Store, is_there
-from loader.storage.placed import FOREIGN
+from loader.storage.external_shards import FOREIGN
 from loader.storage.refusals import list_place
 
 from ...denied.cells import OWN, scrub, scrubbed, searched, taken_rows

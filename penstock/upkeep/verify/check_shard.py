@@ -8,7 +8,7 @@ from loader.dataset.shards.index import IndexFile, IndexPlace
 from loader.dataset.tables.foreign_objects import is_foreign
 from loader.errors import PenstockError
 from loader.storage import ObjectInfo
-from loader.storage.placed import SEVERAL
+from loader.storage.external_shards import SEVERAL
 
 from .registered import check_registered
 from .shard import Problem, ShardProblems, check_bytes, check_last_row, shard_address

@@ -67,7 +67,7 @@ def test_channels_without_names_are_a_guess_from_three_on() -> None:
     assert mix_for(("NONE",) * 4, "4 channels", "first").matrix is not None
     with pytest.raises(UnknownLayout, match="lie at AMBI0"):
         mix_for(("AMBI0", "AMBI1", "AMBI2", "AMBI3"), "ambisonic 1", "mono")
-    with pytest.raises(UnknownLayout, match="low frequency effects alone"):
+    with pytest.raises(UnknownLayout, match="low frequency effects only"):
         mix_for(("LFE", "LFE"), "2 channels", "mono")
 
 

@@ -244,7 +244,7 @@ def test_an_mp3_says_how_many_samples_it_holds(tmp_path: Path) -> None:
         source = noise(rate_hz)
         data = encoded(tmp_path, source, rate_hz, "libmp3lame", "mp3")
         assert mp3_samples(data) == source.shape[1]
-        with pytest.raises(DecodeFailed, match="the mp3 header says"):
+        with pytest.raises(DecodeFailed, match="the mp3 header states"):
             decode(data[: len(data) * 3 // 4], None)
     assert mp3_samples(b"") is None
     assert mp3_samples(data[:100]) is None

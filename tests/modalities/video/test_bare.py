@@ -250,7 +250,7 @@ def test_a_decoder_that_is_not_here_is_known(videos):
 
 def test_what_the_file_would_refuse_is_refused(videos):
     data = videos["gop12"][0]
-    with pytest.raises(DecodeFailed, match="reaches out of a picture"):
+    with pytest.raises(DecodeFailed, match="reaches out of a frame"):
         bare(data, [0], Framing(crop=(0, 0, 65, 10)))
 
 

@@ -199,7 +199,7 @@ class TestRefusals:
     @pytest.mark.parametrize("box", [(0, 0, 65, 10), (60, 0, 5, 10), (0, 90, 10, 7)])
     def test_a_box_that_reaches_out(self, videos, box):
         for size in (None, (8, 8)):
-            with pytest.raises(DecodeFailed, match="reaches out of a picture of 64 x 96 px"):
+            with pytest.raises(DecodeFailed, match="reaches out of a frame of 64 x 96 px"):
                 video(1, crop=box, size=size)(videos["gop12"][0])
 
     @pytest.mark.parametrize("box", [(1, 0, 10, 10), (0, 3, 10, 10)])

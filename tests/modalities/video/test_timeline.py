@@ -95,15 +95,15 @@ class TestWhichFrames:
     def test_several_times_in_any_order(self):
         decoder = video(at=[1, 0.04, Fraction(1, 25), 3.999])
         assert decoder.frames == 4
-        assert decoder.wanted(self.clock, None) == [25, 1, 1, 99]
-        assert video(at=np.array([0.0, 0.04])).wanted(self.clock, None) == [0, 1]
+        assert decoder.choose_frames(self.clock, None) == [25, 1, 1, 99]
+        assert video(at=np.array([0.0, 0.04])).choose_frames(self.clock, None) == [0, 1]
         assert video(at=np.array([0, 1])).at == (0, 1)
 
     def test_one_time_begins_a_clip(self):
-        assert video(3, 5, at=0.1).wanted(self.clock, np.random.default_rng(1)) == [2, 7, 12]
+        assert video(3, 5, at=0.1).choose_frames(self.clock, np.random.default_rng(1)) == [2, 7, 12]
         assert video(at=0).frames == 16
         with pytest.raises(DecodeFailed, match="100 frames, but 16 of stride 1 from frame 99 on take 115"):
-            video(at=3.97).wanted(self.clock, None)
+            video(at=3.97).choose_frames(self.clock, None)
 
     @pytest.mark.parametrize(
         ("wrong", "match"),
@@ -115,11 +115,11 @@ class TestWhichFrames:
             ({"at": float("nan")}, "no time"),
             ({"at": [1.0, float("inf")]}, "no time"),
             ({"at": True}, "bool"),
-            ({"at": "0.5", "frames": 3}, "at says which frames"),
-            ({"at": [0, 1], "frames": 2}, "at says which frames"),
-            ({"at": [0, 1], "stride": 2}, "at says which frames"),
-            ({"at": "cam.mp4", "stride": 2}, "at says which frames"),
-            ({"at": 0.5, "start": 3}, "one of them says where"),
+            ({"at": "0.5", "frames": 3}, "at names the frames"),
+            ({"at": [0, 1], "frames": 2}, "at names the frames"),
+            ({"at": [0, 1], "stride": 2}, "at names the frames"),
+            ({"at": "cam.mp4", "stride": 2}, "at names the frames"),
+            ({"at": 0.5, "start": 3}, "give one of them"),
             ({"at": [[0.5]]}, "a time is"),
         ],
     )
@@ -222,9 +222,9 @@ def test_any_runs_are_what_their_definition_says(data):
     runs = clock.runs(frames)
     assert [run[:2] for run in runs] == spans
     assert {
-        place: packet for run in runs for packet, places in run.wanted.items() for place in places
+        place: packet for run in runs for packet, places in run.positions.items() for place in places
     } == dict(enumerate(numbers))
-    assert all(run.first <= packet < run.stop for run in runs for packet in run.wanted)
+    assert all(run.first <= packet < run.stop for run in runs for packet in run.positions)
 
 
 def test_a_decoder_is_a_value():

@@ -33,7 +33,7 @@ class Steps:
     def claim(self, unit):
         with self.lock:
             self.claimed.append(unit)
-        return Claim.TAKEN
+        return Claim.GRANTED
 
     def fetch(self, unit):
         assert self.gate.wait(30)
@@ -155,7 +155,7 @@ class EndsInMidPlan:
     def claim(self, unit):
         self.ahead.dismiss()
         self.claimed.set()
-        return Claim.TAKEN
+        return Claim.GRANTED
 
     def give_back(self, unit):
         self.given_back.append(unit)

@@ -537,5 +537,5 @@ def test_the_choice_is_the_same_from_a_table_and_from_a_file(clips):
         timeline = Timeline.of_table(table)
         decoder = VideoDecoder(frames=3, stride=2)
         rng = [np.random.Generator(np.random.Philox(4)) for _ in range(2)]
-        wanted = decoder.wanted(timeline, rng[0])
+        wanted = decoder.choose_frames(timeline, rng[0])
         assert np.array_equal(decoder(data, rng[1]), loader.video(3, 2, start=wanted[0])(data))

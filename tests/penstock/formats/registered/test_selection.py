@@ -199,7 +199,7 @@ def test_patterns_choose_objects_and_are_part_of_the_version(place, root):
         EmptyVersion, match="has no files object among 3, of which 3 were left out by patterns"
     ):
         register(root, "files", place, "others", selection=Selection(include=("*.png",)))
-    with pytest.raises(InvalidRuntime, match=r"patterns are those of \.gitignore"):
+    with pytest.raises(InvalidRuntime, match=r"write patterns as in \.gitignore"):
         register(root, "files", place, "others", selection=Selection(include=("!",)))
 
 

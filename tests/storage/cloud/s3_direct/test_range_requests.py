@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 
 from loader.errors import Changed, Corrupt, ObjectNotFound, StoreError, Throttled, Transient
 from loader.storage import Span, open_store
-from loader.storage.cloud import http_connection as wire
-from loader.storage.cloud.http_connection import HEAD_BYTES, PLAIN, SMALL_BYTES, Broken, Place, Wire
+from loader.storage.cloud import http_connection as connection
+from loader.storage.cloud.http_connection import HEAD_BYTES, PLAIN, SMALL_BYTES, Broken, HttpConnection, Place
 from loader.storage.files import download
-from loader.storage.in_order import MANY, Following, InOrder
+from loader.storage.sequential_read import MANY, RangeSeries, SequentialRead
 from loader.storage.shared.requests import Traffic, counted
 from loader.storage.stream import Pieces
 
@@ -323,7 +323,7 @@ def at_once(faulty_store, monkeypatch):
         direct = faulty_store._direct
         real = direct._keep
 
-        def keep(kept: Wire) -> None:
+        def keep(kept: HttpConnection) -> None:
             real(kept)
             if direct._keep is keep:
                 direct._keep = real
@@ -364,19 +364,19 @@ def test_an_answer_that_ended_is_not_followed(faulty, faulty_store, at_once):
     """What is left of an object that was cut short is somebody else's connection by then."""
     faulty.origin.hold("k", DATA[:1000])
     faulty.origin.hold("other", DATA)
-    following, view, others = Following(10_000), memoryview(bytearray(1000)), []
+    series, view, others = RangeSeries(10_000), memoryview(bytearray(1000)), []
 
     def other() -> None:
         client = faulty_store._connection._client
-        others.append(faulty_store._direct.ask(obstore, client, "other", 0, 200_000))
+        others.append(faulty_store._direct.request(obstore, client, "other", 0, 200_000))
 
     at_once(other)
-    faulty_store.fill("k", 0, view, following=following)
+    faulty_store.fill("k", 0, view, series=series)
     assert bytes(view) == DATA[:1000]
-    assert not following.is_under_way
+    assert not series.is_under_way
     assert others[0].all() == DATA[:200_000]
     with pytest.raises(Corrupt):
-        faulty_store.fill("k", 1000, view, following=following)
+        faulty_store.fill("k", 1000, view, series=series)
     assert faulty_store.get("other").data == DATA
 
 
@@ -395,7 +395,7 @@ def test_what_came_before_a_stall_is_kept(faulty, faulty_options, nbytes):
 def test_what_nobody_takes_is_closed(faulty, faulty_store):
     faulty.origin.hold("k", DATA)
     direct = faulty_store._direct
-    answers = [direct.ask(obstore, faulty_store._connection._client, "k", 0, 10) for _ in range(4)]
+    answers = [direct.request(obstore, faulty_store._connection._client, "k", 0, 10) for _ in range(4)]
     for one in answers:
         one.all()
     kept = direct._idle.pop()
@@ -411,7 +411,7 @@ def test_what_was_said_meanwhile_is_no_answer(faulty, faulty_store, monkeypatch)
     faulty.origin.hold("k", DATA)
     assert faulty_store.get("k").data == DATA
     monkeypatch.setattr("loader.storage.cloud.range_requests.LOOKED_AT_S", 0.0)
-    monkeypatch.setattr(Wire, "is_quiet", lambda _: False)
+    monkeypatch.setattr(HttpConnection, "is_quiet", lambda _: False)
     assert faulty_store.get("k").data == DATA
     assert len(faulty._threads) == 3, "the listener, and a connection for each"
 
@@ -504,8 +504,8 @@ def test_a_server_that_nobody_vouches_for_is_asked_for_nothing(secure):
 @pytest.fixture
 def crowd(faulty_store, faulty, monkeypatch):
     """So many others are read that one connection each is enough."""
-    monkeypatch.setattr("loader.storage.in_order._readers", WeakSet())
-    monkeypatch.setattr("loader.storage.in_order.BODY_BYTES", BODY_BYTES)
+    monkeypatch.setattr("loader.storage.sequential_read._readers", WeakSet())
+    monkeypatch.setattr("loader.storage.sequential_read.BODY_BYTES", BODY_BYTES)
     faulty.origin.hold("other", b"x")
     others = [Pieces(faulty_store, "other") for _ in range(MANY)]
     faulty.requests.clear()
@@ -536,9 +536,9 @@ def test_an_answer_is_for_so_much_and_no_more():
     class Follows:
         follows = True
 
-    others = [InOrder(Follows(), "k", 2**30) for _ in range(MANY + 1)]
+    others = [SequentialRead(Follows(), "k", 2**30) for _ in range(MANY + 1)]
     assert others[0].next_bytes(5) == MIB // 2
-    assert others[0]._following.stop == 5 + 64 * MIB
+    assert others[0]._series.stop == 5 + 64 * MIB
 
 
 def test_alone_it_is_read_ahead(faulty, faulty_store, crowd, tmp_path):
@@ -638,11 +638,11 @@ class Chopped:
         self.is_closed = True
 
 
-def over(data: bytes, sizes: list[int], monkeypatch_context) -> tuple[Wire, Chopped]:
+def over(data: bytes, sizes: list[int], monkeypatch_context) -> tuple[HttpConnection, Chopped]:
     chopped = Chopped(data, sizes)
     with monkeypatch_context() as patch:
-        patch.setattr(wire, "_connected", lambda *_: (chopped, 0))
-        return Wire(Place("h", 80, None), 60, 60), chopped
+        patch.setattr(connection, "_connected", lambda *_: (chopped, 0))
+        return HttpConnection(Place("h", 80, None), 60, 60), chopped
 
 
 def answer(body: bytes, extra: str = "", start: int = 100) -> bytes:
@@ -660,7 +660,7 @@ def test_what_comes_is_acknowledged_at_once(monkeypatch):
     at_once = (socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
     for _ in range(2):
         chopped.calls.clear()
-        found.ask(b"", 50, lambda _: None)
+        found.request(b"", 50, lambda _: None)
         found.all()
         assert chopped.calls[:3] == ["send", at_once, "receive"]
 
@@ -676,7 +676,7 @@ def test_a_body_is_what_was_sent_however_it_comes(nbytes, padding, sizes, views)
     body, kept = Random(nbytes).randbytes(nbytes), []
     sent = answer(body, f"X-Padding: {'p' * padding}\r\n")
     made, chopped = over(sent, list(sizes), pytest.MonkeyPatch.context)
-    assert made.ask(b"GET", nbytes, kept.append) == PLAIN
+    assert made.request(b"GET", nbytes, kept.append) == PLAIN
     assert (made.first, made.nbytes, made.size, made.etag) == (100, nbytes, 1_000_000, '"e"')
     got = b""
     for size in views:
@@ -700,7 +700,7 @@ def test_what_ends_anywhere_is_broken(cut, sizes, by):
     made, chopped = over(sent[:cut], list(sizes), pytest.MonkeyPatch.context)
 
     def read() -> None:
-        made.ask(b"GET", 3000, kept.append)
+        made.request(b"GET", 3000, kept.append)
         sum(made.into(memoryview(bytearray(3000)))) if by else made.all()
 
     with pytest.raises(Broken) as caught:
@@ -735,23 +735,23 @@ KEPT = [7, 8, 9, 10]
 def test_other_answers(number):
     sent, expected = [*NOT_THE_RANGE.items()][number]
     for sizes in ([], [1] * 40, [7, 11, 13]):
-        kept: list[Wire] = []
+        kept: list[HttpConnection] = []
         made, chopped = over(sent.encode(), list(sizes), pytest.MonkeyPatch.context)
         if expected is Broken:
             with pytest.raises(Broken):
-                made.ask(b"GET", 10, kept.append)
+                made.request(b"GET", 10, kept.append)
         else:
-            assert made.ask(b"GET", 10, kept.append) == expected
-            made.leave()
+            assert made.request(b"GET", 10, kept.append) == expected
+            made.discard()
         assert (kept == [made]) is (number in KEPT)
         assert chopped.is_closed is not (number in KEPT)
 
 
 @pytest.mark.parametrize("extra", ["Connection: close\r\n", "CONNECTION:  Close \r\n"])
 def test_a_server_that_closes_is_not_asked_again_there(extra):
-    kept: list[Wire] = []
+    kept: list[HttpConnection] = []
     made, chopped = over(answer(b"abc", extra), [], pytest.MonkeyPatch.context)
-    made.ask(b"GET", 3, kept.append)
+    made.request(b"GET", 3, kept.append)
     assert made.all() == b"abc"
     assert kept == []
     assert chopped.is_closed
@@ -760,7 +760,7 @@ def test_a_server_that_closes_is_not_asked_again_there(extra):
 def test_what_a_server_says_unasked_is_seen():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         for say in (lambda there: there.sendall(b"HTTP/1.1 408 too slow"), lambda there: there.close()):
-            made = Wire(Place("127.0.0.1", listener.getsockname()[1], None), 5, 5)
+            made = HttpConnection(Place("127.0.0.1", listener.getsockname()[1], None), 5, 5)
             there, _ = listener.accept()
             assert made.is_quiet()
             say(there)
@@ -776,8 +776,8 @@ def send(there: socket.socket, data: bytes) -> None:
         there.sendall(data)
 
 
-def read_all(made: Wire, nbytes: int) -> bytes:
-    made.ask(b"GET", nbytes, lambda _: None)
+def read_all(made: HttpConnection, nbytes: int) -> bytes:
+    made.request(b"GET", nbytes, lambda _: None)
     return made.all()
 
 
@@ -799,17 +799,17 @@ def test_addresses_share_the_time(monkeypatch):
                     raise OSError(101, "Network is unreachable")
                 super().connect(address)
 
-        monkeypatch.setattr(wire, "_answered", {})
+        monkeypatch.setattr(connection, "_answered", {})
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [nowhere, nowhere, nowhere, here, here])
         monkeypatch.setattr(socket, "socket", Dialling)
         for _ in range(2):
-            Wire(Place("host", port, None), 8, 5).close()
+            HttpConnection(Place("host", port, None), 8, 5).close()
         assert [address for address, _ in tried] == ["::1", "127.0.0.1", "127.0.0.1"]
         assert tried[0][1] == pytest.approx(4, abs=0.5)
-        monkeypatch.setattr(wire, "_answered", {})
+        monkeypatch.setattr(connection, "_answered", {})
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [nowhere] * 8)
         with pytest.raises(Broken, match="no connection: Network is unreachable"):
-            Wire(Place("host", port, None), 8, 5)
+            HttpConnection(Place("host", port, None), 8, 5)
         assert len(tried) == 5
 
 
@@ -817,7 +817,7 @@ def test_a_server_that_says_nothing():
     """The kernel keeps the time: of a head, of a small body and of a large one."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         for sent in (b"", b"HTTP/1.1 206", answer(bytes(1000))[:-1], answer(bytes(500_000))[:-1]):
-            made = Wire(Place("127.0.0.1", listener.getsockname()[1], None), 5, 0.2)
+            made = HttpConnection(Place("127.0.0.1", listener.getsockname()[1], None), 5, 0.2)
             there, _ = listener.accept()
             thread = threading.Thread(target=send, args=(there, sent))
             thread.start()
@@ -832,7 +832,7 @@ def test_a_server_that_says_nothing():
 def test_a_server_that_is_slower_than_it_may_be():
     """Each byte in time, and all of them not."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        made = Wire(Place("127.0.0.1", listener.getsockname()[1], None), 5, 0.3)
+        made = HttpConnection(Place("127.0.0.1", listener.getsockname()[1], None), 5, 0.3)
         there, _ = listener.accept()
         stop, head = threading.Event(), b"HTTP/1.1 206 x\r\n" + b"X-Padding: p" * 300
         sent: list[int] = []

@@ -8,7 +8,7 @@ import pytest
 from google_crc32c import value
 
 from loader.errors import AlreadyExists, Changed, Corrupt
-from loader.storage import in_order, open_store
+from loader.storage import open_store, sequential_read
 from loader.storage.cloud.range_requests import REFUSALS
 from penstock.upkeep.copying import s3_to_s3 as send_on
 from penstock.upkeep.copying.copy_one import Transfer
@@ -25,7 +25,7 @@ OPTIONS = {"key": "a", "secret": "b", "retry_base_s": 0.001, "retry_cap_s": 0.00
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     """One object is many."""
-    monkeypatch.setattr(in_order, "LOOK_BYTES", 50_000)
+    monkeypatch.setattr(sequential_read, "LOOK_BYTES", 50_000)
     monkeypatch.setattr(send_on, "LOOK_BYTES", 50_000)
 
 

@@ -1,4 +1,4 @@
-"""Opening an fsspec file system, what it can promise, and its errors in the words of `loader.errors`."""
+"""Open an fsspec file system, find its guarantees, and map its errors to `loader.errors`."""
 
 import errno
 import re
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from ...errors import (
+from ..errors import (
     AlreadyExists,
     Forbidden,
     InvalidStore,
@@ -17,8 +17,8 @@ from ...errors import (
     Throttled,
     Transient,
 )
-from ..cloud.errors import NO_BUCKET, NO_BUCKET_CODES, advice, other_region, region_advice
-from ..spec import redact
+from .cloud.errors import NO_BUCKET, NO_BUCKET_CODES, advice, other_region, region_advice
+from .spec import redact
 
 # The packages whose `pipe_file(mode="create")` is one conditional request, and since which version.
 ATOMIC = {"s3fs": "2024.10", "gcsfs": "2025.2", "adlfs": "2024.12"}
@@ -38,7 +38,7 @@ _NO_CREDENTIALS = {
     *("TokenRetrievalError", "SSOTokenLoadError", "UnauthorizedSSOTokenError", "ProfileNotFound"),
     *("DefaultCredentialsError", "RefreshError", "ClientAuthenticationError", "CredentialUnavailableError"),
 }
-# All that gcsfs says of a missing bucket: that it has no objects to list, or takes none.
+# The only text of gcsfs about a missing bucket: it has no objects to list, or takes none.
 _OBJECTS = re.compile(r"(?:https?://.*/storage/v1/)?b/[^/]+/o(?:\?.*)?")
 _SLOW = {429, 503}
 _AGAIN = {408, 500, 502, 504}
@@ -88,17 +88,17 @@ def strips(fs: Any, path: str) -> Callable[[str], str] | None:
 
 def change_token(info: Mapping[str, Any]) -> str:
     """Return the best change token in a file system's `info`, with the size."""
-    found = next((info[name] for name in _TOKENS if info.get(name) is not None), "")
-    if isinstance(found, datetime):  # some file systems give a date in one place and seconds in another
-        found = found.timestamp()
-    return f"{found}:{info.get('size')}"
+    token = next((info[name] for name in _TOKENS if info.get(name) is not None), "")
+    if isinstance(token, datetime):  # some file systems give a date in one place and seconds in another
+        token = token.timestamp()
+    return f"{token}:{info.get('size')}"
 
 
 def modified_us(info: Mapping[str, Any]) -> int | None:
-    """Return the time of an object's last write, in microseconds since 1970; None where `info` does not tell."""
-    found: Any = next((info[name] for name in _TIMES if info.get(name) is not None), None)
+    """Return the time of an object's last write, in microseconds since 1970; None if `info` has no time."""
+    written: Any = next((info[name] for name in _TIMES if info.get(name) is not None), None)
     try:
-        when = datetime.fromisoformat(found) if isinstance(found, str) else found
+        when = datetime.fromisoformat(written) if isinstance(written, str) else written
         seconds = when.timestamp() if isinstance(when, datetime) else float(when)
     except (TypeError, ValueError):
         return None
@@ -110,11 +110,11 @@ _TIMES = ("LastModified", "last_modified", "updated", "mtime", "modified", "crea
 
 def filesystem_errors() -> tuple[type[Exception], ...]:
     """Return the exceptions that a file system may raise; programming errors are not among them."""
-    found: list[type[Exception]] = [OSError, ValueError, RuntimeError, EOFError]
+    errors: list[type[Exception]] = [OSError, ValueError, RuntimeError, EOFError]
     for module, names in _LIBRARIES.items():
         if module in sys.modules:
-            found.extend(getattr(sys.modules[module], name) for name in names)
-    return tuple(found)
+            errors.extend(getattr(sys.modules[module], name) for name in names)
+    return tuple(errors)
 
 
 def translate(error: Exception, what: str, lacking: Sequence[str], secrets: Sequence[str]) -> StoreError:
@@ -130,7 +130,8 @@ def translate(error: Exception, what: str, lacking: Sequence[str], secrets: Sequ
         return InvalidStore(f"{why}; there is no such bucket: {NO_BUCKET}")
     answers = list(_answers(error))
     other = next(
-        (found for one in answers if (found := other_region(one.get("Message", ""))) is not None), None
+        (region for answer in answers if (region := other_region(answer.get("Message", ""))) is not None),
+        None,
     )
     if other is not None or number == _ELSEWHERE:
         return InvalidStore(f"{why}; {region_advice(other or '', *_REGION)}")
@@ -152,14 +153,14 @@ def translate(error: Exception, what: str, lacking: Sequence[str], secrets: Sequ
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error, and those that it was made of."""
+    """Yield an error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__
 
 
 def _answers(error: Exception) -> Iterator[Mapping[str, Any]]:
-    """Yield what botocore understood of the answers that an error was made of: Code, Message."""
+    """Yield the fields Code and Message that botocore parsed from the responses behind an error."""
     for cause in _causes(error):
         response = getattr(cause, "response", None)
         if isinstance(response, Mapping):
@@ -176,17 +177,17 @@ def _is_refused(error: Exception, answers: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def lacks_bucket(error: BaseException) -> bool:
-    """Return whether the error says that there is no bucket, which file systems take for a missing file."""
+    """Return whether the error is a missing bucket, which file systems report as a missing file."""
     for cause in _causes(error):
         response = getattr(cause, "response", None)
-        told = response.get("Error", {}).get("Code") if isinstance(response, Mapping) else None
-        if told in NO_BUCKET_CODES or getattr(cause, "error_code", None) in NO_BUCKET_CODES:
+        code = response.get("Error", {}).get("Code") if isinstance(response, Mapping) else None
+        if code in NO_BUCKET_CODES or getattr(cause, "error_code", None) in NO_BUCKET_CODES:
             return True
     return isinstance(error, FileNotFoundError) and _OBJECTS.fullmatch(str(error)) is not None
 
 
 def look_for_bucket(fs: Any, path: str) -> Callable[[], object] | None:
-    """Return a call that asks for the bucket of a path itself; None where listings tell of a missing bucket.
+    """Return a call that looks up the bucket of a path; None if listings report a missing bucket.
 
     Only adlfs needs it. An error of the call is judged by `lacks_bucket`.
     """
@@ -199,12 +200,12 @@ def look_for_bucket(fs: Any, path: str) -> Callable[[], object] | None:
 def _status(error: Exception) -> int:
     response = getattr(error, "response", None)
     if isinstance(response, Mapping):
-        found = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     else:
-        found = getattr(error, "status", None) or getattr(error, "status_code", None)
-        found = found or getattr(error, "code", None) or 0
+        status = getattr(error, "status", None) or getattr(error, "status_code", None)
+        status = status or getattr(error, "code", None) or 0
     try:
-        return int(found)
+        return int(status)
     except (TypeError, ValueError):
         return 0
 

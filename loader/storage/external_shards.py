@@ -1,8 +1,7 @@
-"""Shards that lie in places of others, beside those of the root: one reader, which holds each object to what is known.
+"""Read shards that lie outside the root, and check each object against its registered size and change token.
 
-A shard's path that begins with `foreign/` is one object of a bucket or folder, or several of them, one behind the
-other; or what one object decodes to. An object that has another size or change token than the one that was registered
-raises Changed by its name.
+A shard whose path begins with `foreign/` is one object of a bucket or folder, several of them one behind the other, or
+the bytes that one object decodes to. An object with another size or change token than registered raises Changed.
 """
 
 import os
@@ -32,9 +31,9 @@ from .store import (
 FOREIGN = "foreign/"
 """Beginning of the path of a shard that lies in another's place."""
 SEVERAL = "several"
-"""Change token of a shard of several objects: each is held to its own at every read."""
+"""Change token of a shard of several objects: each read checks each object's own."""
 DECODED = "decoded"
-"""Change token of a shard that an object decodes to: the object is held to its own at every read of it."""
+"""Change token of a shard that an object decodes to: each read checks the object's own."""
 
 ReadRaw = Callable[[Sequence[Span]], Sequence[bytes]]
 """Spans of an object as it is stored -> their bytes."""
@@ -70,7 +69,7 @@ class PlacedObject(NamedTuple):
     """Change token; "" where the time of the last write stands for it, as in a folder."""
     modified_us: int | None
     """Time of the last write, in microseconds since 1970; 0 where the store does not tell. None of an object that was
-    adopted into the root: there its size alone is known, and its checksums."""
+    adopted into the root: only its size and checksums are known there."""
     offset: int
     """First byte in the shard."""
     decoded: Decoded | None = None
@@ -94,7 +93,7 @@ ObjectsOf = Callable[[str], Sequence[PlacedObject]]
 
 
 class PlacedStore:
-    """A reader of shards, those of the root and those in places. Thread-safe; a disk where all of these are.
+    """A reader of shards, in the root and in external places. Thread-safe; a disk where all of these are.
 
     home: store of the root. places: stores of the places. objects_of: see there.
     unvouched: id of a place that the caller does not vouch for -> why its bytes are not copied into the root.
@@ -126,7 +125,7 @@ class PlacedStore:
 
     @property
     def stores(self) -> list[Store]:
-        """The root's store, and those of the places."""
+        """The store of the root and the stores of the places."""
         return [self._home, *self._places]
 
     @property
@@ -148,18 +147,18 @@ class PlacedStore:
         """Return the objects of a registered shard, by offset."""
         return self._objects_of(key)
 
-    def stored(self, one: PlacedObject, span: Span) -> bytes:
+    def stored(self, placed: PlacedObject, span: Span) -> bytes:
         """Return bytes of an object as it is stored. Raises: as `get_ranges`."""
-        with self._told(one):
-            return self._read_ranges(one, [span])[0][0]
+        with self._explained(placed):
+            return self._read_ranges(placed, [span])[0][0]
 
     def place(self, key: str, offset: int = 0) -> tuple[str, int]:
         """Return (URL of the object, byte in it, or in what it decodes to) that holds a byte of a shard."""
         if not key.startswith(FOREIGN):
             return f"{self._home.url}/{key}", offset
         objects = self._objects_of(key)
-        one = objects[_which(objects, offset)]
-        return f"{one.store.url}/{one.key}", offset - one.offset
+        placed = objects[_which(objects, offset)]
+        return f"{placed.store.url}/{placed.key}", offset - placed.offset
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
         """Return a range. A reader asks for one when the bytes it got before were wrong: nothing kept is used."""
@@ -175,13 +174,13 @@ class PlacedStore:
         if not key.startswith(FOREIGN):
             return self._home.get_ranges(key, spans, etag=etag, **limits)
 
-        data, found = self._read(key, spans, partial(self._read_ranges, **limits))
-        return [Blob(piece, found) for piece in data]
+        data, token = self._read(key, spans, partial(self._read_ranges, **limits))
+        return [Blob(piece, token) for piece in data]
 
     def _read_ranges(
-        self, one: PlacedObject, mine: Sequence[Span], **limits: Unpack[ReadLimits]
+        self, placed: PlacedObject, own_spans: Sequence[Span], **limits: Unpack[ReadLimits]
     ) -> tuple[list[bytes], str]:
-        blobs = one.store.get_ranges(one.key, mine, etag=self._pinned(one), **limits)
+        blobs = placed.store.get_ranges(placed.key, own_spans, etag=self._pinned(placed), **limits)
         return [blob.data for blob in blobs], blobs[0].etag
 
     def head(self, key: str) -> ObjectInfo:
@@ -189,7 +188,7 @@ class PlacedStore:
         if not key.startswith(FOREIGN):
             return self._home.head(key)
         objects = self._objects_of(key)
-        infos = [self._looked_at(one) for one in objects]
+        infos = [self._checked_info(placed) for placed in objects]
         if (decoded := objects[0].decoded) is not None:
             return ObjectInfo(key=key, nbytes=decoded.nbytes, etag=DECODED)
         token = infos[0].etag if len(infos) == 1 else SEVERAL
@@ -199,7 +198,7 @@ class PlacedStore:
         """Raise where an object of a registered shard that has one of these bytes is gone, or is another now."""
         objects = self._objects_of(key)
         for number in sorted({_which(objects, offset) for offset in offsets}):
-            self._looked_at(objects[number])
+            self._checked_info(objects[number])
 
     # what a disk can do
 
@@ -210,8 +209,8 @@ class PlacedStore:
         if not key.startswith(FOREIGN):
             return _disk(self._home).read_each(key, spans, etag=etag)
 
-        def read(one: PlacedObject, mine: Sequence[Span]) -> tuple[list[bytes], str]:
-            return _disk(one.store).read_each(one.key, mine, etag=self._pinned(one))
+        def read(placed: PlacedObject, own_spans: Sequence[Span]) -> tuple[list[bytes], str]:
+            return _disk(placed.store).read_each(placed.key, own_spans, etag=self._pinned(placed))
 
         return self._read(key, [Span(*span) for span in spans], read)
 
@@ -219,9 +218,9 @@ class PlacedStore:
         """Fill buffers, as the disk does."""
         if not key.startswith(FOREIGN):
             return _disk(self._home).read_into(key, pieces, etag=etag)
-        data, found = self.read_each(key, [piece[:2] for piece in pieces], etag=etag)
+        data, token = self.read_each(key, [piece[:2] for piece in pieces], etag=etag)
         fill_pieces(pieces, data)
-        return found
+        return token
 
     def etag_of(self, key: str, etag: str | None = None) -> str | None:
         """Return a file's etag, as the disk does; None of a shard of several files, and of a decoded one."""
@@ -230,15 +229,15 @@ class PlacedStore:
         objects = self._objects_of(key)
         if len(objects) > 1 or objects[0].decoded is not None:
             return None
-        with self._told(objects[0]):
+        with self._explained(objects[0]):
             return _disk(objects[0].store).etag_of(objects[0].key, self._pinned(objects[0]))
 
     def open_same(self, key: str, etag: str) -> int | None:
         """Return a descriptor, as the disk does."""
         if not key.startswith(FOREIGN):
             return _disk(self._home).open_same(key, etag)
-        (one,) = self._objects_of(key)
-        return _disk(one.store).open_same(one.key, etag)
+        (placed,) = self._objects_of(key)
+        return _disk(placed.store).open_same(placed.key, etag)
 
     def _read(
         self,
@@ -254,79 +253,82 @@ class PlacedStore:
         """
         objects = self._objects_of(key)
         if (decoded := objects[0].decoded) is not None:
-            with self._told(objects[0]):
-                return decoded.read(spans, lambda mine: read(objects[0], mine)[0], anew=anew), DECODED
+            with self._explained(objects[0]):
+                return decoded.read(
+                    spans, lambda own_spans: read(objects[0], own_spans)[0], anew=anew
+                ), DECODED
         numbers: dict[int, list[int]] = {}
         for number, span in enumerate(spans):
             numbers.setdefault(_which(objects, span.offset), []).append(number)
         out, token = [b""] * len(spans), SEVERAL
-        for which, mine in numbers.items():
-            one = objects[which]
-            with self._told(one):
-                inside = [Span(spans[n].offset - one.offset, spans[n].nbytes) for n in mine]
-                data, found = read(one, inside)
-            token = found if len(objects) == 1 else token
-            for n, piece in zip(mine, data, strict=True):
+        for which, own_numbers in numbers.items():
+            placed = objects[which]
+            with self._explained(placed):
+                inside = [Span(spans[n].offset - placed.offset, spans[n].nbytes) for n in own_numbers]
+                data, token_read = read(placed, inside)
+            token = token_read if len(objects) == 1 else token
+            for n, piece in zip(own_numbers, data, strict=True):
                 out[n] = piece
         return out, token
 
-    def _pinned(self, one: PlacedObject) -> str | None:
-        """Return the change token that a read is held to; of a folder it is asked for once. Raises: Changed.
+    def _pinned(self, placed: PlacedObject) -> str | None:
+        """Return the change token that a read checks; a folder is asked for it once. Raises: Changed.
 
-        Of an adopted object there is none: its store may have mirrors, and its fields have checksums.
+        An adopted object has none: its store may have mirrors, and its fields have checksums.
         """
-        if one.etag:
-            return one.etag
-        name = (one.store.url, one.key)
+        if placed.etag:
+            return placed.etag
+        name = (placed.store.url, placed.key)
         with self._lock:
-            found = self._pins.get(name)
-        if found is None:
-            info = self._looked_at(one)
-            found = "" if one.modified_us is None else info.etag
+            pin = self._pins.get(name)
+        if pin is None:
+            info = self._checked_info(placed)
+            pin = "" if placed.modified_us is None else info.etag
             with self._lock:
-                self._pins[name] = found
-        return found or None
+                self._pins[name] = pin
+        return pin or None
 
-    def _looked_at(self, one: PlacedObject) -> ObjectInfo:
-        """Return what the store says of an object, which is as registered. Raises: Changed; ObjectNotFound."""
+    def _checked_info(self, placed: PlacedObject) -> ObjectInfo:
+        """Return the info of an object that is unchanged since registration. Raises: Changed; ObjectNotFound."""
         try:
-            info = one.store.head(one.key)
+            info = placed.store.head(placed.key)
         except ObjectNotFound as error:
-            if one.modified_us is None:
+            if placed.modified_us is None:
                 raise ObjectNotFound(
-                    f"{one.store.url}/{one.key} is gone, which was adopted into the root: restore it from a mirror"
+                    f"{placed.store.url}/{placed.key} is gone, which was adopted into the root: restore it from a "
+                    "mirror"
                 ) from error
             raise ObjectNotFound(
-                f"{one.store.url}/{one.key} is gone, and its bytes were registered where they lay: restore it, or "
-                "register again, which leaves its samples out"
+                f"{placed.store.url}/{placed.key} is gone, and its bytes were registered where they lay: restore it, "
+                "or register again, which leaves its samples out"
             ) from error
-        if one.modified_us is not None:
-            _check_inside(one)
-        if what := difference(info, one.nbytes, one.etag, one.modified_us):
+        if placed.modified_us is not None:
+            _check_inside(placed)
+        if what := difference(info, placed.nbytes, placed.etag, placed.modified_us):
             todo = "register again, old samples keep their keys"
-            if one.modified_us is None:
+            if placed.modified_us is None:
                 todo = "it was damaged or exchanged in the root; restore it from a mirror"
-            raise Changed(f"{one.store.url}/{one.key} {what}: {todo}")
+            raise Changed(f"{placed.store.url}/{placed.key} {what}: {todo}")
         return info
 
     @contextmanager
-    def _told(self, one: PlacedObject) -> Iterator[None]:
-        """Say of an object that is not what was registered what it is now."""
+    def _explained(self, placed: PlacedObject) -> Iterator[None]:
+        """Replace a read's error, if the object changed since registration, by one that names the change."""
         try:
             yield
         except (Changed, ObjectNotFound, Corrupt):
-            self._looked_at(one)
+            self._checked_info(placed)
             raise
 
 
-def _check_inside(one: PlacedObject) -> None:
-    """Raise Forbidden for a file that a link leads to out of its place: whoever may write there chose what it is."""
-    if disk_of(one.store) is None:
+def _check_inside(placed: PlacedObject) -> None:
+    """Raise Forbidden for a file that a link leads to out of its place: another writer may have chosen its content."""
+    if disk_of(placed.store) is None:
         return
-    base, path = os.path.realpath(one.store.url), os.path.realpath(f"{one.store.url}/{one.key}")
+    base, path = os.path.realpath(placed.store.url), os.path.realpath(f"{placed.store.url}/{placed.key}")
     if not path.startswith(f"{base.rstrip('/')}/"):
         raise Forbidden(
-            f"{one.store.url}/{one.key} is a link out of its place, to {path}, and is not followed: put the file "
+            f"{placed.store.url}/{placed.key} is a link out of its place, to {path}, and is not followed: put the file "
             "itself there, then register again"
         )
 
@@ -343,13 +345,13 @@ def difference(info: ObjectInfo, nbytes: int, etag: str, modified_us: int | None
 
 
 def _which(objects: Sequence[PlacedObject], offset: int) -> int:
-    """Return the number of the object that holds a byte; the last for one behind the end, whose read says so."""
+    """Return the number of the object that holds a byte; the last for one behind the end, whose read raises."""
     if len(objects) == 1:
         return 0
-    return bisect_right(objects, offset, key=lambda one: one.offset) - 1
+    return bisect_right(objects, offset, key=lambda item: item.offset) - 1
 
 
 def _disk(store: Store) -> Disk:
-    found = disk_of(store)
-    assert found is not None, f"{store.url} is no folder of this machine"
-    return found
+    disk = disk_of(store)
+    assert disk is not None, f"{store.url} is no folder of this machine"
+    return disk

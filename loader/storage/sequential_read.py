@@ -1,20 +1,16 @@
-"""One of many objects, read by one connection as it comes.
+"""Sequential reads: one of many objects by one connection, without read-ahead.
 
-So bytes are still in the processor's cache when they are hashed. Ranges on their way ahead of a reader hide how far
-away a store is. When many objects are read at once, the others hide it. Ranges fetched ahead are out of the cache
-when their turn comes (0.4 s of processor per GiB).
+Read-ahead hides the latency of a store, but its bytes have left the processor's cache when they are hashed (0.4 s of
+processor per GiB). When many objects are read at once, the other reads hide the latency.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 from weakref import WeakSet
 
 from .store import Store
-
-if TYPE_CHECKING:
-    from .cloud.reads import ReadStore
 
 MANY = 4  # more objects than that at once, in this process
 BODY_BYTES = 64 * 2**20  # one answer; between two of them nothing comes
@@ -39,12 +35,11 @@ class Answer(Protocol):
         """
 
 
-class Following:
+class RangeSeries:
     """Reads of one object that follow each other, up to `stop`.
 
-    An answer may go on behind the bytes that are wanted now, so the next read asks for nothing. Its bytes are hashed
-    from the processor's cache. A slow reader lets the server wait; when that hangs up, the next read asks for the
-    rest. Not thread-safe.
+    One answer may serve several reads. A slow reader lets the server wait; if the server closes the connection, the
+    next read asks for the rest. Not thread-safe.
     """
 
     def __init__(self, stop: int) -> None:
@@ -60,7 +55,7 @@ class Following:
     def begin(self, answer: Answer, at: int, etag: str) -> None:
         """Begin with an answer whose body starts at the object's byte `at`."""
         self._answer, self._at, self.etag = answer, at, etag
-        self._end = at + (getattr(answer, "left", 0))
+        self._end = at + (getattr(answer, "remaining", 0))
 
     def into(self, at: int, view: memoryview) -> Iterator[int]:
         """Fill `view` with the object's bytes from `at` on, if an answer goes on there.
@@ -78,39 +73,46 @@ class Following:
             self._answer, self._at = answer, at
 
 
-class InOrder:
+class ReadsSeries(Protocol):
+    """A store that reads a series of ranges by one answer."""
+
+    def fill(self, key: str, offset: int, view: memoryview, etag: str | None, series: RangeSeries) -> str:
+        """Fill `view` with bytes from `offset`, and return the object's etag. Raises: as `get_range`."""
+
+
+class SequentialRead:
     """One reader of one object, which counts as one of many until it is closed, or gone. Not thread-safe."""
 
     def __init__(self, store: Store, key: str, nbytes: int, *, whole: bool = False) -> None:
         """nbytes: of the object; whole: read it by one answer, and no other way."""
         self._store, self._key, self._nbytes, self._whole = store, key, nbytes, whole
-        self._following = Following(0)
+        self._series = RangeSeries(0)
         _readers.add(self)
 
     def next_bytes(self, at: int) -> int:
-        """Return the number of bytes from `at` on that `fill` shall read; 0 where they are to be read another way."""
-        if not self._following.is_under_way and not getattr(self._store, "follows", False):
+        """Return the number of bytes from `at` for `fill` to read; 0 if they have to be read another way."""
+        if not self._series.is_under_way and not getattr(self._store, "follows", False):
             return 0
-        if at >= self._following.stop:
+        if at >= self._series.stop:
             if not self._whole and len(_readers) <= MANY:
                 return 0
             most = self._nbytes if self._whole else at + BODY_BYTES
-            self._following = Following(min(most, self._nbytes))
-        return min(LOOK_BYTES, self._following.stop - at)
+            self._series = RangeSeries(min(most, self._nbytes))
+        return min(LOOK_BYTES, self._series.stop - at)
 
     @property
     def is_under_way(self) -> bool:
-        """True if the next read asks for nothing."""
-        return self._following.is_under_way
+        """True if the next read costs no request."""
+        return self._series.is_under_way
 
     def fill(self, at: int, view: memoryview, etag: str | None) -> str:
-        """Read bytes to fill `view`, and return the object's etag. Raises: as `ReadStore.fill`."""
-        return cast("ReadStore", self._store).fill(self._key, at, view, etag, self._following)
+        """Read bytes to fill `view`, and return the object's etag. Raises: as the store."""
+        return cast(ReadsSeries, self._store).fill(self._key, at, view, etag, self._series)
 
     def close(self) -> None:
-        """Drop the answer that is on its way."""
+        """Drop the current answer."""
         _readers.discard(self)
-        self._following = Following(0)
+        self._series = RangeSeries(0)
 
 
-_readers: WeakSet[InOrder] = WeakSet()
+_readers: WeakSet[SequentialRead] = WeakSet()

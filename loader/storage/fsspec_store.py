@@ -6,14 +6,14 @@ fsspec's create is exists-then-write and loses races, so `put_if_absent` is refu
 and nothing can be published to it. It is the slow lane: fsspec answers no change token with the bytes, so a
 pinned range read costs a second request, and an unpinned one two.
 
-Options beside "fsspec": timeout_s is the file system's own business; retry_deadline_s, retry_base_s,
-retry_cap_s and max_concurrency are those of `options.py`.
+Options beside "fsspec": timeout_s is set by the file system's own options; retry_deadline_s, retry_base_s,
+retry_cap_s and max_concurrency: see `options.py`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, TypeVar, Unpack
 
-from ...errors import (
+from ..errors import (
     AlreadyExists,
     Changed,
     Corrupt,
@@ -23,16 +23,9 @@ from ...errors import (
     StoreError,
     Transient,
 )
-from ..disk.errors import upload_size
-from ..options import RETRY_OPTIONS, runtime_of
-from ..ranges import plan_reads, slice_reads
-from ..refusals import Refuse, log_refusals
-from ..shared import fork
-from ..shared.requests import Retrier
-from ..spec import Opened, StoreSpec, spec_of
-from ..store import Blob, ObjectInfo, ReadLimits, Span, Store, check_key, check_prefix, check_span, key_fault
-from ..stream import open_reader
-from .open import (
+from .disk.errors import upload_size
+from .disk.store import open_local
+from .fsspec_filesystem import (
     atomic_create,
     change_token,
     filesystem_errors,
@@ -43,6 +36,14 @@ from .open import (
     strips,
     translate,
 )
+from .options import RETRY_OPTIONS, runtime_of
+from .ranges import plan_reads, slice_reads
+from .refusals import Refuse, log_refusals
+from .shared import fork
+from .shared.requests import Retrier
+from .spec import Opened, StoreSpec, spec_of
+from .store import Blob, ObjectInfo, ReadLimits, Span, Store, check_key, check_prefix, check_span, key_fault
+from .stream import open_reader
 
 T = TypeVar("T")
 
@@ -63,9 +64,7 @@ def open_fsspec(url: str, options: Mapping[str, object], spec: StoreSpec) -> Sto
             f'{{"fsspec": {{...}}}}, beside {", ".join(RETRY_OPTIONS)}'
         )
     if ("::" not in url and url.split("://", 1)[0] in ("file", "local")) or "://" not in url:
-        from ..disk.store import open_local  # ours creates atomically, fsspec's does not
-
-        return open_local(url, {}, spec)
+        return open_local(url, {}, spec)  # ours creates atomically, fsspec's does not
     return FsspecStore(url, own, options, spec)
 
 
@@ -83,9 +82,9 @@ class FsspecStore(Opened):
         self._base = f"{root.rstrip('/')}/"
         self._create = atomic_create(self._fs)
         self._strip = strips(self._fs, f"{self._base}x")
-        self._look = look_for_bucket(self._fs, self._base)
-        given = spec_of(url, options).dropped
-        self._lacking = tuple(name for name in spec.dropped if name not in given)
+        self._find_bucket = look_for_bucket(self._fs, self._base)
+        still_missing = spec_of(url, options).dropped
+        self._lacking = tuple(name for name in spec.dropped if name not in still_missing)
 
     def get(self, key: str) -> Blob:
         for _ in range(WHOLE_READ_TRIES):
@@ -160,7 +159,7 @@ class FsspecStore(Opened):
             except FileNotFoundError:
                 if isinstance(refused, FileExistsError):  # a conflict with a request under way
                     raise Transient(f"cannot create {self.url}/{key}: the store reports a conflict") from None
-                raise refused from refused.__cause__  # which may say that there is no bucket
+                raise refused from refused.__cause__  # its cause may be a missing bucket
             if held != whole:
                 raise AlreadyExists(
                     f"{self.url}/{key}: the key already holds another object; choose another key"
@@ -185,14 +184,14 @@ class FsspecStore(Opened):
     ) -> Iterator[ObjectInfo]:
         """List as `refusals.list_place`; file systems have no way to begin further on."""
         full = self._base + check_prefix(prefix)
-        found = self._call("list", prefix, lambda: self._find(prefix, full[: full.rfind("/")]))
-        for path in sorted(found):
+        listed = self._call("list", prefix, lambda: self._find(prefix, full[: full.rfind("/")]))
+        for path in sorted(listed):
             key = path[len(self._base) :]
             if not path.startswith(full) or not key or key <= start_after:
                 continue
             if not (fault := self._fault(key, path)):
-                yield _listed(key, found[path])
-            elif not key.endswith("/") or found[path].get("size"):  # else a folder that a console made
+                yield _listed(key, listed[path])
+            elif not key.endswith("/") or listed[path].get("size"):  # else a folder that a console made
                 refuse(key, fault)
 
     def delete_many(self, keys: Iterable[str]) -> None:
@@ -221,24 +220,24 @@ class FsspecStore(Opened):
 
     def _path(self, key: str) -> str:
         path = self._base + check_key(key)
-        if (taken := self._taken_for(path)) is not None:
+        if (used := self._taken_for(path)) is not None:
             raise InvalidStore(
-                f"{self.url}: {type(self._fs).__name__} would take the key {key!r} for {taken!r}, and "
+                f"{self.url}: {type(self._fs).__name__} would take the key {key!r} for {used!r}, and "
                 "could meet another object; choose another key, or open the URL without fsspec options"
             )
         return path
 
     def _taken_for(self, path: str) -> str | None:
-        """Return the other path that the file system would take this one for; None where it takes it as it is."""
-        taken = path if self._strip is None else self._strip(path)
-        return taken if taken != path else None
+        """Return the other path that the file system would use for this one; None if it uses this one."""
+        used = path if self._strip is None else self._strip(path)
+        return used if used != path else None
 
     def _fault(self, key: str, path: str) -> str:
         """Return why an object that was listed cannot be read; "" where it can."""
         if fault := key_fault(key):
             return fault
-        taken = self._taken_for(path)
-        return "" if taken is None else f"{type(self._fs).__name__} would take it for {taken!r}"
+        used = self._taken_for(path)
+        return "" if used is None else f"{type(self._fs).__name__} would take it for {used!r}"
 
     def _info(self, key: str, path: str) -> ObjectInfo:
         info = self._fs.info(path)
@@ -254,19 +253,19 @@ class FsspecStore(Opened):
         except filesystem_errors():
             if offset < int(self._fs.info(path)["size"]):
                 raise
-            return b""  # a range behind the end; the caller says so
+            return b""  # a range behind the end: the caller raises
 
     def _find(self, prefix: str, folder: str) -> dict[str, dict[str, Any]]:
         self._fs.invalidate_cache()
         try:
-            found = self._fs.find(folder, detail=True)
+            infos = self._fs.find(folder, detail=True)
         except FileNotFoundError as error:
             if lacks_bucket(error):
                 raise
-            found = {}
-        if not found and (gone := self._gone(f"list {self.url}/{prefix}")) is not None:
-            raise gone
-        return {f"/{path.lstrip('/')}" if self._base[0] == "/" else path: i for path, i in found.items()}
+            infos = {}
+        if not infos and (missing := self._missing_bucket(f"list {self.url}/{prefix}")) is not None:
+            raise missing
+        return {f"/{path.lstrip('/')}" if self._base[0] == "/" else path: i for path, i in infos.items()}
 
     def _parents(self, path: str) -> None:
         if type(self._fs).__module__.split(".")[0] == "fsspec":  # buckets have no folders, sftp and others do
@@ -290,26 +289,26 @@ class FsspecStore(Opened):
                 raise
             except filesystem_errors() as error:
                 what = f"{verb} {self.url}/{key}"
-                told = self._translated(error, what)
-                if isinstance(told, ObjectNotFound):
-                    told = self._gone(what) or told
-                raise told from None
+                translated = self._translated(error, what)
+                if isinstance(translated, ObjectNotFound):
+                    translated = self._missing_bucket(what) or translated
+                raise translated from None
 
         return self._retrier.call(once)
 
-    def _gone(self, what: str) -> StoreError | None:
+    def _missing_bucket(self, what: str) -> StoreError | None:
         """Return the error to raise for a missing object where its bucket is missing; None where the bucket is there.
 
         The bucket is looked for until it was there, or may not be looked for: once as a rule.
         """
-        look = self._look
-        if look is not None:
+        find_bucket = self._find_bucket
+        if find_bucket is not None:
             try:
-                look()
+                find_bucket()
             except filesystem_errors() as error:
                 if lacks_bucket(error):
                     return self._translated(error, what)
-            self._look = None
+            self._find_bucket = None
         return None
 
     def _translated(self, error: Exception, what: str) -> StoreError:

@@ -1,1 +1,0 @@
-"""Every other URL scheme through fsspec."""

@@ -8,8 +8,8 @@ import loader
 from loader.errors import InvalidRuntime
 from loader.storage import Store, open_store
 
-from .doctor import option, options_of
-from .verb import Answer, Verb, cluster_argument, cluster_of
+from .health import answer_of_root
+from .verb import Answer, Verb, cluster_argument, cluster_of, option, options_of
 
 if TYPE_CHECKING:
     from ..upkeep.migrate.prefix_copy import PrefixReport
@@ -196,7 +196,6 @@ def verify(arguments: Namespace) -> Answer:
     Exit status 1 when anything is wrong.
     """
     from ..upkeep.migrate.prefix_verify import verify_prefix
-    from .verify import answer_of_root
 
     source, target = _source(arguments), _target(arguments)
     if source is not None:

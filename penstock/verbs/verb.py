@@ -1,5 +1,6 @@
 """The type of a verb of the command line, and arguments of several verbs."""
 
+import json
 import shlex
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import loader
-from loader.errors import FieldNotFound, InvalidRuntime
+from loader.errors import FieldNotFound, InvalidRuntime, InvalidStore
+from loader.storage.options import RUNTIME_OPTIONS
+from loader.storage.spec import is_secret
 
 from ..console.table import Text
 
@@ -166,3 +169,52 @@ def fields_of_all(version: "loader.Version") -> list[str]:
     groups = version.manifest["groups"].values()
     whole = [group for group in groups if group["n_parts"] == version.manifest["n_parts"]]
     return [field for group in whole for field in group["field_nbytes"]]
+
+
+def option(text: str) -> tuple[list[str], Any]:
+    """Return the names, from the outside in, and the value of an option such as 'fsspec.anon=true'.
+
+    A value that is JSON is parsed. Numbers are those of our own options and of fsspec's; a key of digits is text.
+
+    Raises: ArgumentTypeError.
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not all(name.split(".")):
+        raise ArgumentTypeError(f"{name!r}: write NAME=VALUE, such as region=eu-west-1 or fsspec.anon=true")
+    names = name.split(".")
+    return names, _value(names, value)
+
+
+def _value(names: list[str], text: str) -> Any:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return text
+    if is_secret(names[-1]):
+        return found if isinstance(found, dict) else text
+    is_number = isinstance(found, int | float) and not isinstance(found, bool)
+    return text if is_number and names[0] != "fsspec" and names[0] not in RUNTIME_OPTIONS else found
+
+
+def options_of(given: list[tuple[list[str], Any]]) -> dict[str, Any]:
+    """Return the options that `loader.Root(url, options=...)` takes.
+
+    Raises: InvalidStore for a name that has a value, and names below it.
+    """
+    made: dict[str, Any] = {}
+    for names, value in given:
+        inner = made
+        for name in names[:-1]:
+            inner = inner.setdefault(name, {})
+            if not isinstance(inner, dict):
+                raise InvalidStore(_both(names, name))
+        if isinstance(inner.get(names[-1]), dict):
+            raise InvalidStore(_both(names, names[-1]))
+        inner[names[-1]] = value
+    return made
+
+
+def _both(names: list[str], name: str) -> str:
+    return (
+        f"option {'.'.join(names)}: {name!r} is given with a value and with names below it; give one of them"
+    )

@@ -1,12 +1,13 @@
-"""`penstock view [WHERE]`: trainings and versions in a browser, from a server of this machine's own."""
+"""`penstock view|tui`: trainings and versions in a browser or a terminal."""
 
+import sys
 from argparse import ArgumentParser, Namespace
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import loader
-from loader.errors import InvalidRuntime, NotRecorded
+from loader.errors import InvalidRuntime, MissingDependency, NotRecorded
 
 from .verb import Answer, Verb
 
@@ -14,9 +15,10 @@ if TYPE_CHECKING:
     from loader.dataset.log.state import VersionRecord
 
     from ..view.replays.metrics_file import MetricsFile
+    from ..view.terminal.addresses import Place
 
 
-def arguments(parser: ArgumentParser) -> None:
+def view_arguments(parser: ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument(
         "where",
@@ -89,7 +91,7 @@ def metrics_of(root: "loader.Root", given: str, path: Path | None) -> "dict[str,
     return {where(root, given)[0]: read_metrics(path)}
 
 
-def run(arguments: Namespace) -> Answer:
+def run_view(arguments: Namespace) -> Answer:
     """Serve until Ctrl-C. Raises: MissingDependency."""
     from ..view.web.serve import check_packages, serve
 
@@ -162,4 +164,70 @@ def _has_trail(root: "loader.Root", run: str) -> bool:
     return next(iter(found), None) is not None
 
 
-VERB = Verb(text="trainings and versions in a browser", run=run, arguments=arguments)
+PICTURES = ("auto", "kitty", "sixel", "halves", "shades", "none")
+
+
+def tui_arguments(parser: ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument(
+        "where",
+        nargs="?",
+        default="",
+        help="version such as photos@3, run, run@step, plan hash or state file",
+    )
+    parser.add_argument("--step", type=int, default=None, help="step to begin with")
+    add_recipe(parser)
+    add_metrics(parser)
+    add_raw(parser)
+    parser.add_argument(
+        "--pictures",
+        choices=PICTURES,
+        default="auto",
+        help="kitty or sixel: the terminal's own; halves: two pixels a cell; shades: without colours (auto)",
+    )
+
+
+def run_tui(arguments: Namespace) -> Answer:
+    """Show pages until q. Raises: InvalidRuntime without a terminal; MissingDependency."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise InvalidRuntime("penstock tui needs a terminal; `penstock batch` gives a step as text or JSON")
+    try:
+        import textual_image  # noqa: F401 - pictures import it later
+
+        from ..view.terminal.viewer_app import ViewerApp
+    except ImportError as error:
+        package = str(error.name).partition(".")[0]
+        raise MissingDependency(
+            f"the viewer in a terminal needs the package {package!r}, which is not installed: "
+            "pip install 'penstock-data[tui]'"
+        ) from error
+    from ..view.open_data import OpenData
+    from ..view.raw_source import RawSource
+
+    root = loader.Root(arguments.root)
+    metrics = metrics_of(root, arguments.where, arguments.metrics)
+    raw = RawSource(root, arguments.raw) if arguments.raw else None
+    data = OpenData(root, arguments.recipe, quiet=True, metrics=metrics, raw=raw)
+    try:
+        app = ViewerApp(data, first_place(root, arguments.where, arguments.step), arguments.pictures)
+        data.start()
+        app.run()
+    finally:
+        data.close()
+    return {}, "", 0
+
+
+def first_place(root: "loader.Root", given: str, step: int | None) -> "Place":
+    """Return the first page."""
+    from ..view.terminal.addresses import RootPlace, RunPlace, StepPlace, VersionPlace
+
+    version, run, step = named(root, given, step)
+    if version is not None:
+        return VersionPlace(dataset=version.dataset, number=version.number)
+    if not run:
+        return RootPlace()
+    return RunPlace(run=run) if step is None else StepPlace(run=run, step=step)
+
+
+VIEW = Verb(text="trainings and versions in a browser", run=run_view, arguments=view_arguments)
+TUI = Verb(text="trainings and versions in a terminal", run=run_tui, arguments=tui_arguments)

@@ -14,8 +14,7 @@ from PIL import Image
 import loader
 from loader.errors import InvalidPlan, InvalidRuntime, NotARoot, RunNotFound
 from penstock.cli import main
-from penstock.verbs.tui import first_place
-from penstock.verbs.view import _first, metrics_of
+from penstock.verbs.view import _first, first_place, metrics_of
 from tests.view.conftest import BATCH, STEPS
 
 RECIPE = "tests.view.recipes:recipe"

@@ -1,4 +1,4 @@
-"""`penstock batch WHERE`: a step of a training with its proofs, as text or JSON, and its values as files."""
+"""`penstock batch|explain|seen`: the samples of a step, their provenance, and the steps of a sample."""
 
 from argparse import ArgumentParser, Namespace
 from functools import partial
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import loader
 from loader.errors import InvalidRuntime
 
+from ..console.table import Table
 from .verb import Answer, Verb, add_world
 from .view import add_metrics, add_recipe, metrics_of
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from ..view.replays.training import Training
 
 
-def arguments(parser: ArgumentParser) -> None:
+def batch_arguments(parser: ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument("where", help="run@step, run, plan hash or state file")
     parser.add_argument("--step", type=int, default=None, help="global step")
@@ -35,7 +36,7 @@ def arguments(parser: ArgumentParser) -> None:
     add_world(parser)
 
 
-def run(arguments: Namespace) -> Answer:
+def run_batch(arguments: Namespace) -> Answer:
     """Return a rank's part of a step, or one slot of it."""
     from ..view.inspect.recorded_step import told_by_trail
     from ..view.replays.recipe_process import RecipeProcess
@@ -119,4 +120,98 @@ def _functions(training: "Training", replayers: "Replayers", step: int, trouble:
     return replayers.recipe.functions(training.setting(step, recipe=True))
 
 
-VERB = Verb(text="a step of a training: samples, proofs and marks", run=run, arguments=arguments)
+def explain_arguments(parser: ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument("where", help="run@step, run, hash of a saved plan (penstock plans ls) or state file")
+    parser.add_argument("--step", type=int, default=None, help="global step; needed unless WHERE is run@step")
+    parser.add_argument("--slot", type=int, default=None, help="one slot, counted from 0")
+    parser.add_argument("--ui", default="", metavar="URL", help="Dagster's webserver, to print links to runs")
+    add_world(parser)
+
+
+def run_explain(arguments: Namespace) -> Answer:
+    """Return where the samples of a step come from, and which runs of the pipeline made them."""
+    from ..lineage import made_by
+    from ..view.replays.training import where
+
+    root = loader.Root(arguments.root)
+    name, at = where(root, arguments.where)
+    step = at if arguments.step is None else arguments.step
+    if step is None:
+        raise InvalidRuntime(f"{name} has many steps: pass {name}@STEP, or --step STEP")
+    found = loader.explain(
+        loader.plan_of(root, name, step), step, arguments.rank, arguments.world, arguments.slot
+    )
+    runs = made_by(root, found)
+    body = [
+        one.to_json() | {"made_by": [made.to_json() for made in mine]}
+        for one, mine in zip(found, runs, strict=True)
+    ]
+    told = [
+        "\n".join([str(one), *(f"  made by     {made.line(arguments.ui)}" for made in mine)])
+        for one, mine in zip(found, runs, strict=True)
+    ]
+    return body, "\n\n".join(told), 0
+
+
+SEEN_FORM = ("{:>10}", "  {:>6}", "  {:>6}", "  {}")
+
+
+def seen_arguments(parser: ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument("where", help="run, run@step, plan hash or state file")
+    parser.add_argument("source", help="name of a source of the plan")
+    parser.add_argument("key", help="key of a sample")
+    parser.add_argument(
+        "--before",
+        type=int,
+        default=None,
+        metavar="STEP",
+        help="the training's next step (default: the one after WHERE's, or after the last on the run's trail)",
+    )
+
+
+def run_seen(arguments: Namespace) -> Answer:
+    """Return the slots that held the sample in the steps before the given one, substitutes on record too.
+
+    Each step counts under the plan that it was trained under last. Raises: InvalidRuntime where no plan has the
+    sample, or without a step."""
+    from ..view.replays.training import Training, where
+    from ..view.samples.held_steps import held_slots
+
+    root = loader.Root(arguments.root)
+    name, last = where(root, arguments.where)
+    training = Training(root, name)
+    try:
+        before = arguments.before
+        if before is None:
+            before = (training.last_step if last is None else last) + 1
+        if before < 1:
+            raise InvalidRuntime(f"which steps of {name}? Pass --before STEP, of 1 or more, or {name}@STEP")
+        found, errors = held_slots(training, lambda _: [arguments.source], arguments.key, before)
+        for error in errors:
+            if not isinstance(error, InvalidRuntime) or len(errors) == len(training.plans(before)):
+                raise error
+        plan = training.plan_hash(before - 1)
+    finally:
+        training.close()
+    body = {
+        "plan": plan,
+        "source": arguments.source,
+        "key": arguments.key,
+        "before": before,
+        "seen": [one._asdict() for one in found],
+    }
+    rows = [
+        [one.step, one.slot, one.epoch, f"substitute {one.attempt}" if one.attempt else ""] for one in found
+    ]
+    return body, [Table(form=SEEN_FORM, header=("step", "slot", "epoch", ""), rows=rows)], 0
+
+
+BATCH = Verb(text="a step of a training: samples, proofs and marks", run=run_batch, arguments=batch_arguments)
+EXPLAIN = Verb(
+    text="from a step of a run or plan back to its bytes, raw objects and Dagster runs",
+    run=run_explain,
+    arguments=explain_arguments,
+)
+SEEN = Verb(text="the steps that held a sample", run=run_seen, arguments=seen_arguments)

@@ -52,10 +52,10 @@ def _run(argv: Sequence[str] | None) -> int:
         print(f"penstock: {error}", file=sys.stderr)
         return 2
 
-    from .console.completion import complete
-    from .console.next_verb import next_verb
-    from .console.table import show
     from .text import terminal_text
+    from .verbs.completion import complete
+    from .verbs.next_verb import next_verb
+    from .verbs.table import show
 
     made = parser()
     complete(made)

@@ -13,7 +13,7 @@ import dagster as dg
 import loader
 from loader.errors import ObjectNotFound, PenstockError
 from penstock.card.build import build_card
-from penstock.card.rendering.markdown import table
+from penstock.card.rendering.sections import table
 from penstock.card.stored import card_folder, read_card, save_card
 from penstock.text import markdown_text
 

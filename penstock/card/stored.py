@@ -20,8 +20,7 @@ from loader.storage import Store
 
 from .as_json import render_json
 from .pictures import sheet
-from .rendering.html import render_html
-from .rendering.markdown import render_markdown
+from .rendering.sections import render_html, render_markdown
 from .value import FORMAT, Card
 
 ACROSS = {"image": 6, "video": 3, "audio": 3}

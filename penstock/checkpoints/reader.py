@@ -19,11 +19,10 @@ from loader.errors import CheckpointMismatch, Corrupt, InvalidField, InvalidRunt
 from loader.storage import Span, Store
 from loader.storage.store import disk_of
 
-from .boxes import extent, strides
 from .dtypes import DTYPES, bytes_of, check_torch, fill, is_plain
 from .index import Index
 from .marker import Checkpoint
-from .parts import BLOCK_BYTES, ITEM_BYTES, Placed, checksums
+from .parts import BLOCK_BYTES, ITEM_BYTES, Placed, checksums, extent, strides
 from .ranks import several
 from .writer import check_value
 

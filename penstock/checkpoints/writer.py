@@ -21,10 +21,9 @@ from loader.storage import is_there
 from loader.storage.mirror.store import primary_of
 
 from . import index, marker, retention
-from .boxes import cut, named
 from .dtypes import content, dtype_name
 from .marker import Checkpoint, Stored
-from .parts import ITEM_BYTES, PART_BYTES, Piece, Placed, packed, sealed
+from .parts import ITEM_BYTES, PART_BYTES, Piece, Placed, cut, named, packed, sealed
 from .ranks import several
 from .retention import Retention
 

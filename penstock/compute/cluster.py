@@ -16,10 +16,9 @@ from loader.errors import InvalidCluster
 from ..units import parse_size
 from . import runner_process
 from .engines.engine import Engine
-from .engines.inline_engine import InlineEngine
 from .engines.kubernetes import KubernetesEngine
 from .engines.kubernetes_job import KubernetesCluster, Placing
-from .engines.local_engine import LocalEngine
+from .engines.local_engine import InlineEngine, LocalEngine
 from .engines.ray_engine import RayEngine
 from .engines.slurm import SlurmCluster, SlurmEngine
 from .job import JobFolder

@@ -12,7 +12,7 @@ from loader.storage.disk.scratch import held_folder
 from .blocks import BlockOutcomes, cut_blocks
 from .job import Job, store_url
 from .pool import Compute, Progress
-from .pool.store_variables import store_variables
+from .pool.environment import store_variables
 from .submit import own_folders
 from .work import Work
 from .worker_calls import WorkerCalls

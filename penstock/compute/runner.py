@@ -28,7 +28,7 @@ from loader.storage.disk.scratch import held_folder
 from .code import libraries_here, python_release, source_hash
 from .job import MAX_STARTS, Head, JobDescription, JobFolder, Spent, Start, StoredOutcome, now_us
 from .pool import Compute
-from .pool.store_variables import store_variables
+from .pool.environment import store_variables
 from .work import Work
 from .worker_calls import WorkerCalls
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import loader
 
-from ..console.table import Table
 from ..units import number, share
+from .table import Table
 from .verb import Answer, Verb, add_fields, choose_fields
 
 if TYPE_CHECKING:

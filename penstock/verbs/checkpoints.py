@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import loader
 
-from ..console.table import Table
 from ..progress import progress
 from ..units import size
+from .table import Table
 from .verb import Answer, Verb
 
 if TYPE_CHECKING:

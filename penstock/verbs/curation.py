@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import loader
 from loader.errors import InvalidRuntime
 
-from ..console.table import Table
 from ..progress import progress
+from .table import Table
 from .verb import Answer, Verb, key_lines
 
 if TYPE_CHECKING:

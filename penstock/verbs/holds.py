@@ -4,7 +4,7 @@ from argparse import ArgumentParser, Namespace
 
 import loader
 
-from ..console.table import Table
+from .table import Table
 from .verb import Answer, Verb
 
 

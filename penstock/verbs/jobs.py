@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import loader
 from loader.errors import Corrupt, Forbidden, InvalidRuntime, ObjectNotFound
 
-from ..console.table import Table
+from .table import Table
 from .verb import Answer, Verb, read_by
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import loader
 from loader.errors import InvalidRuntime
 from loader.json_text import parse_json
 
-from ..console.table import Table
 from ..units import minute
+from .table import Table
 from .verb import Answer, Verb, add_fields, add_world, choose_fields, key_lines
 
 ORDER_FORM = ("{:>6}", "  {}", "  {}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import loader
 from loader.errors import InvalidRuntime
 
-from ..console.table import Table
+from .table import Table
 from .verb import Answer, Verb, add_world
 from .view import add_metrics, add_recipe, metrics_of
 

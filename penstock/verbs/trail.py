@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import loader
 from loader.errors import Corrupt, FormatTooNew, PenstockError
 
-from ..console.table import Table
 from ..progress import progress
+from .table import Table
 from .verb import Answer, Verb
 
 if TYPE_CHECKING:

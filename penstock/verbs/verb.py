@@ -15,7 +15,7 @@ from loader.errors import FieldNotFound, InvalidRuntime, InvalidStore
 from loader.storage.options import RUNTIME_OPTIONS
 from loader.storage.spec import is_secret
 
-from ..console.table import Text
+from .table import Text
 
 if TYPE_CHECKING:
     from ..compute.cluster import Cluster

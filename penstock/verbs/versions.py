@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import loader
 from loader.errors import PenstockError
 
-from ..console.table import Table
 from ..units import minute, share, size
+from .table import Table
 from .verb import Answer, Verb, fields_of_all, kinds
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ def run_card(arguments: Namespace) -> Answer:
     """Return the dataset card: as Markdown, or written where the arguments say."""
     from ..card.as_json import card_document
     from ..card.build import EXAMPLES, build_card
-    from ..card.rendering.markdown import render_markdown
+    from ..card.rendering.sections import render_markdown
     from ..card.stored import save_card, write_card, write_html
 
     n_examples = EXAMPLES if arguments.examples is None else arguments.examples

@@ -20,8 +20,7 @@ from penstock.compute.attach import attach, cancel
 from penstock.compute.blocks import MAX_COST_S, MAX_NBYTES, MAX_UNITS, cut_blocks
 from penstock.compute.cluster import Cluster
 from penstock.compute.engines.engine import Look
-from penstock.compute.engines.inline_engine import InlineEngine
-from penstock.compute.engines.local_engine import LocalEngine
+from penstock.compute.engines.local_engine import InlineEngine, LocalEngine
 from penstock.compute.job import MAX_STARTS, Head, Job, JobFolder, Start, StoredOutcome, job_ids
 from penstock.compute.plain import to_json
 from penstock.compute.pool import LocalCompute

@@ -15,7 +15,7 @@ from loader.storage.disk.scratch import remove_left_folders
 from penstock.compute.cluster import Cluster
 from penstock.compute.code import source_hash
 from penstock.compute.engines.local_engine import LocalEngine
-from penstock.compute.engines.slurm_script import element_script
+from penstock.compute.engines.slurm import element_script
 from penstock.compute.submit import submitted
 from tests.compute.job_checks import REPOSITORY, done_by, job_in, numbers, told_of
 

@@ -1,12 +1,15 @@
 """The content of a card: the same headings, bars and rows in Markdown and in HTML."""
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ...units import length, number, share, size
 from ..counting.tally import Counts
 from ..value import Card, Column, Kind
+from .hub_metadata import front_matter
+from .templates import templates
 
 _OUTCOMES = {
     "landed": "objects landed",
@@ -247,3 +250,26 @@ def making_rows(card: Card) -> list[tuple[str, str, str]]:
     ]
     rows += [("filter", text, f"{n:,}") for text, n in made.filters]
     return rows
+
+
+def render_html(card: Card) -> str:
+    """Return the whole page. Raises: MissingDependency."""
+    return templates().get_template("card.html.j2").render(shown(card))
+
+
+def render_markdown(card: Card, sheets: Mapping[str, str] | None = None) -> str:
+    """Return the whole card. sheets: kind -> file name of a picture of its examples, beside the Markdown file.
+
+    Raises: MissingDependency.
+    """
+    body = templates().get_template("card.md.j2").render(shown(card), sheets=sheets or {})
+    return re.sub(r"\n{3,}", "\n\n", f"{front_matter(card)}\n\n{body.strip()}\n")
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]], *, right: int | None = None) -> str:
+    """Return a Markdown table. right: the column from which on numbers stand on the right.
+
+    Raises: MissingDependency.
+    """
+    made: str = templates().get_template("parts.md.j2").module.table(header, rows, right)  # type: ignore[attr-defined]
+    return made.strip()

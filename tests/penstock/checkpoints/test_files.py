@@ -12,9 +12,8 @@ from safetensors.numpy import load as load_safetensors
 from loader.errors import CheckpointNotFound, Corrupt, FormatTooNew, InvalidName, InvalidRuntime
 from loader.storage import ObjectInfo, open_store
 from penstock.checkpoints import marker, retention
-from penstock.checkpoints.boxes import cut, extent
 from penstock.checkpoints.marker import Checkpoint, Stored
-from penstock.checkpoints.parts import BLOCK_BYTES, Piece, checksums, packed, sealed
+from penstock.checkpoints.parts import BLOCK_BYTES, Piece, checksums, cut, extent, packed, sealed
 from penstock.checkpoints.ranks import several
 from penstock.checkpoints.retention import Retention
 

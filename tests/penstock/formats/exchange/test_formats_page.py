@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 from assets.source_formats import read_formats, walked_formats
-from penstock.formats.registration import FORMATS, TABLES
 from penstock.formats import FORMATS as WRITTEN
 from penstock.formats import IMPORTERS
+from penstock.formats.registration import FORMATS, TABLES
 from penstock.verbs.formats import LEROBOT
 
 PAGE = Path(__file__).parents[3] / "docs" / "formats.md"

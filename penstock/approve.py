@@ -66,8 +66,8 @@ def stopped_batches(root: "Root", dataset: str, batch: str | None = None) -> lis
             f"there is no verdict on {dataset} {batch or ''}: {there}; the datasets with versions are "
             f"{', '.join(root.datasets()) or 'none'}. What stopped a batch before its last audit cannot be approved"
         )
-    found = [_stopped(root.store, dataset, name) for name in (known if batch is None else [batch])]
-    stopped = [one for one in found if one is not None]
+    batches = [_stopped(root.store, dataset, name) for name in (known if batch is None else [batch])]
+    stopped = [one for one in batches if one is not None]
     if batch is not None and not stopped:
         raise Conflict(f"batch {batch} of {dataset} was not stopped by the gate: there is nothing to approve")
     return stopped
@@ -85,24 +85,24 @@ def approve(root: "Root", dataset: str, batch: str, *, record: int, by: str, rea
         raise InvalidRuntime(
             "an approval needs a name and a reason: both stand in the version's manifest for good"
         )
-    (found,) = stopped_batches(root, dataset, batch)
-    if found.record.r != record:
+    (stopped,) = stopped_batches(root, dataset, batch)
+    if stopped.record.r != record:
         raise Conflict(
-            f"verdict {record} on batch {batch} of {dataset} is not the newest, which is {found.record.r}; look at "
+            f"verdict {record} on batch {batch} of {dataset} is not the newest, which is {stopped.record.r}; look at "
             f"that first: penstock approve {dataset} {batch}"
         )
-    if found.never:
+    if stopped.never:
         raise Conflict(
-            f"verdict {record} on batch {batch} of {dataset} cannot be approved, because of {', '.join(found.never)}. "
+            f"verdict {record} on batch {batch} of {dataset} cannot be approved, because of {', '.join(stopped.never)}. "
             f"Nobody can approve {NEVER}. Repair what it names and run the batch again"
         )
-    if found.approval is not None:
+    if stopped.approval is not None:
         raise Conflict(
-            f"verdict {record} on batch {batch} of {dataset} was approved by {found.approval.approved_by} already "
-            f"({found.approval.path}); run the batch again, and then the release"
+            f"verdict {record} on batch {batch} of {dataset} was approved by {stopped.approval.approved_by} already "
+            f"({stopped.approval.path}); run the batch again, and then the release"
         )
-    names = [str(one["name"]) for one in found.checks]
-    verdict = found.record
+    names = [str(one["name"]) for one in stopped.checks]
+    verdict = stopped.record
     return append_record(
         root.store,
         StageRecord(
@@ -131,12 +131,12 @@ def covering(
     store: Store, dataset: str, batch: str, content: str, failed: Collection[str]
 ) -> StageRecord | None:
     """Return the newest approval of the batch, if it is of samples with this content and of all checks that failed."""
-    found = current_record(store, dataset, STAGE, batch)
-    if found is None or found.verdict != "published" or found.body["content"] != content:
+    record = current_record(store, dataset, STAGE, batch)
+    if record is None or record.verdict != "published" or record.body["content"] != content:
         return None
-    if not set(failed) <= set(found.body["checks"]):
+    if not set(failed) <= set(record.body["checks"]):
         return None
-    return found
+    return record
 
 
 def _stopped(store: Store, dataset: str, batch: str) -> Stopped | None:

@@ -28,12 +28,14 @@ def clean(text: object, longest: int | None = None) -> str:
 
     longest: in letters; a longer text ends in '…'.
     """
-    told = str(text)
-    if longest is not None and len(told) > 8 * longest + 64:
-        told = told[: 8 * longest + 64]  # a document of megabytes is not walked through for its first line
-    if not (told.isascii() and told.isprintable()):  # most texts are, and are not walked through
-        told = "".join(" " if letter.isspace() else letter for letter in told if _is_shown(letter))
-    line = " ".join(told.split())
+    cleaned = str(text)
+    if longest is not None and len(cleaned) > 8 * longest + 64:
+        cleaned = cleaned[
+            : 8 * longest + 64
+        ]  # a document of megabytes is not walked through for its first line
+    if not (cleaned.isascii() and cleaned.isprintable()):  # most texts are, and are not walked through
+        cleaned = "".join(" " if letter.isspace() else letter for letter in cleaned if _is_shown(letter))
+    line = " ".join(cleaned.split())
     if longest is not None and len(line) > longest:
         line = line[: longest - 1].rstrip() + "…"
     return line
@@ -58,15 +60,15 @@ def markdown_text(text: object) -> str:
     It fits into a line, a table's cell or a picture's alternative text.
     """
     line = _ADDRESS.sub(_broken, clean(text))
-    told = "".join(
+    escaped = "".join(
         _ENTITIES.get(letter) or (f"\\{letter}" if letter in _BACKSLASHED else letter) for letter in line
     )
-    return _START.sub(lambda found: f"{found.group(1) or ''}\\", told)
+    return _START.sub(lambda match: f"{match.group(1) or ''}\\", escaped)
 
 
-def markdown_plain(told: str) -> str:
+def markdown_plain(text: str) -> str:
     """Return the text that `markdown_text`, or the releases before it, made this of."""
-    return html.unescape(_ESCAPED.sub(r"\1", told).replace(WORD_JOINER, ""))
+    return html.unescape(_ESCAPED.sub(r"\1", text).replace(WORD_JOINER, ""))
 
 
 def terminal_text(text: str) -> str:
@@ -74,11 +76,11 @@ def terminal_text(text: str) -> str:
 
     Control characters may move the terminal's cursor or write to its clipboard.
     """
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
-def _broken(found: re.Match[str]) -> str:
-    address = found.group()
+def _broken(match: re.Match[str]) -> str:
+    address = match.group()
     if address == "://":
         return f":{WORD_JOINER}//"
     return f"{address}{WORD_JOINER}"

@@ -88,14 +88,14 @@ def image_picture(field: str, data: bytes) -> Picture:
 def video_picture(field: str, data: bytes, packets: bytes | None = None) -> Picture:
     """Return frames from the beginning to the end, in rows. packets: packet table of a run. Raises: DecodeFailed."""
     n_frames = _n_frames(field, data) if packets is None else _n_frames_of_run(field, packets)
-    taken = min(CLIP_FRAMES, n_frames)
-    stride = (n_frames - 1) // (taken - 1) if taken > 1 else 1
-    start = (n_frames - 1 - stride * (taken - 1)) // 2
-    decode = loader.video(frames=taken, stride=stride, start=start)
+    n_shown = min(CLIP_FRAMES, n_frames)
+    stride = (n_frames - 1) // (n_shown - 1) if n_shown > 1 else 1
+    start = (n_frames - 1 - stride * (n_shown - 1)) // 2
+    decode = loader.video(frames=n_shown, stride=stride, start=start)
     frames: Any = decode(data) if packets is None else decode.of_run(data, packets)
     height, width = frames.shape[1:3]
     tiles = [_shrunk(_flat(frame), CLIP_FRAME_PX) for frame in frames]
-    alt = f"{taken} of {n_frames} frames, {width} x {height} px"
+    alt = f"{n_shown} of {n_frames} frames, {width} x {height} px"
     return _jpeg(_tiled(tiles, across=3, gap=2), alt)
 
 

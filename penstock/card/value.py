@@ -220,8 +220,8 @@ class Card:
     def hours(self, modality: str) -> float | None:
         """Return the hours of everything of a modality; None where no length is recorded."""
         known = [kind.hours for kind in self.kinds if kind.modality == modality]
-        told = [hours for hours in known if hours is not None]
-        return sum(told) if told else None
+        hours_of_kinds = [hours for hours in known if hours is not None]
+        return sum(hours_of_kinds) if hours_of_kinds else None
 
     @property
     def sound_hours(self) -> float:

@@ -124,24 +124,24 @@ class Writer(StorageWriter):
         Raises: InvalidRuntime for ranks that save different steps or runs; Conflict.
         """
         self._check_same(results)
-        made = _index(metadata, [result for each in results for result in each])
-        data = index.encode(made)
+        contents = _index(metadata, [result for each in results for result in each])
+        data = index.encode(contents)
         stored = Stored(
             name=f"{secrets.token_hex(8)}-index.json", nbytes=len(data), sha256=marker.sha256(data)
         )
         self._store.put(marker.part_key(self._run, self._step, stored.name), data)
-        found = Checkpoint(
+        checkpoint = Checkpoint(
             run=self._run,
             step=self._step,
             at_us=time.time_ns() // 1000,
             world_size=len(results),
             index=stored,
-            parts=tuple(made.parts()),
+            parts=tuple(contents.parts()),
             **self._facts,
         )
         self._check_newest()
         key = marker.marker_key(self._run, self._step)
-        self._store.put_if_absent(key, marker.encode(found))
+        self._store.put_if_absent(key, marker.encode(checkpoint))
         try:
             committed = marker.steps(self._store, self._run)
         except StoreError as error:
@@ -155,7 +155,7 @@ class Writer(StorageWriter):
             # Somebody went on while this save stood still, and may have deleted its parts already.
             self._store.delete_many([key])
             raise self._conflict(newest)
-        retention.apply(self._store, self._keep, found)
+        retention.apply(self._store, self._keep, checkpoint)
 
     def _check_same(self, results: Sequence[Sequence[WriteResult]]) -> None:
         for rank, written in enumerate(results):
@@ -190,9 +190,9 @@ class Writer(StorageWriter):
 
     def _value(self, item: WriteItem, planner: SavePlanner) -> Piece:
         """Return the planner's bytes of a plain value. Raises: InvalidField for one that could not be loaded again."""
-        made = planner.resolve_data(item)
-        assert isinstance(made, io.BytesIO)
-        name, data = item.index.fqn, bytes(made.getbuffer())
+        resolved = planner.resolve_data(item)
+        assert isinstance(resolved, io.BytesIO)
+        name, data = item.index.fqn, bytes(resolved.getbuffer())
         check_value(name, data)
         self._values[item.index] = memoryview(data)
         nbytes = len(data)
@@ -205,13 +205,13 @@ class Writer(StorageWriter):
         assert isinstance(tensor, torch.Tensor)
         for axis, (start, size) in enumerate(zip(piece.within, piece.sizes, strict=True)):
             tensor = tensor.narrow(axis, start, size)
-        found = content(tensor)
-        if len(found) != piece.nbytes:
+        data = content(tensor)
+        if len(data) != piece.nbytes:
             raise InvalidField(
-                f"{piece.label}: its planner said {piece.nbytes} bytes of {piece.dtype} and gave {len(found)} of "
+                f"{piece.label}: its planner said {piece.nbytes} bytes of {piece.dtype} and gave {len(data)} of "
                 f"{tensor.dtype}; let create_local_plan say what resolve_data gives"
             )
-        return found
+        return data
 
 
 class _Written(list[WriteResult]):

@@ -131,7 +131,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class AttemptRecord:
     """An attempt: intended by a submitter, and then taken by an engine."""
 
     by: str
@@ -216,9 +216,9 @@ class JobFolder:
 
     def description(self) -> JobDescription | None:
         """Return the stored description, None before a submission; a writer of `jobs/` may have forged it."""
-        found = self._get("job.json", JobDescription)
-        self._token = found.token if found else None
-        return found
+        description = self._get("job.json", JobDescription)
+        self._token = description.token if description else None
+        return description
 
     def description_of(self, sha256: str) -> JobDescription:
         """Return the description whose stored bytes have this SHA-256. Costs a request.
@@ -234,9 +234,9 @@ class JobFolder:
                 f"{stored[:12]}, not {sha256[:12]}. Find out who may write to {FOLDER} there, then run "
                 f"penstock jobs clear {self.id}, and the command that submitted the job again"
             )
-        found = from_json(data, JobDescription, where)
-        self._token = found.token
-        return found
+        description = from_json(data, JobDescription, where)
+        self._token = description.token
+        return description
 
     def create(self, description: JobDescription, units: Path) -> JobDescription:
         """Write units and description; return that of the first submitter, which may be another one."""
@@ -274,8 +274,10 @@ class JobFolder:
 
         description: whose blocks count; None for all numbers, also those that no block has.
         """
-        found = sorted(block for block, _ in self._numbers("done/"))
-        return found if description is None else [block for block in found if block < len(description.blocks)]
+        blocks = sorted(block for block, _ in self._numbers("done/"))
+        return (
+            blocks if description is None else [block for block in blocks if block < len(description.blocks)]
+        )
 
     def put_done(self, block: int, head: Head, outcomes: Sequence[StoredOutcome[Any]]) -> None:
         """Write the outcomes of a block. Where another runner was first, its outcomes stay."""
@@ -303,8 +305,8 @@ class JobFolder:
 
     def starts(self, block: int) -> list[Start]:
         """Return the starts of a block, in their order. Costs a listing, and a request per start."""
-        found = [self._get(f"begun/{one}-{k}.json", Start) for one, k in self._numbers(f"begun/{block}-")]
-        return [one for one in found if one is not None]
+        starts = [self._get(f"begun/{one}-{k}.json", Start) for one, k in self._numbers(f"begun/{block}-")]
+        return [one for one in starts if one is not None]
 
     def n_starts(self) -> Counter[int]:
         """Return block -> number of its starts. Costs a listing."""
@@ -327,8 +329,8 @@ class JobFolder:
         """Return the outcomes that earlier starts of a block kept. Costs a listing, and a request per start."""
         outcomes: dict[int, StoredOutcome[R]] = {}
         numbered = cast("Any", tuple)[int, StoredOutcome.of(kind)]
-        for one, number in self._numbers(f"kept/{block}-"):
-            where = self.key(f"kept/{one}-{number}.jsonl.zst")
+        for name, number in self._numbers(f"kept/{block}-"):
+            where = self.key(f"kept/{name}-{number}.jsonl.zst")
             for line in from_frame(self.store.get(where).data, where):
                 outcomes.update([from_json(line, numbered, where)])
         return outcomes
@@ -363,18 +365,18 @@ class JobFolder:
         """Return the numbers of all attempts, sorted. Costs a listing."""
         return sorted(number for number, _ in self._numbers("given/"))
 
-    def given(self) -> tuple[int, Given | None]:
+    def newest_attempt(self) -> tuple[int, AttemptRecord | None]:
         """Return the newest attempt and its number; (0, None) before the first."""
         newest = max(self.attempts(), default=0)
-        return newest, self._get(f"given/{newest}.json", Given) if newest else None
+        return newest, self._get(f"given/{newest}.json", AttemptRecord) if newest else None
 
-    def intend(self, number: int, given: Given) -> bool:
+    def intend(self, number: int, attempt: AttemptRecord) -> bool:
         """Write an attempt; return False where another submitter has written it."""
-        return self._put_new(f"given/{number}.json", given)
+        return self._put_new(f"given/{number}.json", attempt)
 
-    def placed(self, number: int, given: Given) -> None:
+    def placed(self, number: int, attempt: AttemptRecord) -> None:
         """Write that an engine has an attempt."""
-        self.store.put(self.key(f"given/{number}.json"), to_json(replace(given, placed=True)))
+        self.store.put(self.key(f"given/{number}.json"), to_json(replace(attempt, placed=True)))
 
     def attend(self) -> None:
         """Say that somebody waits for the job now."""
@@ -402,20 +404,20 @@ class JobFolder:
 
         Symbolic links stay, and are logged: a writer of the folder may have laid one to files of somebody else.
         """
-        found = list(list_in_place(self.store, self._base, FOLDER))
-        for info, is_link in found:
+        objects = list(list_in_place(self.store, self._base, FOLDER))
+        for info, is_link in objects:
             if is_link:
                 _log.warning("%s/%s is a symbolic link: it was left alone", self.store.url, info.key)
         last = self.key("job.json")
-        keys = sorted((info.key for info, is_link in found if not is_link), key=lambda key: key == last)
+        keys = sorted((info.key for info, is_link in objects if not is_link), key=lambda key: key == last)
         delete_in_place(self.store, keys, FOLDER)
         return len(keys)
 
     def _numbers(self, prefix: str) -> Iterator[tuple[int, int]]:
         for info in self.store.list(self.key(prefix)):
-            found = _NUMBER.search(info.key, len(self._base) - 1)
-            if found:
-                yield int(found[1]), int(found[2] or 0)
+            match = _NUMBER.search(info.key, len(self._base) - 1)
+            if match:
+                yield int(match[1]), int(match[2] or 0)
 
     def _get(self, name: str, kind: type[R]) -> R | None:
         try:

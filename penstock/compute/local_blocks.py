@@ -86,10 +86,10 @@ def computed_here(
         kept = work.finish is not None
         folders = [str(scratch / f"{number:06d}") if kept else "" for number in range(len(every))]
         first = 0
-        with closing(calls.outcomes(every, folders, progress)) as found:
+        with closing(calls.outcomes(every, folders, progress)) as answers:
             for number, block in enumerate(blocks):
                 own = folders[first : first + len(block)]
-                outcomes = list(islice(found, len(block)))
+                outcomes = list(islice(answers, len(block)))
                 part = calls.finish(number, block, own, outcomes)
                 for folder in own if kept else ():
                     shutil.rmtree(folder, ignore_errors=True)

@@ -117,8 +117,8 @@ class Node:
             raise InvalidRuntime(
                 f"the job names no store {url!r}; accepted: {', '.join(sorted(self.stores))}"
             )
-        found = self.stores[url]
-        return found.open() if isinstance(found, StoreSpec) else found
+        store = self.stores[url]
+        return store.open() if isinstance(store, StoreSpec) else store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,9 +204,9 @@ def work_at(place: str, packages: Sequence[str]) -> Work[Any, Any]:
             "name its package in `packages` of the cluster's file"
         )
     try:
-        found = getattr(import_module(module), name, None)
+        work = getattr(import_module(module), name, None)
     except ImportError as error:
         raise InvalidRuntime(f"work {place!r} cannot be imported here: {error}") from error
-    if not isinstance(found, Work):
+    if not isinstance(work, Work):
         raise InvalidRuntime(f"{place!r} is no work; accepted: a name that holds a `Work`")
-    return found
+    return work

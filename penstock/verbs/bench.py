@@ -38,7 +38,7 @@ def run(arguments: Namespace) -> Answer:
 
     version = loader.Root(arguments.root, verify=arguments.verify).open(arguments.ref)
     fields, where_present = choose_fields(version, arguments.fields)
-    found = measure(
+    result = measure(
         version,
         fields,
         where_present=where_present,
@@ -46,25 +46,25 @@ def run(arguments: Namespace) -> Answer:
         seconds=arguments.seconds,
         workers=arguments.workers,
     )
-    return found.to_json(), _text(found), 0
+    return result.to_json(), _text(result), 0
 
 
-def _text(found: "Bench") -> list[str | Table]:
+def _text(bench: "Bench") -> list[str | Table]:
     """Return a table of stages, one thread and all, and the verdict."""
-    whole = sum(rate.seconds for rate in found.stages.values())
-    rows = [(*_cells(name, rate), share(rate.seconds, whole)) for name, rate in found.stages.items()]
-    alone = [_cells("one thread", found.alone)]
-    if found.workers:
-        alone.append(_cells(f"{found.workers} workers", found.together))
+    whole = sum(rate.seconds for rate in bench.stages.values())
+    rows = [(*_cells(name, rate), share(rate.seconds, whole)) for name, rate in bench.stages.items()]
+    alone = [_cells("one thread", bench.alone)]
+    if bench.workers:
+        alone.append(_cells(f"{bench.workers} workers", bench.together))
     return [
-        f"{found.version}: {', '.join(found.fields)} of {number(found.n_samples)} samples, shuffled batches of "
-        f"{found.batch}",
+        f"{bench.version}: {', '.join(bench.fields)} of {number(bench.n_samples)} samples, shuffled batches of "
+        f"{bench.batch}",
         "",
         Table(form=FORM, header=("", "ms/batch", "samples/s", "MB/s", "share"), rows=[*rows, *alone]),
         "",
-        f"samples of a disk are read by: {found.native}",
-        f"limited by: {found.limited_by or 'nothing that was measured'}",
-        *(f"  {one}" for one in found.advice),
+        f"samples of a disk are read by: {bench.native}",
+        f"limited by: {bench.limited_by or 'nothing that was measured'}",
+        *(f"  {one}" for one in bench.advice),
     ]
 
 

@@ -67,11 +67,11 @@ def names(root: str | None, prefix: str, *, versions: bool) -> list[str]:
     hints = sorted((folder / "log").glob("state-*.json"))
     state = load_state(hints[-1].read_bytes()) if hints else State()
     paths = ((n, folder / entry_key(n)) for n in count(state.n + 1))
-    there = takewhile(lambda one: one[0] <= state.n + MOST_ENTRIES and one[1].exists(), paths)
+    there = takewhile(lambda entry: entry[0] <= state.n + MOST_ENTRIES and entry[1].exists(), paths)
     state = fold_all(state, (parse(n, path.read_bytes()) for n, path in there))
     dataset, at, _ = prefix.partition("@")
     if not (versions and at):
-        return sorted(name for name, found in state.datasets.items() if found)
+        return sorted(name for name, versions_of in state.datasets.items() if versions_of)
     numbers = [str(record.number) for record in state.versions(dataset) if record.retired is None]
     refs = [ref.name for ref in state.refs.values() if ref.dataset == dataset]
     return [f"{dataset}@{name}" for name in ["latest", *numbers, *refs]]

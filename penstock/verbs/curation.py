@@ -117,19 +117,19 @@ def run_exclude(arguments: Namespace) -> Answer:
     if arguments.reason is None or arguments.by is None:
         raise InvalidRuntime("who excludes or takes back samples says so: pass --reason and --by")
     keys = [*arguments.key, *key_lines("--from", arguments.file)]
-    told = {"reason": arguments.reason, "by": arguments.by, "page": arguments.page}
+    why = {"reason": arguments.reason, "by": arguments.by, "page": arguments.page}
     if arguments.withdraw and arguments.whole_objects:
         raise InvalidRuntime(
             "--withdraw is of keys; name all keys of the objects, and leave --whole-objects out"
         )
     if arguments.withdraw:
-        ended = withdraw(root, arguments.ref, keys, **told)
+        ended = withdraw(root, arguments.ref, keys, **why)
         text = (
             f"{len(ended.keys)} exclusions withdrawn ({ended.path})\nno version changes: later builds of "
             f"{ended.dataset} take the samples again"
         )
         return {"dataset": ended.dataset, "keys": list(ended.keys), "record": ended.path}, text, 0
-    record, version = exclude(root, arguments.ref, keys, **told, whole_objects=arguments.whole_objects)
+    record, version = exclude(root, arguments.ref, keys, **why, whole_objects=arguments.whole_objects)
     is_new = version.manifest["producer"].get("exclusion") == record.path
     body = {
         "dataset": record.dataset,
@@ -181,8 +181,8 @@ def _listed(root: "loader.Root", ref: str) -> Answer:
     ]
     table = Table(form=EXCLUDE_FORM, header=("key", "excluded (UTC)     ", "", "by", "reason"), rows=rows)
     name = None if newest is None else newest.name
-    told = {"dataset": dataset, "newest": name, "exclusions": body}
-    return told, [table] if rows else f"no exclusion of {dataset} stands", 0
+    exclusions = {"dataset": dataset, "newest": name, "exclusions": body}
+    return exclusions, [table] if rows else f"no exclusion of {dataset} stands", 0
 
 
 def approve_arguments(parser: ArgumentParser) -> None:
@@ -203,16 +203,16 @@ def run_approve(arguments: Namespace) -> Answer:
     from ..approve import approve, stopped_batches
 
     root = loader.Root(arguments.root)
-    told = (arguments.record, arguments.by, arguments.reason)
-    if all(value is None for value in told):
+    decision = (arguments.record, arguments.by, arguments.reason)
+    if all(value is None for value in decision):
         stopped = stopped_batches(root, arguments.dataset, arguments.batch)
         text = "\n\n".join(map(_described, stopped)) or f"no batch of {arguments.dataset} is stopped"
         return [one.to_json() for one in stopped], text, 0
-    if arguments.batch is None or any(value is None for value in told):
+    if arguments.batch is None or any(value is None for value in decision):
         raise InvalidRuntime(
             "an approval takes a batch, --record, --by and --reason; without the three it lists what was stopped"
         )
-    made = approve(
+    approval = approve(
         root,
         arguments.dataset,
         arguments.batch,
@@ -221,31 +221,31 @@ def run_approve(arguments: Namespace) -> Answer:
         reason=arguments.reason,
     )
     body = {
-        "dataset": made.dataset,
-        "batch": made.partition,
+        "dataset": approval.dataset,
+        "batch": approval.partition,
         "record": arguments.record,
-        "approval": made.path,
-        "approved_by": made.approved_by,
-        "reason": made.reason,
-        "checks": list(made.body["checks"]),
+        "approval": approval.path,
+        "approved_by": approval.approved_by,
+        "reason": approval.reason,
+        "checks": list(approval.body["checks"]),
     }
     text = (
-        f"{made.approved_by} approves batch {made.partition} of {made.dataset} though these failed: "
-        f"{', '.join(body['checks'])}\n({made.path}). Run the batch again (job {made.dataset}_ingest), "
+        f"{approval.approved_by} approves batch {approval.partition} of {approval.dataset} though these failed: "
+        f"{', '.join(body['checks'])}\n({approval.path}). Run the batch again (job {approval.dataset}_ingest), "
         "and then the release: the same samples pass."
     )
     return body, text, 0
 
 
-def _described(one: "Stopped") -> str:
-    record = one.record
+def _described(stopped: "Stopped") -> str:
+    record = stopped.record
     lines = [f"{record.dataset} {record.partition}: verdict {record.r}, run {record.run_id}"]
-    for check in one.checks:
-        mark = "  (nobody can approve it)" if check["name"] in one.never else ""
+    for check in stopped.checks:
+        mark = "  (nobody can approve it)" if check["name"] in stopped.never else ""
         lines.append(f"  {check['name']}{mark}: {check['explanation']}")
-    if one.approval is not None:
-        lines.append(f"  approved by {one.approval.approved_by}: {one.approval.reason}")
-    elif not one.never:
+    if stopped.approval is not None:
+        lines.append(f"  approved by {stopped.approval.approved_by}: {stopped.approval.reason}")
+    elif not stopped.never:
         lines.append(
             f"  penstock approve {record.dataset} {record.partition} --record {record.r} --by NAME --reason WHY"
         )

@@ -75,9 +75,9 @@ def run_register(arguments: Namespace) -> Answer:
     if done.sealed:
         body["sealed"] = done.sealed
         lines.append(f"{done.sealed} new shards were read through, and are sealed")
-    if told := chunks_of(version):
-        body |= told.to_json()
-        lines.append(told.to_text())
+    if chunks := chunks_of(version):
+        body |= chunks.to_json()
+        lines.append(chunks.to_text())
     return body, "\n".join(lines), 0
 
 
@@ -235,13 +235,13 @@ def episodes_argument(parser: ArgumentParser) -> None:
 
 def episode_numbers(text: str) -> tuple[tuple[int, int], ...]:
     """Return (first, last) of each part of a text such as "0-99,120". Raises: ValueError."""
-    found = []
+    ranges = []
     for part in text.split(","):
         match = re.fullmatch(r"(\d{1,12})(?:-(\d{1,12}))?", part.strip())
         if match is None or int(match[2] or match[1]) < int(match[1]):
             raise ValueError(f"{part!r}: numbers and ranges of episodes are needed, such as 0-99,120")
-        found.append((int(match[1]), int(match[2] or match[1])))
-    return tuple(found)
+        ranges.append((int(match[1]), int(match[2] or match[1])))
+    return tuple(ranges)
 
 
 def seal_arguments(parser: ArgumentParser) -> None:

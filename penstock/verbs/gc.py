@@ -9,8 +9,8 @@ from loader.errors import InvalidRuntime
 from .verb import Answer, Verb, read_by
 
 
-def look(parser: ArgumentParser) -> None:
-    """Add the arguments of a look."""
+def collection_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments that plan and sweep share."""
     from ..units import parse_length
 
     for name, what in (
@@ -42,11 +42,11 @@ def look(parser: ArgumentParser) -> None:
     )
 
 
-def sweeping(parser: ArgumentParser) -> None:
+def sweep_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of a sweep."""
     from ..units import parse_size
 
-    look(parser)
+    collection_arguments(parser)
     parser.add_argument(
         "--apply", action="store_true", help="delete; without it nothing is deleted or aborted"
     )
@@ -57,7 +57,7 @@ def sweeping(parser: ArgumentParser) -> None:
     )
 
 
-def retiring(parser: ArgumentParser) -> None:
+def retire_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of a retention policy."""
     parser.add_argument("dataset")
     parser.add_argument("--keep-last", type=int, required=True, metavar="K", help="the last K versions")
@@ -128,17 +128,21 @@ def retire(arguments: Namespace) -> Answer:
     root = loader.Root(arguments.root)
     looked = read_signs(root.alone.store, own_name()).at
     now_us = earliest_us(looked, now())
-    found = retire_by_policy(root, arguments.dataset, policy, now_us=now_us, apply=arguments.apply)
-    body = {"policy": str(policy), "applied": arguments.apply, "versions": [one.name for one in found]}
+    versions = retire_by_policy(root, arguments.dataset, policy, now_us=now_us, apply=arguments.apply)
+    body = {"policy": str(policy), "applied": arguments.apply, "versions": [one.name for one in versions]}
     what = "retired" if arguments.apply else "would be retired (--apply does it)"
-    return body, "\n".join(f"{one.name} {what}" for one in found) or f"keep {policy}: nothing to retire", 0
+    return body, "\n".join(f"{one.name} {what}" for one in versions) or f"keep {policy}: nothing to retire", 0
 
 
 VERB = Verb(
     text="collect bytes that no version needs",
     verbs={
-        "plan": Verb(text="what is condemned, for how long, what it costs", run=plan, arguments=look),
-        "sweep": Verb(text="delete what has been condemned for the grace", run=sweep, arguments=sweeping),
-        "retire": Verb(text="retire versions by a retention policy", run=retire, arguments=retiring),
+        "plan": Verb(
+            text="what is condemned, for how long, what it costs", run=plan, arguments=collection_arguments
+        ),
+        "sweep": Verb(
+            text="delete what has been condemned for the grace", run=sweep, arguments=sweep_arguments
+        ),
+        "retire": Verb(text="retire versions by a retention policy", run=retire, arguments=retire_arguments),
     },
 )

@@ -65,8 +65,8 @@ def run_verify(arguments: Namespace) -> Answer:
     of = f" of {report.of_shards}" if report.shards < report.of_shards else ""
     if report.unverified_nbytes:
         how += f"; of {size(report.unverified_nbytes)} no checksum is known: they were read, and held against nothing"
-    said = f"{report.version}: {report.shards}{of} shards, {report.rows} rows, {size(report.nbytes)}; checked {how}"
-    return report.to_json(), _text(report.problems, [said]), 1 if report.problems else 0
+    summary = f"{report.version}: {report.shards}{of} shards, {report.rows} rows, {size(report.nbytes)}; checked {how}"
+    return report.to_json(), _text(report.problems, [summary]), 1 if report.problems else 0
 
 
 def answer_of_root(root: "loader.Root", *, full: bool, cluster: "Cluster | None" = None) -> Answer:

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 FORM = ("{:<32}", " {}", ", {}", ", {}")
 
 
-def _one(parser: ArgumentParser) -> None:
+def _id_argument(parser: ArgumentParser) -> None:
     parser.add_argument("id", help="id of the job, or its beginning")
 
 
 def _with_cluster(parser: ArgumentParser) -> None:
-    _one(parser)
+    _id_argument(parser)
     parser.add_argument("--cluster", metavar="FILE", required=True, help="file of the cluster that has it")
 
 
@@ -37,7 +37,7 @@ def ls(arguments: Namespace) -> Answer:
         try:
             description = folder.description()
             if description is not None:
-                body.append(_told(folder, description))
+                body.append(_summary(folder, description))
         except (Corrupt, Forbidden) as error:
             damaged.append(f"{error}; penstock jobs clear {id_} deletes it")
     rows = [
@@ -56,7 +56,7 @@ def ls(arguments: Namespace) -> Answer:
 def show(arguments: Namespace) -> Answer:
     """Show a job: how far it is, and what it cost."""
     folder, description = _job(arguments)
-    body = _told(folder, description)
+    body = _summary(folder, description)
     again = {block: n for block, n in sorted(folder.n_starts().items()) if n > 1}
     body |= {"begun_again": again, "stopped": folder.stopped, "code": description.code}
     body |= {"sha256": description.sha256, "stores": [one.url for one in description.stores]}
@@ -80,14 +80,14 @@ def why(arguments: Namespace) -> Answer:
 
     folder, _ = _job(arguments)
     engine = _cluster(arguments).open()
-    attempt, given = folder.given()
-    if given is None:
+    attempt, record = folder.newest_attempt()
+    if record is None:
         return {"attempt": 0}, "no attempt was made yet", 0
     name = folder.attempt_name(attempt)
-    look = engine.look(name)
-    body = {"attempt": attempt, "name": name, "by": given.by, "state": look.state, "reason": look.reason}
-    body |= {"waiting": look.waiting, "running": look.running, "place": look.place}
-    return body, f"{name}, submitted by {given.by}: {words_of_attempt(attempt, look)}", 0
+    status = engine.status(name)
+    body = {"attempt": attempt, "name": name, "by": record.by, "state": status.state, "reason": status.reason}
+    body |= {"waiting": status.waiting, "running": status.running, "place": status.place}
+    return body, f"{name}, submitted by {record.by}: {words_of_attempt(attempt, status)}", 0
 
 
 def logs(arguments: Namespace) -> Answer:
@@ -102,7 +102,7 @@ def logs(arguments: Namespace) -> Answer:
         )
     if arguments.cluster is None:
         raise InvalidRuntime("whose logs? pass --block N, or --cluster FILE for what a runner wrote")
-    attempt, _ = folder.given()
+    attempt, _ = folder.newest_attempt()
     text = _cluster(arguments).open().logs(folder.attempt_name(attempt), arguments.element)
     return {"element": arguments.element, "text": text}, text or "nothing was written", 0
 
@@ -134,8 +134,10 @@ def attach(arguments: Namespace) -> Answer:
     try:
         there = Submission(folder=folder, description=description)
         blocks = follow(there, work, engine, cluster, begins=bool(arguments.sha256))
-        for block in progress(blocks, description.about, lambda one: len(one.outcomes), description.n_units):
-            ends.update("done" if one.error is None else one.error.code for one in block.outcomes)
+        for block in progress(
+            blocks, description.about, lambda done: len(done.outcomes), description.n_units
+        ):
+            ends.update("done" if done.error is None else done.error.code for done in block.outcomes)
     finally:
         engine.close()
     failed = ends.total() - ends["done"]
@@ -195,8 +197,8 @@ def clear(arguments: Namespace) -> Answer:
     )
 
 
-def _told(folder: "JobFolder", description: "JobDescription") -> dict[str, Any]:
-    attempt, _ = folder.given()
+def _summary(folder: "JobFolder", description: "JobDescription") -> dict[str, Any]:
+    attempt, _ = folder.newest_attempt()
     return {
         "id": folder.id,
         "about": description.about,
@@ -213,11 +215,11 @@ def _folder(arguments: Namespace) -> "JobFolder":
     from ..compute.job import JobFolder, job_ids
 
     store = loader.Root(arguments.root).store
-    found = [one for one in job_ids(store) if one.startswith(arguments.id)]
-    if len(found) != 1:
-        what = f"{len(found)} jobs whose ids begin so" if found else "no such job"
+    ids = [one for one in job_ids(store) if one.startswith(arguments.id)]
+    if len(ids) != 1:
+        what = f"{len(ids)} jobs whose ids begin so" if ids else "no such job"
         raise ObjectNotFound(f"{arguments.id!r} in {store.url}: {what}; penstock jobs ls names them")
-    return JobFolder(store, found[0])
+    return JobFolder(store, ids[0])
 
 
 def _job(arguments: Namespace) -> tuple["JobFolder", "JobDescription"]:
@@ -237,7 +239,7 @@ def _cluster(arguments: Namespace) -> "Cluster":
 
 
 def _logs_arguments(parser: ArgumentParser) -> None:
-    _one(parser)
+    _id_argument(parser)
     parser.add_argument("--block", type=int, default=None, help="why this block's last start failed")
     parser.add_argument("--element", type=int, default=0, help="number of the runner (default: 0)")
     parser.add_argument("--cluster", metavar="FILE", help="file of the cluster, for what a runner wrote")
@@ -247,7 +249,7 @@ VERB = Verb(
     text="data jobs on clusters",
     verbs={
         "ls": Verb(text="the jobs of a root", run=ls),
-        "show": Verb(text="how far a job is", run=show, arguments=_one),
+        "show": Verb(text="how far a job is", run=show, arguments=_id_argument),
         "why": Verb(text="where a job is, and why it waits", run=why, arguments=_with_cluster),
         "logs": Verb(text="what a runner wrote, or why a block failed", run=logs, arguments=_logs_arguments),
         "attach": Verb(

@@ -130,10 +130,10 @@ def plan(arguments: Namespace) -> Answer:
             if path
         }
         if source is not None:
-            found = plan_prefix(source, target, scratch=arguments.scratch, egress=arguments.egress, **lists)
+            report = plan_prefix(source, target, scratch=arguments.scratch, egress=arguments.egress, **lists)
         else:
-            found = plan_migration(loader.Root(arguments.root), target, egress=arguments.egress, **lists)
-    return found.to_json(), found.to_text(), 0
+            report = plan_migration(loader.Root(arguments.root), target, egress=arguments.egress, **lists)
+    return report.to_json(), report.to_text(), 0
 
 
 def run(arguments: Namespace) -> Answer:
@@ -175,8 +175,8 @@ def status(arguments: Namespace) -> Answer:
 
     source, target = _source(arguments), _target(arguments)
     if source is not None:
-        found = prefix_status(source, target, arguments.scratch)
-        return found.to_json(), found.to_text(), int(found.lags)
+        report = prefix_status(source, target, arguments.scratch)
+        return report.to_json(), report.to_text(), int(report.lags)
     root = loader.Root(arguments.root)
     after, state = copied_entries(root.store, target), root.state
     missing = [one.name for one in new_versions(state, after)]
@@ -199,8 +199,8 @@ def verify(arguments: Namespace) -> Answer:
 
     source, target = _source(arguments), _target(arguments)
     if source is not None:
-        found = verify_prefix(source, target, full=arguments.full, scratch=arguments.scratch)
-        return found.to_json(), found.to_text(), int(bool(found.problems))
+        report = verify_prefix(source, target, full=arguments.full, scratch=arguments.scratch)
+        return report.to_json(), report.to_text(), int(bool(report.problems))
     root = loader.Root(arguments.url, options=options_of(arguments.option))
     return answer_of_root(root, full=arguments.full)
 

@@ -83,22 +83,22 @@ def run_order_of_seen(arguments: Namespace) -> Answer:
         view = view.where(arguments.where)
     keys = list(key_lines("--seen", arguments.seen))
     seen = ordinals_of(version, keys, arguments.by)
-    made = loader.listed(view, left_over(view, seen, arguments.seed))
+    rest = loader.listed(view, left_over(view, seen, arguments.seed))
     excluded = int((seen < 0).sum())
     body = {
         "version": version.name,
-        "list": made.list_sha256,
-        "view": made.id,
-        "samples": len(made),
+        "list": rest.list_sha256,
+        "view": rest.id,
+        "samples": len(rest),
         "of": len(view),
         "seen": len(keys),
         "seen_excluded": excluded,
     }
     lines = [
-        f"list {made.list_sha256}",
-        f"{len(made)} of {len(view)} samples of {version.name} are left; {len(keys)} keys were seen, of samples that "
+        f"list {rest.list_sha256}",
+        f"{len(rest)} of {len(view)} samples of {version.name} are left; {len(keys)} keys were seen, of samples that "
         f"{version.name} excludes {excluded}",
-        f'open it as loader.listed(view, "{made.list_sha256}")',
+        f'open it as loader.listed(view, "{rest.list_sha256}")',
     ]
     return body, "\n".join(lines), 0
 
@@ -140,8 +140,8 @@ def run_streaming(arguments: Namespace) -> Answer:
     from ..formats.mds.streaming_order import ordinals_of_numbers, rest_of, streaming_epoch
 
     for name in ("batch_size", "nodes", "ranks"):
-        if (given := getattr(arguments, name)) < 1:
-            raise InvalidRuntime(f"--{name.replace('_', '-')} {given}: a number above 0 is needed")
+        if (number := getattr(arguments, name)) < 1:
+            raise InvalidRuntime(f"--{name.replace('_', '-')} {number}: a number above 0 is needed")
     version = loader.Root(arguments.root).open(arguments.ref)
     fields, where_present = choose_fields(version, arguments.fields)
     view = version.select(*fields, where_present=where_present)
@@ -159,22 +159,22 @@ def run_streaming(arguments: Namespace) -> Answer:
     }
     epoch = streaming_epoch(arguments.url, asked, arguments.python)
     numbers = rest_of(epoch.steps, arguments.step)
-    made = loader.listed(view, ordinals_of_numbers(version, numbers, open_store(arguments.url).url))
+    rest = loader.listed(view, ordinals_of_numbers(version, numbers, open_store(arguments.url).url))
     batch = epoch.steps.shape[1]
     body = {
         "version": version.name,
-        "list": made.list_sha256,
-        "view": made.id,
-        "samples": len(made),
+        "list": rest.list_sha256,
+        "view": rest.id,
+        "samples": len(rest),
         "global_batch": batch,
-        "steps": -(-len(made) // batch),
+        "steps": -(-len(rest) // batch),
         "streaming": epoch.release,
     }
     lines = [
-        f"list {made.list_sha256}",
-        f"{len(made)} samples of {version.name} are left in {body['steps']} steps of {batch}, as "
+        f"list {rest.list_sha256}",
+        f"{len(rest)} samples of {version.name} are left in {body['steps']} steps of {batch}, as "
         f"streaming {epoch.release} lays them out",
-        f'open it as loader.listed(view, "{made.list_sha256}"), in a plan with global_batch={batch}',
+        f'open it as loader.listed(view, "{rest.list_sha256}"), in a plan with global_batch={batch}',
     ]
     return body, "\n".join(lines), 0
 
@@ -192,16 +192,16 @@ def _option(text: str) -> tuple[str, Any]:
 def _state(file: str | None) -> Any:
     if file is None:
         return None
-    wanted = {"epoch", "sample_in_epoch", "num_canonical_nodes", "shuffle_seed"}
+    needed = {"epoch", "sample_in_epoch", "num_canonical_nodes", "shuffle_seed"}
     try:
         state = parse_json(Path(file).read_bytes())
     except (OSError, ValueError) as error:
         raise InvalidRuntime(
             f"--state {file} cannot be read ({error}); name the JSON of a state_dict()"
         ) from None
-    if not isinstance(state, dict) or not wanted <= state.keys():
+    if not isinstance(state, dict) or not needed <= state.keys():
         raise InvalidRuntime(
-            f"--state {file} is no state of a StreamingDataset, which has {', '.join(sorted(wanted))}"
+            f"--state {file} is no state of a StreamingDataset, which has {', '.join(sorted(needed))}"
         )
     return state
 

@@ -44,8 +44,8 @@ def run_batch(arguments: Namespace) -> Answer:
     from ..view.replays.training import Training, where
 
     root = loader.Root(arguments.root)
-    name, told = where(root, arguments.where)
-    step = told if arguments.step is None else arguments.step
+    name, at = where(root, arguments.where)
+    step = at if arguments.step is None else arguments.step
     if step is None:
         raise InvalidRuntime(f"which step of {name}? Pass {name}@STEP, or --step")
     metrics = metrics_of(root, arguments.where, arguments.metrics)
@@ -139,19 +139,19 @@ def run_explain(arguments: Namespace) -> Answer:
     step = at if arguments.step is None else arguments.step
     if step is None:
         raise InvalidRuntime(f"{name} has many steps: pass {name}@STEP, or --step STEP")
-    found = loader.explain(
+    provenance = loader.explain(
         loader.plan_of(root, name, step), step, arguments.rank, arguments.world, arguments.slot
     )
-    runs = made_by(root, found)
+    runs = made_by(root, provenance)
     body = [
-        one.to_json() | {"made_by": [made.to_json() for made in mine]}
-        for one, mine in zip(found, runs, strict=True)
+        one.to_json() | {"made_by": [run.to_json() for run in runs_of_sample]}
+        for one, runs_of_sample in zip(provenance, runs, strict=True)
     ]
-    told = [
-        "\n".join([str(one), *(f"  made by     {made.line(arguments.ui)}" for made in mine)])
-        for one, mine in zip(found, runs, strict=True)
+    texts = [
+        "\n".join([str(one), *(f"  made by     {run.line(arguments.ui)}" for run in runs_of_sample)])
+        for one, runs_of_sample in zip(provenance, runs, strict=True)
     ]
-    return body, "\n\n".join(told), 0
+    return body, "\n\n".join(texts), 0
 
 
 SEEN_FORM = ("{:>10}", "  {:>6}", "  {:>6}", "  {}")
@@ -188,7 +188,7 @@ def run_seen(arguments: Namespace) -> Answer:
             before = (training.last_step if last is None else last) + 1
         if before < 1:
             raise InvalidRuntime(f"which steps of {name}? Pass --before STEP, of 1 or more, or {name}@STEP")
-        found, errors = held_slots(training, lambda _: [arguments.source], arguments.key, before)
+        slots, errors = held_slots(training, lambda _: [arguments.source], arguments.key, before)
         for error in errors:
             if not isinstance(error, InvalidRuntime) or len(errors) == len(training.plans(before)):
                 raise error
@@ -200,10 +200,10 @@ def run_seen(arguments: Namespace) -> Answer:
         "source": arguments.source,
         "key": arguments.key,
         "before": before,
-        "seen": [one._asdict() for one in found],
+        "seen": [one._asdict() for one in slots],
     }
     rows = [
-        [one.step, one.slot, one.epoch, f"substitute {one.attempt}" if one.attempt else ""] for one in found
+        [one.step, one.slot, one.epoch, f"substitute {one.attempt}" if one.attempt else ""] for one in slots
     ]
     return body, [Table(form=SEEN_FORM, header=("step", "slot", "epoch", ""), rows=rows)], 0
 

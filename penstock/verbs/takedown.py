@@ -58,8 +58,8 @@ def request(arguments: Namespace) -> Answer:
     deny = root.log.deny(targets, arguments.reason, arguments.by)
     body = {"takedown": deny.n, "scope": deny.scope, "hashes": list(deny.hashes), "salt": deny.salt}
     text = f"takedown {deny.n} is in the log; penstock takedown run {deny.n} shows what it is of"
-    told = [f"{uri} has a file of that name, and is taken down whole" for uri in whole]
-    return body | {"whole": whole}, "\n".join([*told, text]), 0
+    notes = [f"{uri} has a file of that name, and is taken down whole" for uri in whole]
+    return body | {"whole": whole}, "\n".join([*notes, text]), 0
 
 
 def ls(arguments: Namespace) -> Answer:
@@ -198,12 +198,14 @@ def prove(arguments: Namespace) -> Answer:
             raise InvalidRuntime(
                 f"{arguments.out} cannot be written: {error.strerror or error}; name another place"
             ) from error
-    clean, left = ([one for one in proof["places"] if one["clean"] is is_clean] for is_clean in (True, False))
+    clean, unclean = (
+        [one for one in proof["places"] if one["clean"] is is_clean] for is_clean in (True, False)
+    )
     lines = [f"clean: {_name(one)}: {one['evidence']}" for one in clean]
-    lines += [f"not clean: {_name(one)}: {one['why']}" for one in left]
+    lines += [f"not clean: {_name(one)}: {one['why']}" for one in unclean]
     lines.append(
-        f"takedown {proof['takedown']}: {proof['result']}, {len(clean) + len(left)} places: {len(clean)} clean, "
-        f"{len(left)} not clean"
+        f"takedown {proof['takedown']}: {proof['result']}, {len(clean) + len(unclean)} places: {len(clean)} clean, "
+        f"{len(unclean)} not clean"
     )
     return proof, "\n".join(lines), 0 if proof["result"] == "complete" else 1
 

@@ -57,10 +57,10 @@ def _cell(value: object) -> object:
 def _summary(root: "loader.Root", run: str) -> Row:
     row: Row = dict.fromkeys(("first", "last", "from", "to")) | {"steps": 0, "ranks": 0, "plans": []}
     try:
-        found = loader.read_trail(root, run)
+        trail = loader.read_trail(root, run)
     except (Corrupt, FormatTooNew) as error:
         return {"run": run, **row, "problem": str(error)}
-    steps = found.steps
+    steps = trail.steps
     if len(steps):
         row = {
             "first": steps["step"].min(),
@@ -70,14 +70,14 @@ def _summary(root: "loader.Root", run: str) -> Row:
             "steps": steps["step"].n_unique(),
             "ranks": steps["rank"].n_unique(),
         }
-    differ = found.differing
+    differ = trail.differing
     problem = (
         f"{len(differ)} steps were done twice and are not alike, the first is {differ[0]}" if differ else ""
     )
     return {
         "run": run,
         **row,
-        "plans": list(dict.fromkeys(one.plan for one in found.starts)),
+        "plans": list(dict.fromkeys(one.plan for one in trail.starts)),
         "problem": problem,
     }
 
@@ -99,33 +99,33 @@ def verify(arguments: Namespace) -> Answer:
     """
     root = loader.Root(arguments.root)
     ledger = loader.Root(arguments.ledger) if arguments.ledger else root
-    found = loader.read_trail(root, arguments.run)
-    looked = progress(_computed(root, ledger, found), "verify", total=len(found.steps))
+    trail = loader.read_trail(root, arguments.run)
+    looked = progress(_computed(root, ledger, trail), "verify", total=len(trail.steps))
     wrong = [row for row in looked if row["problem"]]
     unknown = sum(not row["checked"] for row in wrong)
     lines = [
         f"step {row['step']} rank {row['rank']} of {row['world_size']}: {row['problem']}" for row in wrong
     ]
     lines.append(
-        f"{arguments.run}: {len(found.steps)} records of {found.steps['step'].n_unique()} steps; "
+        f"{arguments.run}: {len(trail.steps)} records of {trail.steps['step'].n_unique()} steps; "
         + (
             f"{len(wrong) - unknown} differ, {unknown} could not be checked"
             if wrong
             else "the stored bytes are those of the training"
         )
     )
-    body = {"run": arguments.run, "records": len(found.steps), "problems": wrong}
+    body = {"run": arguments.run, "records": len(trail.steps), "problems": wrong}
     return body, "\n".join(lines), 1 if wrong else 0
 
 
-def _computed(root: "loader.Root", ledger: "loader.Root", found: "RunTrail") -> Iterator[Row]:
+def _computed(root: "loader.Root", ledger: "loader.Root", trail: "RunTrail") -> Iterator[Row]:
     """Yield each row of a trail, with the reason why its digest is not that of the stored bytes, or ""."""
     from ..view.replays.index_replay import index_replay
 
-    rows = found.steps.sort("start", "world_size", "rank", "step")
-    for (start_id,), mine in rows.group_by("start", maintain_order=True):
-        named = mine.select(*KEPT).iter_rows(named=True)
-        start = found.start(str(start_id))
+    rows = trail.steps.sort("start", "world_size", "rank", "step")
+    for (start_id,), records in rows.group_by("start", maintain_order=True):
+        named = records.select(*KEPT).iter_rows(named=True)
+        start = trail.start(str(start_id))
         try:
             plan = loader.open_plan(root, start.plan, retired=True)
         except PenstockError as error:
@@ -166,15 +166,17 @@ def against(arguments: Namespace) -> Answer:
     from ..view.samples.marks import counted
 
     root = loader.Root(arguments.root)
-    found = run_comparison(root, *(loader.read_trail(root, run) for run in (arguments.run, arguments.other)))
-    text: list[str | Table] = ["\n".join(found.lines)]
-    if found.slots:
-        rows = [(one.slot, *map(compared_sample, one.samples)) for one in found.slots[:MAX_SLOTS]]
+    comparison = run_comparison(
+        root, *(loader.read_trail(root, run) for run in (arguments.run, arguments.other))
+    )
+    text: list[str | Table] = ["\n".join(comparison.lines)]
+    if comparison.slots:
+        rows = [(one.slot, *map(compared_sample, one.samples)) for one in comparison.slots[:MAX_SLOTS]]
         text.append(Table(form=SLOTS_FORM, header=SLOTS, rows=rows))
-        if found.n_slots > len(rows):
-            listed = f"; --json lists {len(found.slots)}" if len(found.slots) > len(rows) else ""
-            text.append(f"and {counted(found.n_slots - len(rows), 'more slot')}{listed}")
-    return found.to_json(), text, 0 if found.compared and found.step < 0 else 1
+        if comparison.n_slots > len(rows):
+            listed = f"; --json lists {len(comparison.slots)}" if len(comparison.slots) > len(rows) else ""
+            text.append(f"and {counted(comparison.n_slots - len(rows), 'more slot')}{listed}")
+    return comparison.to_json(), text, 0 if comparison.compared and comparison.step < 0 else 1
 
 
 def window_arguments(parser: ArgumentParser) -> None:

@@ -102,7 +102,7 @@ def key_lines(option: str, file: str | None) -> Iterator[str]:
     yield from (key for line in lines if (key := line.removesuffix("\r")))
 
 
-def choose_fields(version: "loader.Version", given: str | None) -> tuple[list[str], bool]:
+def choose_fields(version: "loader.Version", option: str | None) -> tuple[list[str], bool]:
     """Return the fields of --fields, and whether samples without them are left out.
 
     Without --fields they are the fields that all samples have.
@@ -110,9 +110,9 @@ def choose_fields(version: "loader.Version", given: str | None) -> tuple[list[st
     Raises: FieldNotFound, with what --fields accepts.
     """
     whole = fields_of_all(version)
-    if not given and whole:
+    if not option and whole:
         return whole, False
-    fields = [name for name in (given or "").split(",") if name]
+    fields = [name for name in (option or "").split(",") if name]
     groups = {version.group_of(name) for name in fields}
     if fields and set(fields) <= set(whole):
         return fields, False
@@ -152,16 +152,16 @@ def kinds(version: "loader.Version") -> list[Kind]:
     samples: Counter[frozenset[str]] = Counter()
     for position, n in enumerate(parts.first_ordinal[1:] - parts.first_ordinal[:-1]):
         samples[frozenset(name for name in groups if has[name][position])] += int(n)
-    found = [
+    of_version = [
         Kind(
-            groups=mine,
-            fields=sorted(field for name in mine for field in groups[name]["field_nbytes"]),
-            n_samples=sum(n for theirs, n in samples.items() if mine <= theirs),
+            groups=its_groups,
+            fields=sorted(field for name in its_groups for field in groups[name]["field_nbytes"]),
+            n_samples=sum(n for theirs, n in samples.items() if its_groups <= theirs),
         )
-        for mine, n in samples.items()
+        for its_groups, n in samples.items()
         if n
     ]
-    return sorted(found, key=lambda kind: (-kind.n_samples, kind.fields))
+    return sorted(of_version, key=lambda kind: (-kind.n_samples, kind.fields))
 
 
 def fields_of_all(version: "loader.Version") -> list[str]:
@@ -187,23 +187,23 @@ def option(text: str) -> tuple[list[str], Any]:
 
 def _value(names: list[str], text: str) -> Any:
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except ValueError:
         return text
     if is_secret(names[-1]):
-        return found if isinstance(found, dict) else text
-    is_number = isinstance(found, int | float) and not isinstance(found, bool)
-    return text if is_number and names[0] != "fsspec" and names[0] not in RUNTIME_OPTIONS else found
+        return value if isinstance(value, dict) else text
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return text if is_number and names[0] != "fsspec" and names[0] not in RUNTIME_OPTIONS else value
 
 
-def options_of(given: list[tuple[list[str], Any]]) -> dict[str, Any]:
+def options_of(pairs: list[tuple[list[str], Any]]) -> dict[str, Any]:
     """Return the options that `loader.Root(url, options=...)` takes.
 
     Raises: InvalidStore for a name that has a value, and names below it.
     """
-    made: dict[str, Any] = {}
-    for names, value in given:
-        inner = made
+    options: dict[str, Any] = {}
+    for names, value in pairs:
+        inner = options
         for name in names[:-1]:
             inner = inner.setdefault(name, {})
             if not isinstance(inner, dict):
@@ -211,7 +211,7 @@ def options_of(given: list[tuple[list[str], Any]]) -> dict[str, Any]:
         if isinstance(inner.get(names[-1]), dict):
             raise InvalidStore(_both(names, names[-1]))
         inner[names[-1]] = value
-    return made
+    return options
 
 
 def _both(names: list[str], name: str) -> str:

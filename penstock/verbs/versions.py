@@ -125,9 +125,9 @@ def run_show(arguments: Namespace) -> Answer:
         for name, group in manifest["groups"].items()
     ]
     text: list[str | Table] = [*lines, Table(form=SHOW_GROUPS, header=GROUP_HEADER, rows=groups)]
-    found = [] if fields_of_all(version) else kinds(version)
-    if len(found) > 1:
-        selected = [(kind.option, kind.n_samples) for kind in found]
+    several = [] if fields_of_all(version) else kinds(version)
+    if len(several) > 1:
+        selected = [(kind.option, kind.n_samples) for kind in several]
         text += [
             "",
             Table(form=SHOW_KINDS, header=("order, bench: select one kind by", "samples"), rows=selected),
@@ -147,7 +147,7 @@ def run_show(arguments: Namespace) -> Answer:
         "name": version.name,
         "id": version.id,
         "fields": list(version.fields),
-        "kinds": [{"fields": kind.fields, "samples": kind.n_samples} for kind in found],
+        "kinds": [{"fields": kind.fields, "samples": kind.n_samples} for kind in several],
         "holds": [{"by": one.by, "why": one.why} for one in holds],
         "present": present,
         "annotations": [asdict(one) for one in version.annotations],
@@ -179,19 +179,19 @@ def run_diff(arguments: Namespace) -> Answer:
     from ..upkeep.diff import diff
 
     root = loader.Root(arguments.root)
-    found = diff(root.open(arguments.a), root.open(arguments.b))
+    changes = diff(root.open(arguments.a), root.open(arguments.b))
     lines = [
-        f"{found.a} -> {found.b}",
-        f"samples   {found.samples[0]} -> {found.samples[1]}   excluded {found.excluded[0]} -> {found.excluded[1]}",
-        f"bytes     {size(found.nbytes[0])} -> {size(found.nbytes[1])}",
-        f"parts     +{len(found.parts_added)} -{len(found.parts_removed)}",
+        f"{changes.a} -> {changes.b}",
+        f"samples   {changes.samples[0]} -> {changes.samples[1]}   excluded {changes.excluded[0]} -> {changes.excluded[1]}",
+        f"bytes     {size(changes.nbytes[0])} -> {size(changes.nbytes[1])}",
+        f"parts     +{len(changes.parts_added)} -{len(changes.parts_removed)}",
     ]
-    lines += [f"group     +{name} ({', '.join(fields)})" for name, fields in found.groups_added.items()]
-    lines += [f"group     -{name} ({', '.join(fields)})" for name, fields in found.groups_removed.items()]
-    lines += [f"group     {name} covers {a} -> {b} samples" for name, (a, b) in found.coverage.items()]
-    for name, (a, b) in found.columns.items():
+    lines += [f"group     +{name} ({', '.join(fields)})" for name, fields in changes.groups_added.items()]
+    lines += [f"group     -{name} ({', '.join(fields)})" for name, fields in changes.groups_removed.items()]
+    lines += [f"group     {name} covers {a} -> {b} samples" for name, (a, b) in changes.coverage.items()]
+    for name, (a, b) in changes.columns.items():
         lines.append(f"column    {name}: {_stats(a)} -> {_stats(b)}")
-    return found.to_json(), "\n".join(lines), 0
+    return changes.to_json(), "\n".join(lines), 0
 
 
 def _stats(row: dict[str, Any] | None) -> str:
@@ -253,20 +253,20 @@ def run_card(arguments: Namespace) -> Answer:
 
     n_examples = EXAMPLES if arguments.examples is None else arguments.examples
     root = loader.Root(arguments.root)
-    made = build_card(root, root.open(arguments.ref), n_examples=n_examples)
+    card = build_card(root, root.open(arguments.ref), n_examples=n_examples)
     lines = []
     if arguments.html is not None:
-        lines.append(str(write_html(Path(arguments.html), made)))
+        lines.append(str(write_html(Path(arguments.html), card)))
     if arguments.into is not None:
-        lines += map(str, write_card(Path(arguments.into), made))
+        lines += map(str, write_card(Path(arguments.into), card))
     if arguments.save:
-        saved = save_card(root.store, made)
+        saved = save_card(root.store, card)
         lines += [f"{root.url}/{saved.folder}/{name}" for name in saved.written]
         lines += [f"{root.url}/{saved.folder}/{name} is another card and was kept" for name in saved.kept]
     text = "\n".join(lines)
     if not text and not arguments.json:
-        text = render_markdown(made).rstrip("\n")
-    return card_document(made), text, 0
+        text = render_markdown(card).rstrip("\n")
+    return card_document(card), text, 0
 
 
 LS = Verb(

@@ -79,16 +79,16 @@ def add_raw(parser: ArgumentParser) -> None:
     )
 
 
-def metrics_of(root: "loader.Root", given: str, path: Path | None) -> "dict[str, MetricsFile]":
+def metrics_of(root: "loader.Root", name: str, path: Path | None) -> "dict[str, MetricsFile]":
     """Return the run that WHERE names -> its metrics; nothing without a file. Raises: InvalidRuntime without a run."""
     from ..view.replays.metrics_file import read_metrics
     from ..view.replays.training import where
 
     if path is None:
         return {}
-    if not given or given.partition("@")[0] in root.datasets():
+    if not name or name.partition("@")[0] in root.datasets():
         raise InvalidRuntime(f"--metrics {path} is of a run: name the run, run@step or plan hash")
-    return {where(root, given)[0]: read_metrics(path)}
+    return {where(root, name)[0]: read_metrics(path)}
 
 
 def run_view(arguments: Namespace) -> Answer:
@@ -117,11 +117,11 @@ def run_view(arguments: Namespace) -> Answer:
     return {}, "", 0
 
 
-def _first(root: "loader.Root", given: str, step: int | None) -> str:
+def _first(root: "loader.Root", name: str, step: int | None) -> str:
     """Return the address of the first page, relative to that of the site."""
     from ..view.web.page import address
 
-    version, run, step = named(root, given, step)
+    version, run, step = named(root, name, step)
     if version is not None:
         return address("v", version.dataset, version.number)
     if not run:
@@ -129,9 +129,7 @@ def _first(root: "loader.Root", given: str, step: int | None) -> str:
     return address("r", run) if step is None else address("r", run, step)
 
 
-def named(
-    root: "loader.Root", given: str, step: int | None
-) -> "tuple[VersionRecord | None, str, int | None]":
+def named(root: "loader.Root", name: str, step: int | None) -> "tuple[VersionRecord | None, str, int | None]":
     """Return the version that WHERE names, or its run and step; neither for "".
 
     Raises: NotARoot; RunNotFound for a run that left nothing; InvalidRuntime.
@@ -139,13 +137,13 @@ def named(
     from ..view.replays.training import where
 
     datasets = root.datasets()
-    if not given:
+    if not name:
         return None, "", None
-    dataset, at, _ = given.partition("@")
+    dataset, at, _ = name.partition("@")
     if step is None and dataset in datasets:
-        return root.record(given if at else f"{given}@latest", retired=True), "", None
-    run, told = where(root, given)
-    step = told if step is None else step
+        return root.record(name if at else f"{name}@latest", retired=True), "", None
+    run, recorded = where(root, name)
+    step = recorded if step is None else step
     if step is not None and step < 0:
         raise InvalidRuntime(f"--step {step}: steps count from 0")
     if not _has_trail(root, run):
@@ -160,8 +158,8 @@ def _has_trail(root: "loader.Root", run: str) -> bool:
     from loader.run.trail.trail import check_run_name
     from loader.storage.mirror.store import primary_of
 
-    found = primary_of(root.store).list(trail_folder(check_run_name(run)))
-    return next(iter(found), None) is not None
+    files = primary_of(root.store).list(trail_folder(check_run_name(run)))
+    return next(iter(files), None) is not None
 
 
 PICTURES = ("auto", "kitty", "sixel", "halves", "shades", "none")
@@ -217,11 +215,11 @@ def run_tui(arguments: Namespace) -> Answer:
     return {}, "", 0
 
 
-def first_place(root: "loader.Root", given: str, step: int | None) -> "Place":
+def first_place(root: "loader.Root", name: str, step: int | None) -> "Place":
     """Return the first page."""
     from ..view.terminal.addresses import RootPlace, RunPlace, StepPlace, VersionPlace
 
-    version, run, step = named(root, given, step)
+    version, run, step = named(root, name, step)
     if version is not None:
         return VersionPlace(dataset=version.dataset, number=version.number)
     if not run:

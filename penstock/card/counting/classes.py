@@ -91,9 +91,9 @@ def modality_of(fields: "frozenset[str] | set[str]") -> str:
 def media_field(fields: "frozenset[str] | set[str]", modality: str) -> str | None:
     """Return the field that gives a sample this modality: the shortest name, then the first."""
     known = MODALITIES.get(modality, ())
-    mine = [field for field in fields if field.rpartition(".")[2].lower() in known]
+    candidates = [field for field in fields if field.rpartition(".")[2].lower() in known]
     # A clip's own bytes are `mp4`, those of its mask `mask.mp4`; a document is `txt`, its caption `caption.txt`.
-    return min(mine, key=lambda field: (field.count("."), len(field), field), default=None)
+    return min(candidates, key=lambda field: (field.count("."), len(field), field), default=None)
 
 
 def is_unknown_licence(name: str) -> bool:

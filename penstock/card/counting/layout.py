@@ -27,8 +27,8 @@ class Layouts:
 
     def of_rows(self, rows: Int64s) -> Int64s:
         """Return the layout of each of these rows."""
-        found: Int64s = self.of_part[np.searchsorted(self.start, rows, side="right") - 1]
-        return found
+        layouts: Int64s = self.of_part[np.searchsorted(self.start, rows, side="right") - 1]
+        return layouts
 
     def place(self, row: int) -> tuple[int, int]:
         """Return (position of the part, row in it)."""

@@ -159,21 +159,21 @@ class Spread:
 
     def add(self, values: Floats) -> None:
         """Add numbers, without those not finite or beyond 1e150: no measure of anything. Below 1e-150 is 0."""
-        found = values[np.abs(values) < 1e150]
-        found = np.where(np.abs(found) < 1e-150, 0.0, found)
-        if not len(found):
+        numbers = values[np.abs(values) < 1e150]
+        numbers = np.where(np.abs(numbers) < 1e-150, 0.0, numbers)
+        if not len(numbers):
             return
-        self.n += len(found)
-        self._sum += float(found.sum())
-        self._low, self._high = min(self._low, float(found.min())), max(self._high, float(found.max()))
-        size = np.abs(found)
-        step = np.zeros(len(found), np.int64)
+        self.n += len(numbers)
+        self._sum += float(numbers.sum())
+        self._low, self._high = min(self._low, float(numbers.min())), max(self._high, float(numbers.max()))
+        size = np.abs(numbers)
+        step = np.zeros(len(numbers), np.int64)
         large = size >= SMALLEST
         step[large] = 1 + np.clip(np.log(size[large] / SMALLEST) / math.log(RATIO), 0, _STEPS - 1).astype(int)
-        marks = _STEPS + step * np.sign(found).astype(int)
+        marks = _STEPS + step * np.sign(numbers).astype(int)
         self._marks += np.bincount(marks, minlength=len(self._marks))
-        self._sums += np.bincount(marks, weights=found, minlength=len(self._sums))
-        self._bins.add(found, self._low, self._high)
+        self._sums += np.bincount(marks, weights=numbers, minlength=len(self._sums))
+        self._bins.add(numbers, self._low, self._high)
 
     def result(self, n_rows: int) -> Numbers | None:
         """Return the distribution in `n_rows` rows, None when nothing was added; rows not added are unknown."""

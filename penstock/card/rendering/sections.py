@@ -109,10 +109,10 @@ def _of_kind(kind: Kind) -> Iterator[Bars]:
         note = "Width to height, the nearest of the usual ratios."
         yield _of_classes(f"Aspect of {kind.name} samples", kind.aspects, n, note)
     if kind.duration_s is not None:
-        told = kind.duration_s
+        durations = kind.duration_s
         note = (
-            f"{length(told.minimum)} to {length(told.maximum)}, median {length(told.p50)}, "
-            f"together {length(told.total)}."
+            f"{length(durations.minimum)} to {length(durations.maximum)}, median {length(durations.p50)}, "
+            f"together {length(durations.total)}."
         )
         yield _of_classes(f"Length of {kind.name} samples", kind.durations, n, note)
 
@@ -139,13 +139,13 @@ def _bars(title: str, known: tuple[tuple[str, int], ...], unknown: int, total: i
 def column_words(column: Column) -> tuple[str, str]:
     """Return (known samples, their values) of a column, in words."""
     if column.numbers is not None:
-        told = column.numbers
-        spread = f"{number(told.minimum)} to {number(told.maximum)}"
-        if told.minimum == told.maximum:
-            return f"{told.known:,}", f"always {number(told.minimum)}"
+        numbers = column.numbers
+        spread = f"{number(numbers.minimum)} to {number(numbers.maximum)}"
+        if numbers.minimum == numbers.maximum:
+            return f"{numbers.known:,}", f"always {number(numbers.minimum)}"
         return (
-            f"{told.known:,}",
-            f"{spread}, mean {number(told.mean)}, median {number(told.p50, 3)}",
+            f"{numbers.known:,}",
+            f"{spread}, mean {number(numbers.mean)}, median {number(numbers.p50, 3)}",
         )
     if column.counts is not None:
         counts = column.counts
@@ -221,15 +221,15 @@ def object_rows(card: Card) -> list[tuple[str, str]]:
 
 def provenance_rows(card: Card) -> list[tuple[str, str]]:
     """Return (name, value) about the version's origin."""
-    made = card.history
+    past = card.history
     rows = [
         ("version", card.id),
         ("parent", card.parent or "none: the first version"),
         ("created", card.created),
     ]
-    rows += [(name.replace("_", " "), value) for name, value in made.run.items()]
-    if made.batches:
-        rows.append(("batches", f"{made.batches:,} in {made.versions:,} versions"))
+    rows += [(name.replace("_", " "), value) for name, value in past.run.items()]
+    if past.batches:
+        rows.append(("batches", f"{past.batches:,} in {past.versions:,} versions"))
     rows += [("source", f"{name} ({n:,} samples)") for name, n in card.sources.counts]
     if card.folders.counts:
         named = [f"{name} ({n:,})" for name, n in card.folders.counts[:12]]
@@ -242,13 +242,13 @@ def provenance_rows(card: Card) -> list[tuple[str, str]]:
 
 def making_rows(card: Card) -> list[tuple[str, str, str]]:
     """Return (kind, text, batches): policies, featurizers with their versions, filters."""
-    made = card.history
-    rows = [("cut by", text, f"{n:,}") for text, n in made.policies]
+    past = card.history
+    rows = [("cut by", text, f"{n:,}") for text, n in past.policies]
     rows += [
         ("featurizer", f"{name} {version}" + (f" ({parameters})" if parameters else ""), f"{n:,}")
-        for name, version, parameters, n in made.featurizers
+        for name, version, parameters, n in past.featurizers
     ]
-    rows += [("filter", text, f"{n:,}") for text, n in made.filters]
+    rows += [("filter", text, f"{n:,}") for text, n in past.filters]
     return rows
 
 
@@ -271,5 +271,5 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]], *, right: int
 
     Raises: MissingDependency.
     """
-    made: str = templates().get_template("parts.md.j2").module.table(header, rows, right)  # type: ignore[attr-defined]
-    return made.strip()
+    text: str = templates().get_template("parts.md.j2").module.table(header, rows, right)  # type: ignore[attr-defined]
+    return text.strip()

@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class AttemptStatus:
     """State of an attempt, as its engine tells it."""
 
     state: Literal["waiting", "running", "ended", "unknown"]
@@ -31,7 +31,7 @@ class Engine(Protocol):
     Every method but `close` raises EngineUnreachable for an engine that does not answer, which is no end.
     """
 
-    look_s: float
+    poll_s: float
     """Seconds between two looks at an attempt, at least."""
 
     def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
@@ -48,7 +48,7 @@ class Engine(Protocol):
         """Return whether the engine knows an attempt."""
         ...
 
-    def look(self, name: str) -> Look:
+    def status(self, name: str) -> AttemptStatus:
         """Return the state of an attempt that was placed."""
         ...
 

@@ -183,10 +183,10 @@ def _container(cluster: KubernetesCluster, runner: Sequence[str], elements: int)
 
 
 def _resources(cluster: KubernetesCluster) -> Mapping[str, str]:
-    wanted = {
+    resources = {
         "cpu": cluster.cpus,
         "memory": cluster.memory_bytes,
         "ephemeral-storage": cluster.scratch_bytes,
         "nvidia.com/gpu": cluster.gpus,
     }
-    return {name: str(amount) for name, amount in wanted.items() if amount}
+    return {name: str(amount) for name, amount in resources.items() if amount}

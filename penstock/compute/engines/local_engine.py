@@ -19,7 +19,7 @@ from loader.errors import EngineUnreachable
 
 from ..pool import InlineCompute
 from ..runner_process import open_runner, parser
-from .engine import Look
+from .engine import AttemptStatus
 
 END_S = 10.0
 """Seconds for a runner to keep its outcomes once it was told to end; then it is killed."""
@@ -31,7 +31,7 @@ KEPT_S = 86_400.0
 class LocalEngine:
     """Attempts as a process each."""
 
-    look_s = 0.1
+    poll_s = 0.1
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.gettempdir()) / f"penstock-runners-{os.getuid()}"
@@ -64,11 +64,15 @@ class LocalEngine:
         """See `Engine.find`."""
         return self._path(name, "lock").exists()
 
-    def look(self, name: str) -> Look:
-        """See `Engine.look`; attempts of other machines have ended as far as this one can tell."""
+    def status(self, name: str) -> AttemptStatus:
+        """See `Engine.status`; attempts of other machines have ended as far as this one can tell."""
         if name in self._begun:
             self._begun[name].poll()
-        return Look(state="ended") if self._runner(name) is None else Look(state="running", running=1)
+        return (
+            AttemptStatus(state="ended")
+            if self._runner(name) is None
+            else AttemptStatus(state="running", running=1)
+        )
 
     def cancel(self, name: str) -> None:
         """See `Engine.cancel`."""
@@ -135,7 +139,7 @@ def _environment(runner: Sequence[str]) -> dict[str, str]:
 class InlineEngine:
     """An engine whose `submit` returns once the attempt has ended; errors of the runner come through."""
 
-    look_s = 0.0
+    poll_s = 0.0
 
     def __init__(self) -> None:
         self._names: set[str] = set()
@@ -150,9 +154,9 @@ class InlineEngine:
         """See `Engine.find`."""
         return name in self._names
 
-    def look(self, name: str) -> Look:
-        """See `Engine.look`."""
-        return Look(state="ended")
+    def status(self, name: str) -> AttemptStatus:
+        """See `Engine.status`."""
+        return AttemptStatus(state="ended")
 
     def cancel(self, name: str) -> None:
         """See `Engine.cancel`."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from loader.errors import InvalidCluster
 
-from .engine import Look
+from .engine import AttemptStatus
 from .slurm_queue import ENDED, RUNNING, WAITING, SlurmQueue
 
 BEGUN = 8
@@ -126,7 +126,7 @@ class Array:
 class SlurmEngine:
     """Attempts on one cluster, by name: 'pk-<job>-<token>-<attempt>'."""
 
-    look_s = 5.0
+    poll_s = 5.0
 
     def __init__(self, cluster: SlurmCluster) -> None:
         self._cluster = cluster
@@ -155,23 +155,23 @@ class SlurmEngine:
         """Return whether the controller knows an attempt. Raises: EngineUnreachable."""
         return bool(self._queue.elements(name).states)
 
-    def look(self, name: str) -> Look:
+    def status(self, name: str) -> AttemptStatus:
         """Return the state of an attempt that was placed.
 
         Elements that Slurm holds after a failed launch may begin again: they would wait until a person released them.
 
         Raises: EngineUnreachable, which is no end.
         """
-        found = self._queue.elements(name)
-        self._queue.release(found.held)
-        waiting, running = found.count(WAITING), found.count(RUNNING)
-        known = waiting + running + found.count(ENDED) == sum(found.states.values())
-        return Look(
+        elements = self._queue.elements(name)
+        self._queue.release(elements.held)
+        waiting, running = elements.count(WAITING), elements.count(RUNNING)
+        known = waiting + running + elements.count(ENDED) == sum(elements.states.values())
+        return AttemptStatus(
             state="running" if running else "waiting" if waiting else "ended" if known else "unknown",
-            reason=found.reason,
+            reason=elements.reason,
             waiting=waiting,
             running=running,
-            place=found.place,
+            place=elements.place,
         )
 
     def cancel(self, name: str) -> None:
@@ -201,7 +201,7 @@ def arrays_of(n_blocks: int, slots: int, array_max: int) -> list[Array]:
 
 def options_of(cluster: SlurmCluster, name: str, array: Array) -> list[str]:
     """Return the options of sbatch. The environment of who submits stays away from Slurm, which would keep it."""
-    wanted = {
+    options = {
         "job-name": name,
         "array": f"0-{array.size - 1}%{array.at_once}",
         "export": "NONE",
@@ -219,7 +219,7 @@ def options_of(cluster: SlurmCluster, name: str, array: Array) -> list[str]:
         "partition": cluster.queue,
         "account": cluster.account,
     }
-    return ["--requeue", *(f"--{key}={value}" for key, value in wanted.items() if value)]
+    return ["--requeue", *(f"--{key}={value}" for key, value in options.items() if value)]
 
 
 def _log(cluster: SlurmCluster, name: str, first: int, index: str) -> str:

@@ -100,10 +100,10 @@ class Elements:
 def plain(reason: str) -> str:
     """Return ': ' and plain words for a reason of Slurm, "" for one that has none."""
     word = reason.partition(",")[0].partition(" ")[0]
-    told = PLAIN.get(reason) or PLAIN.get(word)
-    if told is None and word.startswith(("Assoc", "QOS", "MaxJob")):
-        told = "a limit of the account or of its quality of service"
-    return f": {told}" if told else ""
+    text = PLAIN.get(reason) or PLAIN.get(word)
+    if text is None and word.startswith(("Assoc", "QOS", "MaxJob")):
+        text = "a limit of the account or of its quality of service"
+    return f": {text}" if text else ""
 
 
 class SlurmQueue:
@@ -119,12 +119,12 @@ class SlurmQueue:
         """Hand a script to sbatch by its standard input. Raises: EngineUnreachable, InvalidCluster if Slurm refuses."""
         ended = self._run(["sbatch", "--parsable", *options], script)
         if ended.returncode:
-            told = ended.stderr.strip()
-            if any(word in told for word in _REFUSED) and not any(word in told for word in _SILENT):
+            message = ended.stderr.strip()
+            if any(word in message for word in _REFUSED) and not any(word in message for word in _SILENT):
                 raise InvalidCluster(
-                    f"Slurm refuses the job: {told}; see queue, account and slot of the cluster"
+                    f"Slurm refuses the job: {message}; see queue, account and slot of the cluster"
                 )
-            raise EngineUnreachable(f"sbatch ended with {ended.returncode}: {told or 'no message'}")
+            raise EngineUnreachable(f"sbatch ended with {ended.returncode}: {message or 'no message'}")
 
     def elements(self, name: str) -> Elements:
         """Return the elements that the controller knows; it forgets those that ended MinJobAge (300 s) ago.
@@ -157,11 +157,11 @@ class SlurmQueue:
         """Cancel all elements of a name, and return when the last process has ended. Raises: EngineUnreachable."""
         begun = time.monotonic()
         self._answer(["scancel", f"--name={name}"])
-        while (found := self.elements(name)).count(WAITING | RUNNING):
+        while (elements := self.elements(name)).count(WAITING | RUNNING):
             lasted = time.monotonic() - begun
             if lasted > CANCEL_S:
                 raise EngineUnreachable(
-                    f"{found.count(WAITING | RUNNING)} elements of {name} have not ended after {CANCEL_S:.0f} s; "
+                    f"{elements.count(WAITING | RUNNING)} elements of {name} have not ended after {CANCEL_S:.0f} s; "
                     "cancel again"
                 )
             kill = ["--signal=KILL", "--full"] if lasted > KILL_AFTER_S else []
@@ -181,11 +181,11 @@ class SlurmQueue:
             )
         return ended.stdout
 
-    def _run(self, command: Sequence[str], given: str = "") -> subprocess.CompletedProcess[str]:
+    def _run(self, command: Sequence[str], text: str = "") -> subprocess.CompletedProcess[str]:
         full = [*self._prefix, shlex.join(command)] if self._prefix else list(command)
         try:
             return subprocess.run(
-                full, input=given, capture_output=True, text=True, errors="replace", timeout=ANSWER_S
+                full, input=text, capture_output=True, text=True, errors="replace", timeout=ANSWER_S
             )
         except FileNotFoundError as error:
             raise InvalidCluster(

@@ -46,12 +46,12 @@ class _Map(Task):
     room: threading.Condition  # for threads that want units
     types: Types
     awaited: int = -1  # the unit that the consumer waits for; -1: it is told of every one
-    taken: int = 0  # units begun, from the first
+    begun: int = 0  # units begun, from the first
     given_back: list[int] = field(default_factory=list)  # those of them that a worker did not begin, sorted
     lot: int = 1  # units of the next lot, at most
     consumed: int = 0
     done: int = 0
-    told: int = 0  # of `done`, to `progress`
+    reported: int = 0  # of `done`, to `progress`
     waiting: dict[int, Reply] = field(default_factory=dict)
     waiting_bytes: int = 0
     threads: list[threading.Thread] = field(default_factory=list)
@@ -59,18 +59,18 @@ class _Map(Task):
 
     def may_take(self) -> bool:
         """Return whether another unit may begin: always the one that the consumer waits for."""
-        ahead = self.taken - self.consumed
+        ahead = self.begun - self.consumed
         within = ahead < AHEAD_UNITS and self.waiting_bytes < AHEAD_BYTES
-        return bool(self.given_back) or (self.taken < len(self.units) and (not ahead or within))
+        return bool(self.given_back) or (self.begun < len(self.units) and (not ahead or within))
 
     def take(self) -> Sequence[int]:
         """Return the numbers of the next units: of a lot; never more than leaves some for the other workers."""
         if self.given_back:
             return [self.given_back.pop(0)]
-        share = (len(self.units) - self.taken) // (2 * self.n_workers)
-        n = max(1, min(self.lot, share, AHEAD_UNITS - self.taken + self.consumed))
-        self.taken += n
-        return range(self.taken - n, self.taken)
+        share = (len(self.units) - self.begun) // (2 * self.n_workers)
+        n = max(1, min(self.lot, share, AHEAD_UNITS - self.begun + self.consumed))
+        self.begun += n
+        return range(self.begun - n, self.begun)
 
     def give_back(self, units: Sequence[int]) -> None:
         """Take units back that were not begun: they come first, each by itself."""
@@ -187,16 +187,16 @@ class LocalCompute:
             with self._lock:
                 work.awaited = -1 if progress else index
                 work.news.wait_for(
-                    lambda: index in work.waiting or (progress and work.done > work.told) or work.stopped
+                    lambda: index in work.waiting or (progress and work.done > work.reported) or work.stopped
                 )
                 if work.error is not None:
                     raise work.error
                 reply = work.consume(index)
                 if reply is None and work.stopped:
                     raise InvalidRuntime("this engine was closed in the middle of a map")
-                news, work.told = work.done > work.told, work.done
+                news, work.reported = work.done > work.reported, work.done
             if news and progress is not None:
-                progress(work.told, len(work.units))
+                progress(work.reported, len(work.units))
             if reply is not None:
                 return reply
 
@@ -237,22 +237,22 @@ class LocalCompute:
             if bodies and nbytes > LOT_BYTES:
                 break
             bodies.append(body)
-        left = list(lot)  # those whose outcome this thread owes
+        owed = list(lot)  # those whose outcome this thread owes
 
         def give_back(n: int) -> None:
             with self._lock:
-                work.give_back(left[len(left) - n :])
-            del left[len(left) - n :]
+                work.give_back(owed[len(owed) - n :])
+            del owed[len(owed) - n :]
 
         if bodies:
             give_back(len(lot) - len(bodies))
-            limits_s = [work.limits[index] for index in left]
+            limits_s = [work.limits[index] for index in owed]
             replies = self._pool.run(work, bodies, limits_s, give_back)
         for reply, seconds in replies:
             with self._lock:
-                work.put(left.pop(0), reply)
+                work.put(owed.pop(0), reply)
             n_units, nbytes, spent_s = n_units + 1, nbytes + _nbytes(reply), spent_s + seconds
-        give_back(len(left))
+        give_back(len(owed))
         work.size_lot(n_units, spent_s, nbytes)
 
 

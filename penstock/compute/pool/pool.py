@@ -98,10 +98,10 @@ class Pool:
         if not first.by_outsider and first.n_units == 1:
             yield Failure(code="crashed", reason=f"its process {first.how}"), 0.0
             return
-        one = slice(place, place + 1)
+        single = slice(place, place + 1)
         try:
             yield from self._run_once(
-                task, units[one], limits_s[one], given_back, fresh=True, alone=first.by_outsider
+                task, units[single], limits_s[single], given_back, fresh=True, alone=first.by_outsider
             )
         except Death as second:
             again = "a new one, with nothing beside it," if first.by_outsider else "a new one"
@@ -142,7 +142,7 @@ class Pool:
     @contextmanager
     def _turn(self, task: Task, *, alone: bool) -> Iterator[Mapping[str, str]]:
         """Wait until the unit may run beside what runs already; yield its worker's environment. Raises: Stopped."""
-        mine = self._n_workers if alone else 1
+        workers = self._n_workers if alone else 1
         with self._changed:
             self._want_alone += alone
             self._changed.wait_for(lambda: task.stopped or self._is_turn(task, alone))
@@ -150,7 +150,7 @@ class Pool:
             if task.stopped:
                 self._changed.notify_all()
                 raise Stopped
-            self._turns += mine
+            self._turns += workers
             gpus = self._free(task)[:1]
             self._gpus.update(gpus)
         try:
@@ -159,7 +159,7 @@ class Pool:
             yield {**task.environment, **bound_to(gpus[0])} if gpus else task.environment
         finally:
             with self._changed:
-                self._turns -= mine
+                self._turns -= workers
                 self._gpus.difference_update(gpus)
                 self._changed.notify_all()
 
@@ -203,12 +203,12 @@ class Pool:
         instead.
         """
         with self._changed:
-            fitting = [one for one in self._idle if one.environment == environment]
-            taken = sorted(fitting, key=lambda one: one.function == function)[-1:] or self._idle[:1]
-            self._idle = [one for one in self._idle if one not in taken]
+            fitting = [turn for turn in self._idle if turn.environment == environment]
+            chosen = sorted(fitting, key=lambda turn: turn.function == function)[-1:] or self._idle[:1]
+            self._idle = [turn for turn in self._idle if turn not in chosen]
         if fitting:
-            return taken[0]
-        _end(taken)
+            return chosen[0]
+        _end(chosen)
         return None
 
 

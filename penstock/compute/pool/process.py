@@ -80,12 +80,12 @@ class Worker:
                 theirs.callback(os.close, life)
                 ours.callback(os.close, end_of_life)
                 # (the worker holds the folder too: it may outlive this process by a moment)
-                given = (sock.fileno(), self._tickets[1].fileno(), life, scratch.descriptor)
+                descriptors = (sock.fileno(), self._tickets[1].fileno(), life, scratch.descriptor)
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", _SCRIPT, *map(str, given), str(scratch.path)],
+                    [sys.executable, "-P", _SCRIPT, *map(str, descriptors), str(scratch.path)],
                     stdin=subprocess.DEVNULL,
                     env=dict(environment),
-                    pass_fds=given,
+                    pass_fds=descriptors,
                     start_new_session=True,
                 )
                 self._messages, self._held = worker.Messages(self._sock), ours.pop_all()
@@ -161,11 +161,13 @@ class Worker:
     def _take_back(self) -> int:
         """Take back the units that have not begun; return their number."""
         try:
-            taken = self._tickets[1].recv(_MANY, socket.MSG_DONTWAIT)
+            tickets = self._tickets[1].recv(_MANY, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return 0
-        self._tickets[0].sendall(worker.SKIP * len(taken))  # some may be of units that were taken back before
-        return taken.count(worker.GO)
+        self._tickets[0].sendall(
+            worker.SKIP * len(tickets)
+        )  # some may be of units that were taken back before
+        return tickets.count(worker.GO)
 
     def _send(self, messages: bytes, timeout_s: float) -> None:
         """Send messages to the worker. Raises: TimeoutError; Death."""

@@ -148,11 +148,11 @@ def _plain(value: Any, pieces: list[bytes], classes: dict[type, tuple[int, list[
 
 
 def _each(
-    some: Collection[Any], pieces: list[bytes], classes: dict[type, tuple[int, list[str]]]
+    values: Collection[Any], pieces: list[bytes], classes: dict[type, tuple[int, list[str]]]
 ) -> list[Any]:
-    if _SCALARS.issuperset(map(type, some)):
-        return list(some)
-    return [_plain(one, pieces, classes) for one in some]
+    if _SCALARS.issuperset(map(type, values)):
+        return list(values)
+    return [_plain(one, pieces, classes) for one in values]
 
 
 def _special(value: Any, pieces: list[bytes]) -> Any:

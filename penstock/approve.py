@@ -93,7 +93,7 @@ def approve(root: "Root", dataset: str, batch: str, *, record: int, by: str, rea
         )
     if stopped.never:
         raise Conflict(
-            f"verdict {record} on batch {batch} of {dataset} cannot be approved, because of {', '.join(stopped.never)}. "
+            f"verdict {record} on batch {batch} of {dataset} cannot be approved: {', '.join(stopped.never)}. "
             f"Nobody can approve {NEVER}. Repair what it names and run the batch again"
         )
     if stopped.approval is not None:

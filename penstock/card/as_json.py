@@ -10,7 +10,7 @@ from .value import FORMAT, Card, Column, Example, Kind
 
 
 def card_document(card: Card, sheets: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return a card as plain JSON; the same card gives the same. sheets: kind -> file name of its examples' picture."""
+    """Return a card as plain JSON; the same card gives the same. sheets: kind -> file name of its examples' image."""
     return {
         "card": FORMAT,
         "dataset": card.dataset,

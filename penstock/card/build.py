@@ -26,13 +26,13 @@ from .value import Card, Column, Group, History, Kind
 EXAMPLES, MAX_EXAMPLES = 6, 24
 """Samples of each kind that a card shows: by default, at most."""
 
-# What a pipeline's filter says of a sample (assets/spec.py, Filter.reason): the value is left away, so that samples
+# The reason of a pipeline's filter (assets/spec.py, Filter.reason): the value is left away, so that samples
 # with the same reason are counted together.
 _FILTERED = re.compile(r"^(?P<column>\w+) = .* is (?P<said>below|above|not one of) (?P<limit>.*)$", re.DOTALL)
-# What a featurizer says: "<name>: <code>: <reason>".
+# The reason of a featurizer: "<name>: <code>: <reason>".
 _REFUSED = re.compile(r"^(?P<who>[\w.:-]+): (?P<code>\w+): ")
 
-# What the search for near-duplicates says (assets/dedup/settle.py, Copy.reason): of which sample, and how near.
+# The reason of the search for near-duplicates (assets/dedup/settle.py, Copy.reason): of which sample, and how near.
 _COPY = re.compile(
     r"^(?P<code>near_duplicate) of .+ \((?P<by>distance|cosine) [0-9.-]+(?P<mirrored> mirrored)?, ", re.DOTALL
 )
@@ -44,7 +44,7 @@ def build_card(root: Root, version: Version, *, n_examples: int = EXAMPLES) -> C
     Reads the samples table once (see `scan`), the records of its making (see `history`), and `n_examples` samples of
     each kind; no other media. n_examples = 0 reads none at all.
 
-    Raises: Corrupt; StoreError; MissingDependency for pictures without Pillow or av; InvalidRuntime for a number of
+    Raises: Corrupt; StoreError; MissingDependency for images without Pillow or av; InvalidRuntime for a number of
     examples out of range.
     """
     if not 0 <= n_examples <= MAX_EXAMPLES:
@@ -184,7 +184,7 @@ def _warnings(n: int, licences: Counts, past: History) -> Iterator[str]:
     if licences.unknown:
         what = "any of the samples" if licences.unknown == n else f"{licences.unknown:,} of {n:,} samples"
         yield (
-            f"The licence of {what} is unknown. Nothing here says that they may be used or passed on: find out, or "
+            f"The licence of {what} is unknown. You may not be allowed to use them or pass them on: find out, or "
             "leave them out."
         )
     if not licences.complete:

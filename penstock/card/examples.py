@@ -26,7 +26,7 @@ from .pictures import Picture, picture_of
 from .value import Example
 
 MAX_FIELD_BYTES = 32 * 2**20
-"""A larger field is not read for a picture."""
+"""Largest field that is read for an image."""
 MAX_CAPTION = 280
 """Letters of a caption."""
 MAX_KINDS = 8
@@ -39,7 +39,7 @@ def examples(version: Version, scanned: Scan) -> tuple[Example, ...]:
     """Return the samples of each kind that the scan chose, in the order of their hashes.
 
     Costs one index row group and one range read per part, group and kind, at most a dozen fields of at most 32 MiB per
-    kind. A sample that cannot be shown says why. Raises: StoreError; MissingDependency.
+    kind. A sample that cannot be shown has the reason. Raises: StoreError; MissingDependency.
     """
     chosen = [
         (name, kind, row)
@@ -102,7 +102,7 @@ def example_of(
         elif media is not None:
             trouble = f"{media} has {address.fields[media].nbytes} bytes: too large to be drawn here"
     except (DecodeFailed, Corrupt) as error:
-        # The samples are what they are: a card that shows the others, and says what is wrong, is worth more than none.
+        # The samples are what they are: a card that shows the others and names the fault is worth more than none.
         trouble = clean(error, 200)
     return Example(
         key=str(column_values.get("key", "")),

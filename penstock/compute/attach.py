@@ -1,4 +1,4 @@
-"""Waiting for a job: it is submitted where nobody has, and its blocks come as they finish.
+"""Submit a job if it is new, wait for it, and yield its blocks as they finish.
 
     for block in attach(job, units, engine, cluster):
         for outcome in block.outcomes: ...                     in the order of units
@@ -33,20 +33,20 @@ U = TypeVar("U")
 R = TypeVar("R")
 
 INTENT_S = 60.0
-"""An intent alone is overtaken after this time, in s: who wrote it died, or Slurm's answer was lost."""
+"""An intent without a submission is overtaken after this time, in s: its writer died, or Slurm's answer was lost."""
 SLOWER = 6
-"""Looks become as rare as this multiple of the engine's own time, while nothing happens."""
+"""While nothing happens, the poll interval grows to this multiple of the engine's own."""
 BARREN = 2
 """Attempts in a row that began no block, after which the next would begin none."""
 ATTEND_S = 600.0
-"""Seconds between two words of a process that waits, in the job's folder."""
+"""Seconds between two signs of life that a waiting process writes into the job's folder."""
 SILENCE_S = 24 * 3600.0
 """An engine out of reach is waited for this long, in s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
-    """State of a job, for people."""
+    """State of a job."""
 
     id: str
     """Id of the job."""
@@ -63,7 +63,7 @@ class JobState:
     attempt: int
     """Newest attempt; 0 before the first."""
     status: AttemptStatus
-    """The engine's words of it."""
+    """Its status, from the engine."""
 
 
 StateCallback = Callable[[JobState], None]
@@ -76,9 +76,9 @@ def attach(
     cluster: Cluster,
     on_state: StateCallback | None = None,
 ) -> Iterator[BlockOutcomes[R]]:
-    """Yield the blocks of a job as they finish; begin it, or what is missing of it, where nobody works at it.
+    """Yield the blocks of a job as they finish; begin it, or its missing blocks, if no process works on it.
 
-    told: takes the state, at each look.
+    on_state: called with the state at each poll.
 
     Raises: as `submitted` and `follow`.
     """
@@ -88,7 +88,7 @@ def attach(
 def outcomes_anew(job: Job[U, R], units: Sequence[U], cluster: Cluster) -> Iterator[Outcome[R]]:
     """Yield the outcome of each unit, in their order: all are computed again where the job has ended before.
 
-    A job that was given up is gone on with. Memory: outcomes that came before those of an earlier unit.
+    Continues a job that was given up. Memory: outcomes that arrive before those of earlier units.
 
     Raises: as `attach`.
     """
@@ -122,8 +122,8 @@ def follow(
     Memory: 100 bytes per block, and the outcomes of one. Requests: one per block, and a listing per look.
 
     Raises: JobFailed for a block that began eight times without outcomes, for runners that never begin, and for blocks
-    that libraries of other releases computed; JobCancelled where somebody stopped it; EngineUnreachable after a day of
-    silence; InvalidRuntime for a job that nobody works at, where this process may not begin it; StoreError.
+    that libraries of other releases computed; JobCancelled for a job that was stopped; EngineUnreachable after a day of
+    silence; InvalidRuntime for a job without a running process, if this process may not begin it; StoreError.
     """
     folder, description = there.folder, there.description
     waiter = _Waiter(there, engine, cluster, begins=begins)
@@ -207,9 +207,9 @@ class _Waiter:
         return status
 
     def end(self) -> AttemptStatus:
-        """Look at each attempt once more, with no block left, and return the end.
+        """Poll each attempt once more, with no block left, and return the final status.
 
-        Slurm begins an element twice where its controller dies just then, and holds it for ever: a look lets it go, and
+        If its controller dies just then, Slurm begins an element twice and holds it for ever: a poll releases it, and
         it finds nothing to do. Nothing is cancelled: Kubernetes would lose the logs.
         """
         attempts = self._folder.attempts()
@@ -250,7 +250,7 @@ class _Waiter:
     def _place(self, attempt: int) -> AttemptStatus:
         if not self._begins:
             raise InvalidRuntime(
-                f"nobody works at job {self._folder.id} ({self._description.about}), and whoever may write to "
+                f"no process works on job {self._folder.id} ({self._description.about}), and every writer of "
                 f"{FOLDER} may have written its description. Run the command that submitted it again. Or read penstock "
                 f"jobs show {self._folder.id}, and pass --sha256 {self._description.sha256} to vouch for it"
             )
@@ -260,7 +260,7 @@ class _Waiter:
             n_begun=self._folder.n_starts().total(),
         )
         if not self._folder.intend(attempt, record):
-            return AttemptStatus(state="unknown", reason=f"somebody else submits attempt {attempt}")
+            return AttemptStatus(state="unknown", reason=f"another process submits attempt {attempt}")
         self.attempt = self._own_attempt = attempt
         n_blocks = len(self._description.blocks)
         runner = self._cluster.runner(self._folder, attempt, self._description.sha256)

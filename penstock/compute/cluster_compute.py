@@ -1,6 +1,6 @@
 """A cluster for a step that waits: works go to it as jobs, and what is small is computed on this machine.
 
-Whoever waits may die: the job goes on, and who does the same work again finds it. It ends with a person's word alone.
+If the waiting process dies, the job goes on, and the same command finds it again. Only a person ends it.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -62,7 +62,7 @@ class ClusterCompute:
         )
 
     def tell(self, line: str) -> None:
-        """Say a line to whoever waits."""
+        """Print a line for the waiting user."""
         self._tell(line)
 
     def blocks(
@@ -80,7 +80,7 @@ class ClusterCompute:
             folder = there.folder
             self._waits(folder.id)
             self._tell(
-                f"job {folder.id} ({job.about}) is for {self._cluster.engine}, as {self._file} says; where it is: "
+                f"job {folder.id} ({job.about}) is for {self._cluster.engine}, as set in {self._file}; where it is: "
                 f"penstock jobs why {folder.id[:8]} --root {job.store.url} --cluster {self._file}"
             )
             try:
@@ -90,7 +90,7 @@ class ClusterCompute:
                         yield waiting.pop(place)
                         place += 1
             except BaseException as error:
-                if isinstance(error, Exception | GeneratorExit):  # nobody asks for more
+                if isinstance(error, Exception | GeneratorExit):  # the consumer has stopped
                     self._waits("")
                 if not isinstance(error, Exception) and self._given_up():
                     cancel(folder, engine)

@@ -1,4 +1,4 @@
-"""Source tree and libraries of this machine, which must be those of the machine that submitted a job."""
+"""Source tree and libraries of this machine. They must equal those on the machine that submitted a job."""
 
 import hashlib
 import sys

@@ -1,8 +1,8 @@
-"""A job: a list of units to be computed, and the folder of the store that says how far it is.
+"""A job: a list of units to compute, and a folder of the store that records its progress.
 
 Its objects are listed in docs/format.md, "Jobs".
 
-The id follows from what is to be done, so whoever computes it can submit, attach or finish. A block is done if its
+The id follows from the work, so every process that computes it can submit, attach or finish. A block is done if its
 outcomes are there: retry, resume and attach are one operation.
 """
 
@@ -125,7 +125,7 @@ class Start:
     at_us: int
     """Time of the start, in microseconds since 1970."""
     unit: int = -1
-    """Unit of the block that is about to run alone; -1: units run beside each other."""
+    """Unit of the block that is about to run by itself; -1: units run in parallel."""
     left: str = ""
     """End without outcomes: "told" to end, or "failed" by a fault; "" for a start that vanished, or still runs."""
 
@@ -196,9 +196,9 @@ def now_us() -> int:
 
 
 class JobFolder:
-    """The folder of a job. Names and contents are those of the module's text.
+    """The folder of a job. The module's docstring lists names and contents.
 
-    Methods raise StoreError, and Corrupt for an object that nobody of ours wrote.
+    Methods raise StoreError, and Corrupt for an object that penstock did not write.
 
     Raises: InvalidRuntime for an id that is not 32 hex digits.
     """
@@ -239,7 +239,7 @@ class JobFolder:
         return description
 
     def create(self, description: JobDescription, units: Path) -> JobDescription:
-        """Write units and description; return that of the first submitter, which may be another one."""
+        """Write units and description; return the first submitter's description, which may differ."""
         self.store.put_file(self.key(f"units-{description.units}.jsonl.zst"), str(units))
         if self._put_new("job.json", description):
             self._token = description.token
@@ -262,7 +262,7 @@ class JobFolder:
             )
         lines = from_frame(data, where)
         if len(lines) != n_units:
-            raise Corrupt(f"{where} has {len(lines)} units, job.json says {n_units}")
+            raise Corrupt(f"{where} has {len(lines)} units, job.json lists {n_units}")
         return [from_json(line, kind, where) for line in lines]
 
     def has_units(self, description: JobDescription) -> bool:
@@ -272,7 +272,7 @@ class JobFolder:
     def done(self, description: JobDescription | None = None) -> list[int]:
         """Return the numbers of blocks that have outcomes, sorted. Costs a listing.
 
-        description: whose blocks count; None for all numbers, also those that no block has.
+        description: whose blocks count; None for all numbers, with or without a block.
         """
         blocks = sorted(block for block, _ in self._numbers("done/"))
         return (
@@ -296,7 +296,7 @@ class JobFolder:
         lines = from_frame(self.store.get(where).data, where)
         if len(lines) != description.blocks[block][0] + 1:
             raise Corrupt(
-                f"{where} has {len(lines) - 1} outcomes, job.json says {description.blocks[block][0]}"
+                f"{where} has {len(lines) - 1} outcomes, job.json lists {description.blocks[block][0]}"
             )
         stored = StoredOutcome.of(kind)
         return from_json(lines[0], Head, where), [
@@ -379,16 +379,16 @@ class JobFolder:
         self.store.put(self.key(f"given/{number}.json"), to_json(replace(attempt, placed=True)))
 
     def attend(self) -> None:
-        """Say that somebody waits for the job now."""
+        """Record that a process waits for the job now."""
         self.store.put(self.key("attended.json"), to_json(now_us()))
 
     def attended_us(self) -> int:
-        """Return when somebody waited, in microseconds since 1970; 0 for never."""
+        """Return when a process last waited, in microseconds since 1970; 0 for never."""
         return self._get("attended.json", int) or 0
 
     @property
     def stopped(self) -> bool:
-        """True where somebody wants the job ended."""
+        """True if a user asked to end the job."""
         return is_there(self.store, self.key("stop"))
 
     def stop(self) -> None:
@@ -402,12 +402,12 @@ class JobFolder:
     def remove(self) -> int:
         """Delete the folder, its description last; return the number of objects.
 
-        Symbolic links stay, and are logged: a writer of the folder may have laid one to files of somebody else.
+        Symbolic links stay, and are logged: a writer of the folder may have linked to another user's files.
         """
         objects = list(list_in_place(self.store, self._base, FOLDER))
         for info, is_link in objects:
             if is_link:
-                _log.warning("%s/%s is a symbolic link: it was left alone", self.store.url, info.key)
+                _log.warning("%s/%s is a symbolic link: not deleted", self.store.url, info.key)
         last = self.key("job.json")
         keys = sorted((info.key for info, is_link in objects if not is_link), key=lambda key: key == last)
         delete_in_place(self.store, keys, FOLDER)

@@ -31,7 +31,7 @@ class Jobs(Protocol):
         """Yield the blocks of a job in their order."""
 
     def tell(self, line: str) -> None:
-        """Say a line to whoever waits."""
+        """Print a line for the waiting user."""
 
 
 def blocks_of(
@@ -68,7 +68,7 @@ def computed_here(
 ) -> Iterator[BlockOutcomes[R]]:
     """Yield the blocks of a work in their order; units of later ones run meanwhile.
 
-    stores: those that units open by their URL. Scratch holds the units that were begun and whose block has not ended.
+    stores: the stores that units open by URL. Scratch holds begun units until their block ends.
 
     Raises: Fault for a store or disk at fault, and for a block that cannot be finished; as `Compute.map`.
     """

@@ -41,7 +41,7 @@ def from_json(data: bytes | memoryview, kind: type[T], where: str) -> T:
 
 
 def from_mapping(values: Mapping[str, object], kind: type[T]) -> T:
-    """Return the value of a type from plain values, such as those of a TOML file. Raises: ValueError."""
+    """Return the value of a type from plain values, for example of a TOML file. Raises: ValueError."""
     return msgspec.convert(values, kind, strict=True)
 
 

@@ -2,7 +2,7 @@
 
 Element i takes blocks i, i + elements, ... that are not done. Every unit has exactly one outcome:
 
-- It returns, raises, hangs or dies in its worker: as `pool` says.
+- It returns, raises, hangs or dies in its worker: see `pool`.
 - The runner vanishes: the block begins again, with the outcomes that were kept.
 - It vanishes twice, unannounced: units that are left run one at a time, beside nothing else. Each is named in the
   store before it begins; a unit that was named before comes last.
@@ -33,21 +33,21 @@ from .work import Work
 from .worker_calls import WorkerCalls
 
 DONE, FAILED, REFUSED, STOPPED = 0, 1, 3, 143
-"""Exit status: nothing is left to do; a fault, after which a new start may help; none will; told to end."""
+"""Exit status: nothing is left to do; a fault, after which a new start may help; none will; SIGTERM."""
 FINAL = (DONE, REFUSED)
 """Exit statuses after which a runner need not begin again."""
 STOP_S = 5.0
-"""Seconds between two looks whether the job is to end, at least."""
+"""Least seconds between two checks whether the job is to end."""
 KEEP_S = 30.0
 """Outcomes are kept at least this often, in s."""
 BLOCKS_AT_ONCE = 2
 """So that workers have units while the last ones of a block run."""
 VANISHED = 2
-"""Unannounced ends of a block's starts after which units run one at a time; and those of a unit before it crashed."""
+"""Unannounced ends of a block after which units run one at a time; a unit named at so many has crashed."""
 
 
 class RunnerStopped(Exception):
-    """The runner was told to end."""
+    """The runner received SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class Runner:
         packages: Sequence[str],
         gpus: Sequence[str] = (),
     ) -> None:
-        """gpus: those of the slot, as CUDA_VISIBLE_DEVICES names them."""
+        """gpus: GPUs of the slot, as entries of CUDA_VISIBLE_DEVICES."""
         check_code(description)
         self._folder, self._description, self._name, self._compute = folder, description, name, compute
         stores = {one.url: one.spec for one in description.stores}
@@ -122,7 +122,7 @@ class Runner:
         return REFUSED if given_up else DONE
 
     def _is_stopped(self) -> bool:
-        """Return whether somebody wants the job ended, as of the last `STOP_S`: blocks may be short."""
+        """Return whether a user asked to end the job. Asks the store once per `STOP_S`: blocks may be short."""
         now_s = time.monotonic()
         if now_s > self._asked_s + STOP_S:
             self._asked_s, self._stopped = now_s, self._folder.stopped
@@ -141,7 +141,7 @@ class Runner:
 
     @contextmanager
     def _turn(self, *, alone: bool) -> Iterator[None]:
-        """Wait until a block may run. alone: no other one of this runner runs beside it, and could end the runner."""
+        """Wait until a block may run. alone: no other block runs meanwhile, which could end the runner."""
         n = BLOCKS_AT_ONCE if alone else 1
         with self._next_turn:
             for _ in range(n):
@@ -272,7 +272,7 @@ class _BlockRun:
         deaths = Counter(one.unit for one in self._starts if not one.left)
         for number in sorted(missing, key=lambda number: deaths[number]):
             if deaths[number] >= VANISHED:
-                reason = f"its runner vanished {deaths[number]} times while it ran alone"
+                reason = f"its runner vanished {deaths[number]} times while it ran by itself"
                 self._take(number, StoredOutcome(code="crashed", reason=reason))
                 continue
             if deaths[number]:

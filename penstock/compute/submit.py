@@ -24,7 +24,7 @@ U = TypeVar("U")
 R = TypeVar("R")
 Tell = Callable[[str], object]
 MAX_OTHERS = 16
-"""Folders of other work under the ids of one job; with more of them somebody forges them."""
+"""Folders of other work under the ids of one job; with more of them a writer forges them."""
 _COMPARED = ("work", "name", "version", "code", "python", "stores")
 _log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ def recorded(folder: JobFolder, sha256: str) -> Submission | None:
 def name_other(folder: JobFolder, why: str, tell: Tell, n_others: int) -> None:
     """Name a folder of other work. Raises: JobFailed for one too many."""
     tell(
-        f"{folder.key('')} in {folder.store.url} is left alone: {why}. The job goes on as its next attempt; look at "
+        f"{folder.key('')} in {folder.store.url} is not used: {why}. The job goes on as its next attempt; look at "
         f"it with penstock jobs show {folder.id}, and at who may write to {FOLDER} there"
     )
     if n_others >= MAX_OTHERS:
@@ -109,7 +109,7 @@ def own_folders(job: Job[Any, Any]) -> Iterator[JobFolder]:
         folder = JobFolder(job.store, replace(job, attempt=attempt).id)
         try:
             stored = folder.description()
-        except Corrupt:  # somebody else's
+        except Corrupt:  # another writer's
             continue
         if stored is None:
             return

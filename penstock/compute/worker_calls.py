@@ -82,7 +82,7 @@ class WorkerCalls:
     """A work whose units and blocks a pool computes.
 
     place: 'module:name' of the work. packages: whose works may run. stores: URL -> store or spec. variables: names of
-    environment variables that the stores need. gpus: those of this machine that units may take.
+    environment variables that the stores need. gpus: GPUs of this machine for the units.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class WorkerCalls:
         body, fault = _read(outcome.value)
         if fault:
             raise Fault(fault)
-        try:  # a worker may have been taken over by the file that it read
+        try:  # the file that it read may control the worker
             result = from_json(body, self.work.result, "the result of a unit")
         except Corrupt as error:
             return StoredOutcome(code="exception", reason=str(error))

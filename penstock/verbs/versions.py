@@ -182,7 +182,8 @@ def run_diff(arguments: Namespace) -> Answer:
     changes = diff(root.open(arguments.a), root.open(arguments.b))
     lines = [
         f"{changes.a} -> {changes.b}",
-        f"samples   {changes.samples[0]} -> {changes.samples[1]}   excluded {changes.excluded[0]} -> {changes.excluded[1]}",
+        f"samples   {changes.samples[0]} -> {changes.samples[1]}   "
+        f"excluded {changes.excluded[0]} -> {changes.excluded[1]}",
         f"bytes     {size(changes.nbytes[0])} -> {size(changes.nbytes[1])}",
         f"parts     +{len(changes.parts_added)} -{len(changes.parts_removed)}",
     ]

@@ -149,7 +149,7 @@ def test_a_description_with_another_field_is_left_alone(tmp_path, change, caplog
     job.store.put(folder.key("job.json"), to_json(replace(there.description, **change)))
     assert told_of(done_by(job, numbers(3), INLINE)) == [0, 1, 4]
     assert (
-        f"{folder.key('')} in {job.store.url} is left alone: it holds another job (other {next(iter(change))})"
+        f"{folder.key('')} in {job.store.url} is not used: it holds another job (other {next(iter(change))})"
         in (caplog.text)
     )
     assert folder.done() == []

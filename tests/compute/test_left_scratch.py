@@ -135,7 +135,7 @@ def test_the_folder_of_local_runners_is_no_link(tmp_path, monkeypatch):
     other = tmp_path / "other"
     other.mkdir()
     (tmp_path / f"penstock-runners-{os.getuid()}").symlink_to(other)
-    with pytest.raises(EngineUnreachable, match="no folder of this user alone"):
+    with pytest.raises(EngineUnreachable, match="not a private folder of this user"):
         LocalEngine().submit("pk-1", [sys.executable, "-c", ""], 1)
     assert list(other.iterdir()) == []
 

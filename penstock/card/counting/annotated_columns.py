@@ -26,7 +26,7 @@ class Edited:
         self.names = sorted({name for file in files for name in file["columns"]})
         self._rows = np.zeros(0, np.int64)
         self._values: dict[str, pa.Array] = {}
-        self._values: dict[str, Bools] = {}
+        self._remaining: dict[str, Bools] = {}
         if not files:
             return
         table = last_said(version.store, files, self.names).to_arrow()
@@ -38,8 +38,8 @@ class Edited:
             kind = type_named(version.manifest["columns"][name]["type"])
             self._values[name] = table[name].combine_chunks().take(pa.array(order)).cast(kind)
             annotated = table[f"{name} said"].fill_null(False).to_numpy()
-            self._values[name] = said[order].astype(bool)
-        self._annotated = {name: column.copy() for name, column in self._values.items()}
+            self._remaining[name] = annotated[order].astype(bool)
+        self._annotated = {name: column.copy() for name, column in self._remaining.items()}
 
     def laid_over(self, rows: Int64s, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return a batch of these rows with the values that annotations give to the columns that it has."""
@@ -48,12 +48,12 @@ class Edited:
             return batch
         at = np.minimum(np.searchsorted(self._rows, rows), len(self._rows) - 1)
         for name in names:
-            changed = (self._rows[at] == rows) & self._annotated[name][at]
-            if changed.any():
-                self._values[name][at[changed]] = False
+            mine = (self._rows[at] == rows) & self._annotated[name][at]
+            if mine.any():
+                self._remaining[name][at[mine]] = False
                 values = self._values[name]
                 there = batch.column(name).cast(values.type)
-                laid = pc.if_else(pa.array(changed), values.take(pa.array(at)), there)
+                laid = pc.if_else(pa.array(mine), values.take(pa.array(at)), there)
                 batch = batch.set_column(batch.schema.get_field_index(name), name, laid)
         return batch
 
@@ -66,7 +66,7 @@ class Edited:
 
     def rest(self) -> Iterator[tuple[Int64s, pa.RecordBatch]]:
         """Yield (rows, a column of them) for annotated cells that no batch had."""
-        for name, column in self._values.items():
-            if column.any():
-                at = np.flatnonzero(column)
+        for name, left in self._remaining.items():
+            if left.any():
+                at = np.flatnonzero(left)
                 yield self._rows[at], pa.record_batch({name: self._values[name].take(pa.array(at))})

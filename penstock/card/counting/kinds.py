@@ -18,7 +18,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 MAX_NAMES = 60
-"""Different kinds, or splits, that are told apart; a column with more is not what its name says."""
+"""Most kinds, or splits; a column with more values does not hold what its name promises."""
 CANDIDATES = 4
 """Candidates kept per sample that will be shown, to choose from different raw objects."""
 OTHERS = "(others)"
@@ -40,7 +40,7 @@ class KindScan:
     raw_objects: int | None = None
     """Distinct raw objects; None where no sample names its own."""
     sound_s: float = 0.0
-    """The length of clips that have their sound beside them, in seconds."""
+    """Length of clips with an audio field, in seconds."""
     duration_s: Spread = field(default_factory=Spread)
     """The lengths of samples, in seconds."""
     durations: Int64s = field(default_factory=lambda: np.zeros(len(classes.DURATIONS), np.int64))
@@ -63,7 +63,7 @@ class KindScan:
         return int(self.splits.sum())
 
     def add(self, batch: pa.RecordBatch, splits: Int64s, with_sound: Bools) -> None:
-        """Count rows. splits, with_sound: of each row, the code of its split, and whether its sound is beside it."""
+        """Count rows. splits, with_sound: of each row, the code of its split, and whether it has an audio field."""
         names = set(batch.schema.names)
         if names.issuperset(SIDES):
             self._add_sides(*(floats(batch.column(name)) for name in SIDES))
@@ -156,7 +156,7 @@ def words(values: pa.Array) -> pa.Array:
 
 
 def licences(values: pa.Array) -> pa.Array:
-    """Return values as strings; null where the column says that nobody knows."""
+    """Return values as strings; null for the column's words for "unknown"."""
     encoded = text(values).dictionary_encode()
     licence_names = [
         None if classes.is_unknown_licence(name) else name for name in encoded.dictionary.to_pylist()

@@ -23,7 +23,7 @@ class Layouts:
     modalities: tuple[str, ...]
     """The modality of samples, by layout."""
     sounds: tuple[bool, ...]
-    """By layout: whether its samples are clips with their sound beside them."""
+    """By layout: whether its samples are clips with an audio field."""
 
     def of_rows(self, rows: Int64s) -> Int64s:
         """Return the layout of each of these rows."""

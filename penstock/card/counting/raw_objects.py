@@ -19,7 +19,7 @@ _SECRETS = re.compile(r"//[^/@]*@")
 
 
 class RawObjects:
-    """Counts distinct raw objects by a 64-bit hash of the name that says most: 8 bytes each.
+    """Counts distinct raw objects by a 64-bit hash of its most specific name: 8 bytes each.
 
     Among ten million, two share a hash with a probability of 3 in a million.
     """

@@ -34,7 +34,7 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 BATCH_ROWS = 65_536
 NO_SPLIT = "(no split)"
 FACTS = ("key", "split", *SIDES, "duration_s", "n_chars", "label", *LANGUAGES, "licence", "raw_key")
-"""Columns that a card tells of a sample that it shows, where the table has them."""
+"""Columns that a card shows of an example, if the table has them."""
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class _Scanner:
         for position in np.flatnonzero(parts.n_live != parts.n_rows).tolist():
             self._live[start[position] : start[position + 1]] = parts.live_members(position)
         self._kind_names, self._split_names = Names(), Names()
-        # The kind of samples whose own column says none is what their fields say.
+        # The fields decide the kind of samples without one in their own column.
         by_layout = np.array([self._kind_names.code(name) for name in self._layouts.modalities], np.int16)
         self._kind = np.repeat(by_layout[self._layouts.of_part], parts.n_rows)
         self._no_split = self._split_names.code(NO_SPLIT)
@@ -92,7 +92,9 @@ class _Scanner:
 
     def run(self) -> Scan:
         total = sum(file["n_rows"] for run in self._runs for file in run)
-        rows, kinds = self._edited.annotated_rows("kind")  # also of samples that came in files without such a column
+        rows, kinds = self._edited.annotated_rows(
+            "kind"
+        )  # also of samples that came in files without such a column
         self._kind[rows] = self._kind_names.codes(kinds, self._kind[rows].astype(np.int64))
         numbered = list(enumerate(self._runs))
         for number, run in progress(
@@ -237,7 +239,7 @@ class _Scanner:
 
 
 def _runs(version: Version) -> list[list[dict[str, Any]]]:
-    """Return the files of the samples table that came with their samples, those of one change together."""
+    """Return the files of the samples table that came with their samples, grouped by change."""
     runs: dict[str, list[dict[str, Any]]] = {}
     for file in files_of(version.manifest["samples"], None, annotations=False):
         runs.setdefault(file["path"].rpartition("/")[0], []).append(dict(file))

@@ -22,7 +22,7 @@ RATIO = 1.005
 A quantile is right to half a percent of its value, and exact where the values beside it are equal.
 """
 SMALLEST, LARGEST = 1e-12, 1e15
-"""The smallest number that the sketch tells from 0, and the largest that it tells from larger ones."""
+"""The smallest number that the sketch distinguishes from 0, and the largest from larger ones."""
 
 _FINEST = -1000
 """Exponent of the bins of nothing but zeros: any other number that comes makes them wider."""
@@ -93,7 +93,7 @@ class Numbers:
 
 
 class Tally:
-    """Counts names; gives up, and says so, when there are more than `most` of them."""
+    """Counts names; sets `gave_up` when there are more than `most` of them."""
 
     def __init__(self, most: int = MAX_DISTINCT) -> None:
         self._most, self._counts, self.n = most, Counter[str](), 0
@@ -127,7 +127,7 @@ class Tally:
         return dict(self._counts)
 
     def result(self, n_rows: int, listed: int = 16) -> Counts:
-        """Return the counts of `n_rows` rows: those that were not added are unknown. listed: names that stand alone."""
+        """Return the counts of `n_rows` rows: others are unknown. listed: names with a row of their own."""
         if self.overflowed:
             return Counts(others=self.n, unknown=n_rows - self.n, complete=False)
         return ranked(self._counts, n_rows - self.n, listed)
@@ -228,7 +228,9 @@ class _Bins:
 
     def _widen(self, k: int) -> None:
         if self._k is not None and self._k < k and self._first == 0 and len(self._counts) == 1:
-            self._k = k  # only bin 0, however wide: that of nothing but zeros is some thousand doublings away
+            self._k = (
+                k  # only bin 0, however wide: a bin of nothing but zeros is some thousand doublings away
+            )
         while self._k is not None and self._k < k:
             first = self._first // 2
             places = (np.arange(self._first, self._first + len(self._counts)) // 2) - first

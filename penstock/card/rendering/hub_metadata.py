@@ -55,7 +55,7 @@ def languages(card: Card) -> set[str]:
 
 
 def tasks(card: Card) -> Iterator[str]:
-    """Yield tasks that the fields themselves make possible: pictures with a class, pictures with a caption, texts."""
+    """Yield tasks that the fields themselves make possible: images with a class, images with a caption, texts."""
     fields = {
         modality: {name for group in card.groups if modality in group.modalities for name in group.fields}
         for modality in MODALITIES

@@ -20,7 +20,7 @@ _OUTCOMES = {
     "dropped": "dropped: sound, not taken",
 }
 MANY = 8
-"""A column with more different values than these, most of them once, is told by their number, not by the first few."""
+"""A column with more different values, most of them once, shows their number, not the first few."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,7 +258,7 @@ def render_html(card: Card) -> str:
 
 
 def render_markdown(card: Card, sheets: Mapping[str, str] | None = None) -> str:
-    """Return the whole card. sheets: kind -> file name of a picture of its examples, beside the Markdown file.
+    """Return the whole card. sheets: kind -> file name of an image of its examples, beside the Markdown file.
 
     Raises: MissingDependency.
     """

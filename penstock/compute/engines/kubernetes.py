@@ -1,7 +1,7 @@
 """Kubernetes as an engine: an attempt at a job is one Indexed Job of the attempt's name, and each pod is a runner.
 
-Schema-checked, run against an emulator, never on a cluster by us. The name is the handle. The store says what is done;
-Kubernetes is asked alone if anything still waits or runs. Needs release 1.29 or newer.
+Schema-checked, run against an emulator, never on a cluster by us. The name is the handle. The store records the
+finished blocks; Kubernetes only answers whether anything still waits or runs. Needs release 1.29 or newer.
 """
 
 import time

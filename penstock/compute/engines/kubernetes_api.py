@@ -1,6 +1,6 @@
 """Kubernetes' API server through the official client: Jobs, their pods, and why they wait, as plain JSON.
 
-Only an answer of the server counts. One that is out of reach, or overloaded, says nothing about a Job.
+Only an answer of the server counts. A server out of reach, or overloaded, is no statement about a Job.
 """
 
 import json
@@ -56,7 +56,7 @@ class KubernetesApi:
             raise InvalidCluster(
                 f"no cluster of Kubernetes: {error}; set KUBECONFIG, or kubernetes.context of the cluster's file"
             ) from error
-        configuration.retries = False  # silence is told at once, and asked about again by who waits
+        configuration.retries = False  # no answer is an error at once; the waiting process tries again
         self._client = client.ApiClient(configuration=configuration)
         self._batch, self._core = client.BatchV1Api(self._client), client.CoreV1Api(self._client)
         self._objects = client.CustomObjectsApi(self._client)
@@ -109,7 +109,9 @@ class KubernetesApi:
         """Close connections."""
         self._client.close()
 
-    def _json(self, call: Callable[..., Any], *, silent: tuple[int, ...] = (), **arguments: Any) -> Json | None:
+    def _json(
+        self, call: Callable[..., Any], *, silent: tuple[int, ...] = (), **arguments: Any
+    ) -> Json | None:
         answer = self._ask(call, silent=silent, **arguments)
         if answer is None:
             return None
@@ -118,7 +120,9 @@ class KubernetesApi:
         except ValueError as error:  # of something between here and the server
             raise EngineUnreachable(f"the API server's answer is no JSON: {error}") from error
 
-    def _ask(self, call: Callable[..., Any], *, silent: tuple[int, ...] = (), **arguments: Any) -> bytes | None:
+    def _ask(
+        self, call: Callable[..., Any], *, silent: tuple[int, ...] = (), **arguments: Any
+    ) -> bytes | None:
         """Return the body of an answer, None for a status of `silent`."""
         from urllib3.exceptions import HTTPError
 

@@ -22,7 +22,7 @@ from ..runner_process import open_runner, parser
 from .engine import AttemptStatus
 
 END_S = 10.0
-"""Seconds for a runner to keep its outcomes once it was told to end; then it is killed."""
+"""Seconds that a runner has after SIGTERM to store its outcomes, before SIGKILL."""
 LOG_BYTES = 64 * 2**10
 KEPT_S = 86_400.0
 """Files of a runner whose parent was killed stay this long, in s."""
@@ -38,12 +38,12 @@ class LocalEngine:
         self._begun: dict[str, subprocess.Popen[bytes]] = {}
 
     def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
-        """Begin a runner. Where it fails, `look` says "ended", and the next attempt begins another one."""
+        """Begin a runner. Where it fails, `status` returns "ended", and the next attempt begins another one."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         there = self._folder.lstat()  # a link may lead anywhere
         if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.getuid() or there.st_mode & 0o022:
             raise EngineUnreachable(
-                f"{self._folder} is no folder of this user alone; remove it, or set TMPDIR to a folder of your own"
+                f"{self._folder} is not a private folder of this user; remove it, or set TMPDIR to a folder of your own"
             )
         self._remove_left()
         with self._path(name, "lock").open("w") as lock, self._path(name, "log").open("wb") as log:
@@ -128,7 +128,7 @@ class LocalEngine:
 def _environment(runner: Sequence[str]) -> dict[str, str]:
     """Return the variables of a runner, which imports what this process does, whatever folder both run in.
 
-    Python puts the current folder first on the path of `python -m`, and that of the script on the path of a command.
+    Python puts the current folder first on the path of `python -m`, and the script's folder on the path of a command.
     """
     safe = {**os.environ, "PYTHONSAFEPATH": "1"}
     if runner[0] == sys.executable:

@@ -1,4 +1,4 @@
-"""Driver of an attempt on a Ray cluster: it keeps a runner per slot at work, and begins again those that die.
+"""Driver of an attempt on a Ray cluster: it keeps one runner per slot at work, and restarts runners that die.
 
 It is the entrypoint of the Ray job, and runs where the head puts it, with the cluster's own Ray.
 """
@@ -18,7 +18,7 @@ BEGUN = 8
 
 
 STOPPED = 143
-"""Exit status of a driver that was told to end."""
+"""Exit status after SIGTERM."""
 
 
 def main() -> int:
@@ -80,7 +80,7 @@ class _Driver:
         self._running[self._task.remote(*arguments)] = number
 
     def _result(self, ref: Any) -> tuple[int, str]:
-        """Return exit status and last words of a runner; those of Ray where its node or process died."""
+        """Return exit status and last output of a runner, or Ray's error if its node or process died."""
         try:
             code, text = self._ray.get(ref)
             return int(code), str(text)
@@ -93,7 +93,7 @@ class _Driver:
             print(f"element {number}: {line}", flush=True)
 
     def _cancel(self) -> None:
-        """Tell all runners to end, and wait for them."""
+        """Cancel all runners, and wait for them."""
         for ref in self._running:
             self._ray.cancel(ref, force=False)
         if self._running:

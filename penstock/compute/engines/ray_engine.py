@@ -69,7 +69,7 @@ class RayEngine:
         }
 
     def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
-        """See `Engine.submit`. The Ray job holds names alone: secrets are those of the nodes."""
+        """See `Engine.submit`. The Ray job holds only names: secrets come from the nodes."""
         settings = json.dumps({"runner": [*runner], "n_blocks": n_blocks, "final": [*final], **self._facts})
         body = {
             "submission_id": name,
@@ -110,7 +110,7 @@ class RayEngine:
         )
 
     def cancel(self, name: str) -> None:
-        """See `Engine.cancel`: Ray tells the driver to end, which waits for its runners."""
+        """See `Engine.cancel`: Ray sends SIGTERM to the driver, which waits for its runners."""
         until_s = time.monotonic() + CANCEL_S
         while (job := self._job(name)) is not None and _LOOKS.get(job["status"]) != "ended":
             self._asked("POST", f"/api/jobs/{name}/stop")
@@ -171,7 +171,7 @@ class RayEngine:
                 return json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
             why = error.read().decode(errors="replace").strip()[-500:]
-            if error.code == 404 and "does not exist" in why:  # a 404 of a proxy tells nothing about a job
+            if error.code == 404 and "does not exist" in why:  # a 404 of a proxy is no statement about a job
                 return None
             if error.code in (400, 401, 403) or 300 <= error.code < 400:
                 raise InvalidCluster(

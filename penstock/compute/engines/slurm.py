@@ -1,6 +1,6 @@
 """Slurm as an engine: an attempt at a job is arrays of one name, and each element begins the job's runner.
 
-The name is the handle. The store says what is done; Slurm is asked alone if anything still waits or runs.
+The name is the handle. The store records what is done; Slurm only answers whether anything still waits or runs.
 """
 
 import shlex
@@ -18,7 +18,7 @@ BEGUN = 8
 _SCRIPT = """\
 #!/bin/sh
 # An element of a penstock job. It ends well where its runner does; told to end, it begins no further runner.
-# Anybody may write to the folder that it runs in: nothing there is imported.
+# Other users may write to the folder that it runs in: nothing there is imported.
 export PYTHONSAFEPATH=1
 {environment}element=$(({first} + SLURM_ARRAY_TASK_ID))
 told=0
@@ -66,7 +66,7 @@ def element_script(
 ELEMENTS_PER_SLOT = 4
 """Blocks differ in cost: who is done with an element's share takes another one."""
 NOTICE_S = 120
-"""A runner is told this long before its time limit, in s."""
+"""A runner gets its signal this long before its time limit, in s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,7 @@ class SlurmEngine:
             self._queue.submit(script, options_of(self._cluster, name, array))
 
     def find(self, name: str) -> bool:
-        """Return whether the controller knows an attempt. Raises: EngineUnreachable."""
+        """Return whether the controller has an attempt of this name. Raises: EngineUnreachable."""
         return bool(self._queue.elements(name).states)
 
     def status(self, name: str) -> AttemptStatus:

@@ -1,6 +1,6 @@
 """Slurm's queue through its own commands: array jobs are placed, found, looked at and cancelled by their name.
 
-Only the controller's answer counts. A command that fails says nothing about a job, which goes on meanwhile.
+Only the controller's answer counts. A failed command is no statement about a job, which goes on meanwhile.
 """
 
 import shlex
@@ -15,7 +15,7 @@ from loader.errors import EngineUnreachable, InvalidCluster
 ANSWER_S = 60.0
 """A command that takes longer has no answer."""
 KILL_AFTER_S = 5.0
-"""Cancelled elements get SIGKILL after this time: Slurm alone would give them KillWait, 30 s by default."""
+"""Cancelled elements get SIGKILL after this time; Slurm itself waits for KillWait, 30 s by default."""
 CANCEL_S = 120.0
 """Elements on a node that is lost stay in the queue until Slurm takes the node for down."""
 LOG_BYTES = 64 * 2**10
@@ -29,7 +29,7 @@ PLAIN = {
     "JobArrayTaskLimit": "as many run as the cluster's file has slots",
     "JobHeldAdmin": "an administrator holds it",
     "JobHeldUser": "its owner holds it: scontrol release",
-    "Licenses": "a licence is taken",
+    "Licenses": "no licence is free",
     "PartitionDown": "the partition takes no jobs at the moment",
     "PartitionInactive": "the partition takes no jobs at the moment",
     "PartitionNodeLimit": "the slot asks for more than the partition gives",
@@ -73,7 +73,7 @@ class Elements:
     states: Mapping[str, int]
     """Slurm's word -> how many elements."""
     reasons: Mapping[str, int]
-    """Why elements wait, in Slurm's words -> how many; those that nothing holds are left out."""
+    """Slurm's reason why elements wait -> how many; elements without a reason are left out."""
 
     held: Sequence[str]
     """Ids of elements that Slurm holds because their launch failed."""
@@ -127,7 +127,7 @@ class SlurmQueue:
             raise EngineUnreachable(f"sbatch ended with {ended.returncode}: {message or 'no message'}")
 
     def elements(self, name: str) -> Elements:
-        """Return the elements that the controller knows; it forgets those that ended MinJobAge (300 s) ago.
+        """Return the controller's elements; it forgets an element MinJobAge (300 s) after its end.
 
         Elements that were cancelled before they began count as one. Raises: EngineUnreachable.
         """

@@ -16,9 +16,8 @@ A unit's temporary files do not outlive its worker. A worker imports the functio
 import dagster (a second and 60 MiB for every worker).
 
 The value of a unit comes back as plain data (`worker.encoded`): None, bool, int, float, str, bytes, paths, numpy
-arrays, lists, tuples, sets, dicts, and those dataclasses that its return annotation names. A worker opens files that
-nobody has vouched for. So nothing that it says is unpickled, and of the environment it gets a short list
-(`environment`).
+arrays, lists, tuples, sets, dicts, and those dataclasses that its return annotation names. A worker opens
+untrusted files. So its answers are never unpickled, and it gets a short list of environment variables (`environment`).
 """
 
 from collections.abc import Callable, Collection, Mapping

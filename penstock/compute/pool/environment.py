@@ -1,6 +1,6 @@
 """Environment of a worker: a short list of this process's variables, and none of the secrets beside them.
 
-A worker decodes files that nobody has vouched for. Such a file cannot make it tell a secret that it does not hold.
+A worker decodes untrusted files. Such a file cannot leak a secret that the worker does not hold.
 """
 
 import os
@@ -31,7 +31,7 @@ _FAMILIES = (
     *("LC_*", "OMP_*", "OPENBLAS_*", "MKL_*", "KMP_*", "GOMP_*", "BLIS_*", "MALLOC_*", "SVT_LOG"),
     *("CUDA_*", "NVIDIA_*", "CUBLAS_*", "CUDNN_*", "HIP_*", "ROCR_*", "PYTORCH_*", "TORCH*", "TRITON_*"),
 )
-"""Threads, memory, and accelerators; not those that are secret by their name."""
+"""Threads, memory, and accelerators; names of secrets are excluded."""
 
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 """There is a worker for every core. OpenBLAS, which numpy comes with, would start a thread for every core in each of
@@ -78,15 +78,15 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 def store_variables(*places: RangeReader | str) -> frozenset[str]:
     """Return names of variables, or 'AWS_*' for all that begin so.
 
-    places: stores, or URLs that are read beside them. A file system that fsspec knows and this list does not needs
-    those that `ComputeResource.variables` names.
+    places: stores, or URLs that are read beside them. A file system of fsspec outside this list needs
+    the variables in `ComputeResource.variables`.
     """
     return frozenset(name for place in places for name in _of(place))
 
 
 def _of(place: RangeReader | str) -> Iterator[str]:
     if not isinstance(place, str):
-        yield from getattr(place, "variables", ())  # those that a source's options name
+        yield from getattr(place, "variables", ())  # variables that a source's options name
         for member in getattr(place, "stores", ()):  # of a root with mirrors
             yield from _of(member)
     url = place if isinstance(place, str) else place.url

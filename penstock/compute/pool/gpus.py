@@ -1,6 +1,6 @@
-"""GPUs that a process may use, told without importing torch, and the binding of a worker to some of them.
+"""Count the GPUs of a process without importing torch, and bind a worker to some of them.
 
-A bound worker sees its own GPUs alone, numbered from 0, and stays bound to them until it ends.
+A bound worker sees only its own GPUs, numbered from 0, and stays bound to them until it ends.
 """
 
 import ctypes

@@ -1,7 +1,7 @@
 """Processes on this machine: a poison unit costs itself, not the map and not its neighbours.
 
 A thread per worker takes the next unit, hands it to a process of its own, and waits for the reply, the end of the
-process, or the timeout. Short units are handed over several at a time: a lot. `pool` tells the outcome of a unit whose
+process, or the timeout. A lot is several short units at a time. `pool` returns the outcome of a unit whose
 process dies.
 """
 
@@ -45,9 +45,9 @@ class _Map(Task):
     news: threading.Condition  # for the consumer
     room: threading.Condition  # for threads that want units
     types: Types
-    awaited: int = -1  # the unit that the consumer waits for; -1: it is told of every one
+    awaited: int = -1  # the unit that the consumer waits for; -1: it gets every one
     begun: int = 0  # units begun, from the first
-    given_back: list[int] = field(default_factory=list)  # those of them that a worker did not begin, sorted
+    given_back: list[int] = field(default_factory=list)  # taken units that a worker did not begin, sorted
     lot: int = 1  # units of the next lot, at most
     consumed: int = 0
     done: int = 0
@@ -78,7 +78,7 @@ class _Map(Task):
         self.room.notify_all()
 
     def size_lot(self, n_units: int, seconds: float, nbytes: int) -> None:
-        """Choose the size of the next lot from that of the last one, and what it took."""
+        """Choose the size of the next lot from the size and time of the last one."""
         growth = min(2.0, LOT_S / max(seconds, 1e-6), LOT_BYTES / max(nbytes, 1))
         self.lot = min(max(1, int(n_units * growth)), LOT_UNITS)
 
@@ -237,7 +237,7 @@ class LocalCompute:
             if bodies and nbytes > LOT_BYTES:
                 break
             bodies.append(body)
-        owed = list(lot)  # those whose outcome this thread owes
+        owed = list(lot)  # units whose outcome this thread owes
 
         def give_back(n: int) -> None:
             with self._lock:

@@ -54,7 +54,7 @@ class Pool:
         self._n_workers = n_workers
         self._changed = threading.Condition(lock)
         self._idle: list[Worker] = []
-        self._turns = 0  # taken; a unit takes one, a unit that must be alone takes all
+        self._turns = 0  # taken; a unit takes one, a unit that must run by itself takes all
         self._want_alone = 0
         self._gpus: set[str] = set()  # shares that units have
 
@@ -85,7 +85,7 @@ class Pool:
         A unit runs twice if it may have been the victim of something else. Units without a reply have not begun.
         given_back: as for `Worker.run`.
 
-        Raises: Stopped; Unpicklable and InvalidRuntime when no worker can be had.
+        Raises: Stopped; Unpicklable and InvalidRuntime when no worker can be started.
         """
         place = 0
         try:

@@ -23,7 +23,7 @@ from .contract import Failure
 START_TIMEOUT_S = 300.0
 """Seconds for a worker to start and import what its function needs."""
 RECALL_S = 0.05
-"""Units that a worker has not begun after this time are taken back: another one may be free."""
+"""The parent takes back units that a worker has not begun after this time: another worker may be free."""
 
 _MANY = 4096
 _SCRIPT = str(Path(worker.__file__).resolve())
@@ -166,7 +166,7 @@ class Worker:
             return 0
         self._tickets[0].sendall(
             worker.SKIP * len(tickets)
-        )  # some may be of units that were taken back before
+        )  # some may be of units that the parent took back before
         return tickets.count(worker.GO)
 
     def _send(self, messages: bytes, timeout_s: float) -> None:
@@ -191,7 +191,7 @@ class Worker:
     def kill(self) -> None:
         """End it at once, whatever it does; the thread that uses it sees a Death. From any thread."""
         with self._lock:
-            # The group's number stays taken for as long as its leader is not reaped: nobody else is ever hit.
+            # The group's number stays taken for as long as its leader is not reaped: no other process is ever hit.
             if self._process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self._process.pid, signal.SIGKILL)

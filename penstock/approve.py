@@ -1,9 +1,9 @@
-"""A person lets a batch pass that the gate before a version stopped: with a name, a reason, for exactly that batch.
+"""Approvals: a person lets one batch pass that the gate stopped, with a name and a reason.
 
 An approval is a record of the stage `approval`, of the verdict that it overrides. It covers the samples of the
 verdict, by a hash of their bytes and columns (`content` in the verdict's body), and the checks that failed then. The
 parts of a batch that was stopped are given up, so it is cut again, and what comes out has to be the same.
-Whatever differs, or fails beside it, is stopped as before.
+If samples differ, or another check fails, the gate stops the batch again.
 """
 
 from collections.abc import Collection, Mapping
@@ -36,7 +36,7 @@ class Stopped:
     checks: tuple[Mapping[str, Any], ...]
     """The checks that failed."""
     never: tuple[str, ...]
-    """Names of the failed checks that nobody can approve."""
+    """Names of the failed checks that no approval covers."""
     approval: StageRecord | None
     """The record that covers the verdict; None where there is none."""
 
@@ -64,7 +64,7 @@ def stopped_batches(root: "Root", dataset: str, batch: str | None = None) -> lis
         there = f"verdicts are there on {', '.join(known)}" if known else "no batch of it was audited"
         raise InvalidRuntime(
             f"there is no verdict on {dataset} {batch or ''}: {there}; the datasets with versions are "
-            f"{', '.join(root.datasets()) or 'none'}. What stopped a batch before its last audit cannot be approved"
+            f"{', '.join(root.datasets()) or 'none'}. A batch that stopped before its last audit cannot be approved"
         )
     batches = [_stopped(root.store, dataset, name) for name in (known if batch is None else [batch])]
     stopped = [one for one in batches if one is not None]
@@ -79,7 +79,7 @@ def approve(root: "Root", dataset: str, batch: str, *, record: int, by: str, rea
     record: the number of the verdict that was looked at.
 
     Raises: InvalidRuntime without a name or a reason, or for a batch that there is not; Conflict when another verdict
-    came since, it is approved already, was not stopped, or failed in a way that nobody can approve.
+    came since, it is approved already, was not stopped, or failed a check that no approval covers.
     """
     if not by.strip() or not reason.strip():
         raise InvalidRuntime(
@@ -93,8 +93,8 @@ def approve(root: "Root", dataset: str, batch: str, *, record: int, by: str, rea
         )
     if stopped.never:
         raise Conflict(
-            f"verdict {record} on batch {batch} of {dataset} cannot be approved: {', '.join(stopped.never)}. "
-            f"Nobody can approve {NEVER}. Repair what it names and run the batch again"
+            f"verdict {record} on batch {batch} of {dataset} cannot be approved, because of "
+            f"{', '.join(stopped.never)}. No one can approve {NEVER}. Repair what it names and run the batch again"
         )
     if stopped.approval is not None:
         raise Conflict(
@@ -123,7 +123,7 @@ def approve(root: "Root", dataset: str, batch: str, *, record: int, by: str, rea
 
 
 def stops(check: Mapping[str, Any]) -> bool:
-    """Return whether a check stops its batch: all do but those that passed and those known to be warnings."""
+    """Return whether a check stops its batch: all except passed checks and warnings."""
     return check["passed"] is not True and check["severity"] != "warn"
 
 

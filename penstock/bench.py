@@ -1,4 +1,4 @@
-"""The speed at which a version can be loaded here: each stage alone, all together, what limits, and what to change."""
+"""Measure how fast a version loads here: each stage, all together, the limiting stage, and advice."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from loader.run.metrics.limit import CONSUMER, limited_by, stage_seconds
 from .progress import progress
 
 MIN_BATCHES = 4
-"""Batches that are taken even of a slow store, after the first one, which reads indexes and is not counted."""
+"""Least number of batches, after the first, which reads indexes and does not count."""
 
 ADVICE = {
     "plan": "larger batches, or fewer sources: planning costs the same for every batch",
@@ -62,7 +62,7 @@ class Bench:
     workers: int
     """Worker threads of `together`."""
     stages: Mapping[str, Rate]
-    """Stage -> its rate alone, in one thread; there is no transform."""
+    """Stage -> its own rate in one thread, without a transform."""
     alone: Rate
     """Rate of whole batches by one thread."""
     together: Rate
@@ -128,13 +128,13 @@ class _Run:
             batches.seek(start)
             next(batches)
             self.before = batches.metrics()
-            what = f"{batches.workers} workers" if batches.workers else "each stage alone"
+            what = f"{batches.workers} workers" if batches.workers else "each stage"
             begun = time.perf_counter()
             self._batches, self._samples, self._nbytes = 0, 0.0, 0.0
             for delivery in progress(
                 _deliveries(batches, seconds), what, _Delivery.microseconds, round(seconds * 1e6)
             ):
-                self._batches += 1  # only what was taken: batches made ahead belong to no second yet
+                self._batches += 1  # only delivered batches: prefetched ones belong to no second yet
                 self._samples += delivery.stats["samples"]
                 self._nbytes += delivery.stats["fetched_bytes"]
             self.elapsed_s = time.perf_counter() - begun

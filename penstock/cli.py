@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
         return _run(argv)
     except KeyboardInterrupt:
-        print("penstock: stopped; the same command goes on", file=sys.stderr)
+        print("penstock: stopped; run the same command to go on", file=sys.stderr)
         return 128 + signal.SIGINT
 
 
@@ -108,7 +108,7 @@ def parser() -> "Parser":
     shared.add_argument("--json", action="store_true", help="print JSON")
     top = Parser(
         prog="penstock",
-        description="Look after dataset versions under a root.",
+        description="Manage dataset versions under a root.",
         epilog=COMPLETION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -116,11 +116,11 @@ def parser() -> "Parser":
     several = top.add_subparsers(
         required=True,
         metavar="VERB",
-        title="verbs, by who uses them",
+        title="verbs, by user",
         description="\n\n".join(
             _listed(group, {name: VERBS[name] for name in GROUPS[group]}) for group in GROUPS
         ),
-        help="penstock VERB --help says what it takes",
+        help="penstock VERB --help lists its arguments",
     )
     for name, verb in VERBS.items():
         _add(name, verb, several.add_parser(name, description=verb.text, parents=_of(verb, shared)), shared)

@@ -1,4 +1,4 @@
-"""Listings of which an absence decides."""
+"""Listings for decisions that rest on an object's absence."""
 
 from loader.storage import ObjectInfo, Store
 

@@ -17,7 +17,7 @@ def progress(
 ) -> Iterator[T]:
     """Yield the items; show the share of `total` (default: their number) that is done, and the time left.
 
-    A total that has to be found out is a function, which is asked on a terminal alone.
+    A total that costs something to compute is a function, called only on a terminal.
     """
     if not sys.stderr.isatty():
         yield from items

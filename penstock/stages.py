@@ -143,13 +143,13 @@ def newest_listed(store: Store, dataset: str, stage: str) -> dict[str, ObjectInf
     folder = _folder(dataset, stage)
     newest: dict[str, ObjectInfo] = {}
     for info in store.list(folder):  # in key order: the last one is the newest
-        if _NAME.search(info.key):  # what somebody else put beside them is no record
+        if _NAME.search(info.key):  # other files in the folder are no records
             newest[info.key[len(folder) :].partition("/")[0]] = info
     return dict(sorted(newest.items()))
 
 
 def found_records(store: Store, listed: Mapping[str, ObjectInfo]) -> dict[str, StageRecord]:
-    """Return partition -> record, of those that are still there; a GET each, sixteen at a time. Raises: Corrupt."""
+    """Return partition -> record, of the records that still exist; a GET each, sixteen at a time. Raises: Corrupt."""
     paths = [info.key for info in listed.values()]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         records = zip(listed, pool.map(partial(find_record, store), paths), strict=True)
@@ -251,7 +251,7 @@ def find_record(store: Store, path: str) -> StageRecord | None:
         body["upstream"] = tuple(Upstream(**item) for item in body["upstream"])
         record = StageRecord(**body)
         if record.path != path:
-            raise ValueError(f"it says that it is {record.path}: it was copied or renamed")
+            raise ValueError(f"its own path is {record.path}: it was copied or renamed")
         return record
     except DAMAGED as error:
         raise Corrupt(

@@ -1,7 +1,7 @@
-"""Text from anywhere, made harmless for a card's HTML, Markdown and YAML, and for a terminal.
+"""Escape untrusted text for a card's HTML, Markdown and YAML, and for a terminal.
 
-Captions, labels, licences, keys and reasons come from whoever made the data. None of them may end a table, begin a
-link, load a picture or run a script.
+Captions, labels, licences, keys and reasons come from the data's authors. None of them may end a table, begin a
+link, load an image or run a script.
 """
 
 import html
@@ -13,7 +13,7 @@ WORD_JOINER = "\u2060"
 
 _ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;", "|": "&#124;", "\\": "&#92;"}
 _BACKSLASHED = frozenset("`*_[]~$#")
-# GitHub's and others' Markdown finds these in plain text, some of them after escapes were taken away.
+# GitHub's and others' Markdown finds these in plain text, some of them after it removes escapes.
 _ADDRESS = re.compile(r"(://|\bwww(?=\.)|(?<=[\w.+-])@(?=[\w-]+\.)|\b(?:mailto|xmpp):)", re.IGNORECASE)
 # At the beginning of a line: an item of a list, or a rule across the page.
 _START = re.compile(r"^(?:(\d{1,9})(?=[.)](?:\s|$))|(?=[+-](?:\s|$)|-{3}))")
@@ -26,7 +26,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud
 def clean(text: object, longest: int | None = None) -> str:
     """Return text on one line, without control characters, halves of surrogate pairs and overrides of the direction.
 
-    longest: in letters; a longer text ends in '…'.
+    longest: in characters; a longer text ends in '…'.
     """
     cleaned = str(text)
     if longest is not None and len(cleaned) > 8 * longest + 64:
@@ -57,7 +57,7 @@ def html_text(text: object) -> str:
 def markdown_text(text: object) -> str:
     """Return text for Markdown (CommonMark with GitHub's tables) that is shown as it is and read as nothing.
 
-    It fits into a line, a table's cell or a picture's alternative text.
+    It fits into a line, a table's cell or an image's alternative text.
     """
     line = _ADDRESS.sub(_broken, clean(text))
     escaped = "".join(

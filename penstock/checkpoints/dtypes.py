@@ -22,7 +22,7 @@ def check_torch() -> None:
     if match is None or (int(match[1]), int(match[2])) < LEAST:
         least = ".".join(map(str, LEAST))
         raise MissingDependency(
-            f"torch {torch.__version__} is installed, and a checkpoint that somebody changed can run code in it when "
+            f"torch {torch.__version__} is installed, and a forged checkpoint can run code in it when "
             f"it is loaded (CVE-2025-32434, CVE-2026-24747); accepted: {least} or newer: pip install 'torch>={least}'"
         )
 

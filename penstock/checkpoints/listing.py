@@ -1,4 +1,4 @@
-"""The checkpoints under a root, complete or not, and whether their bytes are those that were written. Without torch."""
+"""The checkpoints under a root, complete or not, and whether their bytes are unchanged. Without torch."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -38,7 +38,7 @@ class Listed:
 def listed(store: Store, run: str | None = None) -> Iterator[Listed]:
     """Yield every step of a run, or of all, with a marker or with parts, by run and step.
 
-    With several stores, that of the primary. Two listings for each run and a request for each marker. Raises:
+    With several stores, the primary's. Two listings for each run and a request for each marker. Raises:
     CheckpointNotFound as `finished`; StoreError.
     """
     store = primary_of(store)
@@ -70,7 +70,7 @@ def finished(store: Store, run: str) -> list[int]:
 def damaged(store: Store, checkpoints: Iterable[Checkpoint]) -> Iterator[tuple[Checkpoint, Stored, str]]:
     """Yield (checkpoint, object, problem or "") for every object, read whole, a few at once; 1 MiB of memory each.
 
-    With several stores, those of the primary. Raises: StoreError other than ObjectNotFound.
+    With several stores, the primary's. Raises: StoreError other than ObjectNotFound.
     """
     store = primary_of(store)
     objects = ((checkpoint, one) for checkpoint in checkpoints for one in checkpoint.objects)
@@ -107,4 +107,4 @@ def _problem(store: Store, key: str, stored: Stored) -> str:
         return "it is not there"
     if nbytes != stored.nbytes:
         return f"it has {nbytes} bytes, and {stored.nbytes} were written"
-    return "" if digest.hexdigest() == stored.sha256 else "its SHA-256 is not that of what was written"
+    return "" if digest.hexdigest() == stored.sha256 else "its SHA-256 differs from the recorded one"

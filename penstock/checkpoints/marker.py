@@ -109,7 +109,7 @@ def decode(data: bytes, where: str) -> Checkpoint:
         body = parse_json_object(data)
         recorded = body.pop("sha256")
         if sha256(canonical(body)) != recorded:
-            raise ValueError("its own sha256 does not fit what it says")
+            raise ValueError("its own sha256 does not match its content")
         if body.pop("checkpoint") > FORMAT:
             raise FormatTooNew(
                 f"{where} was written by a newer penstock; this one reads format {FORMAT}: update it"

@@ -38,7 +38,7 @@ def several(
 
 
 def first_error(call: Callable[[], T]) -> T:
-    """Return a call's result. Raises: the lowest rank's error itself, where torch wraps those of all ranks in one."""
+    """Return a call's result. Raises: the lowest rank's error itself; torch would wrap all ranks' errors in one."""
     from torch.distributed.checkpoint.api import CheckpointException
 
     try:

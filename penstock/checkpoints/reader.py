@@ -82,7 +82,7 @@ class Reader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Return False: no id alone says which store is meant."""
+        """Return False: an id does not identify a store."""
         return False
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
@@ -136,7 +136,7 @@ class Reader(StorageReader):
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Fill the state; from a disk, whole pieces are read into the tensors' own memory.
 
-        Raises: Corrupt, with the address, for bytes that are not those that were written: a state that is half filled
+        Raises: Corrupt, with the address, for bytes that differ from the written ones: a state that is half filled
         is of no use then.
         """
         by_part: dict[str, list[_Block]] = {}
@@ -146,7 +146,7 @@ class Reader(StorageReader):
             block = self._block_of(item)
             by_part.setdefault(block.piece.part.name, []).append(block)
         reads = several(self._read, (_aimed(part, planner) for part in by_part.values()))
-        with closing(reads):  # whatever is raised here, nobody reads into the state afterwards
+        with closing(reads):  # after an error no thread may still read into the state
             for request, data in chain.from_iterable(reads):
                 if request.target is None:
                     planner.load_bytes(request.block.item, self._value(request.block, data))
@@ -175,7 +175,7 @@ class Reader(StorageReader):
         return _Block(item=item, piece=piece, dtype=self._index.tensors[name].dtype, first=first, count=count)
 
     def _read(self, asked: list[_Aimed]) -> list[tuple[_Aimed, memoryview | bytes | None]]:
-        """Return the blocks of one part, None for those that lie where they belong.
+        """Return the blocks of one part, None for a block that is read in place.
 
         Blocks that do not fit their checksums are read once more.
         """

@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 class Checkpoints:
     """`checkpoints/<run>/` under a root: a folder, or any store.
 
-    root: a loader.Root, or its path or URL; it need not be that of the data. With mirrors the primary is used alone and
+    root: a loader.Root, or its path or URL; it may differ from the data's. With mirrors only the primary is used and
     its errors are raised, as a mirror has no checkpoints.
 
     run: a name. Its steps only go up, so a training that goes back to an earlier step and does it again is a run of its
@@ -239,7 +239,7 @@ class Checkpoints:
 
 @contextmanager
 def _named_apart(state: Mapping[str, Any]) -> Iterator[None]:
-    """Raise InvalidField where two values of a state have one name, of which torch says ValueError."""
+    """Raise InvalidField where two values of a state have one name, for which torch raises ValueError."""
     try:
         yield
     except ValueError as error:

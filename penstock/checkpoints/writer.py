@@ -31,8 +31,8 @@ from .retention import Retention
 class Writer(StorageWriter):
     """Saves one step of a run: `torch.distributed.checkpoint.save(state, storage_writer=writer)`, or `async_save`.
 
-    A few parts at a time are in memory, whatever the state's size. Nothing is replaced: parts have names that nobody
-    else draws, and the marker is created last. It pickles, without credentials. facts: fields of the marker about the
+    A few parts at a time are in memory, whatever the state's size. Nothing is replaced: parts have names that no
+    other save draws, and the marker is created last. It pickles, without credentials. facts: fields of the marker about the
     training.
 
     Raises, within the exception of torch.distributed.checkpoint: Conflict for a step at or below the newest checkpoint
@@ -60,7 +60,7 @@ class Writer(StorageWriter):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Return False: no id alone says which store is meant."""
+        """Return False: an id does not identify a store."""
         return False
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
@@ -146,13 +146,13 @@ class Writer(StorageWriter):
             committed = marker.steps(self._store, self._run)
         except StoreError as error:
             error.add_note(
-                f"step {self._step} of run {self._run!r} is committed, unless somebody saved a later one"
+                f"step {self._step} of run {self._run!r} is committed, unless another process saved a later one"
             )
             raise
         later = [step for step in committed if step > self._step]
         # Asked for, since one that was deleted may be listed still: by that no marker is withdrawn.
         if newest := next(filter(self._has_marker, reversed(later)), None):
-            # Somebody went on while this save stood still, and may have deleted its parts already.
+            # Another process went on while this save stood still, and may have deleted its parts already.
             self._store.delete_many([key])
             raise self._conflict(newest)
         retention.apply(self._store, self._keep, checkpoint)
@@ -215,7 +215,7 @@ class Writer(StorageWriter):
 
 
 class _Written(list[WriteResult]):
-    """The results of one rank, with its run and step: a rank that had nothing to write tells these too."""
+    """The results of one rank, with its run and step: also of a rank that had nothing to write."""
 
     def __init__(self, run: str, step: int, results: Iterable[WriteResult]) -> None:
         super().__init__(results)

@@ -88,7 +88,7 @@ def attach(
 def outcomes_anew(job: Job[U, R], units: Sequence[U], cluster: Cluster) -> Iterator[Outcome[R]]:
     """Yield the outcome of each unit, in their order: all are computed again where the job has ended before.
 
-    Continues a job that was given up. Memory: outcomes that arrive before those of earlier units.
+    Continues a job that was given up. Memory: outcomes that arrive before an earlier unit's.
 
     Raises: as `attach`.
     """

@@ -20,7 +20,9 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("ref", help="e.g. photos@3")
     add_fields(parser)
     parser.add_argument("--batch", type=int, default=64, metavar="N", help="samples in a batch (default: 64)")
-    parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="how long (default: 10)")
+    parser.add_argument(
+        "--seconds", type=float, default=10.0, metavar="S", help="seconds to measure (default: 10)"
+    )
     parser.add_argument(
         "--workers", type=int, default=None, metavar="N", help="threads (default: one per core)"
     )
@@ -28,7 +30,7 @@ def arguments(parser: ArgumentParser) -> None:
         "--verify",
         choices=("crc32c", "sha256"),
         default="crc32c",
-        help="what samples are held against, as loader.Root(verify=) (default: crc32c)",
+        help="checksum to compare samples with, as in loader.Root(verify=) (default: crc32c)",
     )
 
 
@@ -62,7 +64,7 @@ def _text(bench: "Bench") -> list[str | Table]:
         "",
         Table(form=FORM, header=("", "ms/batch", "samples/s", "MB/s", "share"), rows=[*rows, *alone]),
         "",
-        f"samples of a disk are read by: {bench.native}",
+        f"samples on disk are read by: {bench.native}",
         f"limited by: {bench.limited_by or 'nothing that was measured'}",
         *(f"  {one}" for one in bench.advice),
     ]

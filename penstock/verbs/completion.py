@@ -14,11 +14,11 @@ REFS = frozenset({"ref", "a", "b", "give_up"})
 """Arguments that take the name of a dataset, or of a version."""
 
 MOST_ENTRIES = 2000
-"""Most entries that are read behind the newest hint of a log: a key was pressed, and somebody waits."""
+"""Most log entries read after the newest hint: the user waits for the key press."""
 
 
 def complete(parser: ArgumentParser) -> None:
-    """Answer the shell and end the process, where a shell asks; else do nothing."""
+    """Answer a completion request of the shell and end the process; else do nothing."""
     try:
         import argcomplete
     except ImportError:
@@ -55,7 +55,7 @@ def _local(root: str) -> Path:
 def names(root: str | None, prefix: str, *, versions: bool) -> list[str]:
     """Return the datasets under a local root; behind 'photos@' its versions, tags and aliases.
 
-    Reads the log alone, without the imports of `loader.Root`, and writes nothing. Raises: OSError, ValueError and the
+    Reads only the log, without the imports of `loader.Root`, and writes nothing. Raises: OSError, ValueError and the
     errors of a damaged log.
     """
     from loader.dataset.log.entries import entry_key, parse

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 def annotate_arguments(parser: ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument("ref", help="e.g. photos@latest")
-    parser.add_argument("name", help="of the annotation, e.g. labels-v2")
+    parser.add_argument("name", help="name of the annotation, e.g. labels-v2")
     parser.add_argument(
         "--from", dest="rows", required=True, metavar="FILE", help=".parquet, .jsonl or .csv; path or URL"
     )
-    parser.add_argument("--author", required=True, help="who says so, where a row has no annotated_by")
+    parser.add_argument("--author", required=True, help="author of rows without an annotated_by column")
     parser.add_argument(
         "--key", default="key", metavar="COLUMN", help="the file's column of keys (default: key)"
     )
@@ -32,18 +32,21 @@ def annotate_arguments(parser: ArgumentParser) -> None:
         metavar="COLUMN",
         help="the samples' column: key (default), source_key, raw_key, unit_id ...",
     )
-    parser.add_argument("--columns", metavar="A,B", help="the file's columns to take (default: all others)")
+    parser.add_argument("--columns", metavar="A,B", help="columns of the file to add (default: all others)")
     parser.add_argument(
-        "--nulls", default="keep", choices=("keep", "remove"), help="what a null does to what is there"
+        "--nulls",
+        default="keep",
+        choices=("keep", "remove"),
+        help="whether a null keeps or removes the present value",
     )
     parser.add_argument("--strict", action="store_true", help="refuse keys without a sample")
     parser.add_argument(
-        "--last-wins", action="store_true", help="of rows with one key, instead of refusing them"
+        "--last-wins", action="store_true", help="use the last row of a repeated key, instead of refusing it"
     )
 
 
 def run_annotate(arguments: Namespace) -> Answer:
-    """Annotate a version. Answers with the next version."""
+    """Annotate a version. Returns the next version."""
     done = loader.Root(arguments.root).annotate(
         arguments.ref,
         arguments.name,
@@ -60,7 +63,7 @@ def run_annotate(arguments: Namespace) -> Answer:
     join, version = done.join, done.version
     lines = [f"{version.name}  {version.id}", f"{join.n_samples} samples annotated from {join.n_rows} rows"]
     if join.n_overruled:
-        lines.append(f"{join.n_overruled} rows were overruled by later ones of the same key")
+        lines.append(f"{join.n_overruled} rows replaced by later rows of the same key")
     if join.n_unmatched:
         lines.append(f"{join.n_unmatched} keys have no live sample:")
         lines += [f"  {key!r} ({where})" for key, where in join.unmatched]
@@ -93,40 +96,42 @@ def exclude_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--whole-objects",
         action="store_true",
-        help="everything cut of the same raw objects, now and under another policy",
+        help="exclude everything cut from the same raw objects, now and under another policy",
     )
     parser.add_argument(
         "--withdraw",
         action="store_true",
-        help="end the exclusions of these keys: later builds take the samples again",
+        help="end the exclusions of these keys: later builds include the samples again",
     )
-    parser.add_argument(
-        "--list", action="store_true", help="the exclusions of the dataset that nobody withdrew"
-    )
+    parser.add_argument("--list", action="store_true", help="list the dataset's exclusions in force")
 
 
 def run_exclude(arguments: Namespace) -> Answer:
-    """Exclude samples, withdraw their exclusions, or list those that stand."""
+    """Exclude samples, withdraw exclusions, or list the exclusions in force."""
     from ..upkeep.exclude import exclude, withdraw
 
     root = loader.Root(arguments.root)
     if arguments.list:
         if arguments.key or arguments.file or arguments.withdraw or arguments.whole_objects:
-            raise InvalidRuntime("--list is of a dataset: give it alone, without keys and without --withdraw")
+            raise InvalidRuntime(
+                "--list takes only a dataset: leave out keys, --from, --withdraw and --whole-objects"
+            )
         return _listed(root, arguments.ref)
     if arguments.reason is None or arguments.by is None:
-        raise InvalidRuntime("who excludes or takes back samples says so: pass --reason and --by")
+        raise InvalidRuntime(
+            "an exclusion or its withdrawal needs a reason and a name: pass --reason and --by"
+        )
     keys = [*arguments.key, *key_lines("--from", arguments.file)]
     why = {"reason": arguments.reason, "by": arguments.by, "page": arguments.page}
     if arguments.withdraw and arguments.whole_objects:
         raise InvalidRuntime(
-            "--withdraw is of keys; name all keys of the objects, and leave --whole-objects out"
+            "--withdraw takes keys: name all keys of the objects, and leave --whole-objects out"
         )
     if arguments.withdraw:
         ended = withdraw(root, arguments.ref, keys, **why)
         text = (
-            f"{len(ended.keys)} exclusions withdrawn ({ended.path})\nno version changes: later builds of "
-            f"{ended.dataset} take the samples again"
+            f"{len(ended.keys)} exclusions withdrawn ({ended.path})\nNo version changes: later builds of "
+            f"{ended.dataset} include the samples again"
         )
         return {"dataset": ended.dataset, "keys": list(ended.keys), "record": ended.path}, text, 0
     record, version = exclude(root, arguments.ref, keys, **why, whole_objects=arguments.whole_objects)
@@ -141,14 +146,14 @@ def run_exclude(arguments: Namespace) -> Answer:
     }
     lines = [
         f"{version.name}  {version.id}",
-        f"{len(record.keys)} samples {'excluded' if is_new else 'were excluded before'}, {len(version)} remain",
-        f"later builds leave them out too ({record.path}), until penstock exclude --withdraw",
+        f"{len(record.keys)} samples {'excluded' if is_new else 'already excluded'}, {len(version)} remain",
+        f"later builds leave them out too ({record.path}); penstock exclude --withdraw ends this",
     ]
     return body, "\n".join(lines), 0
 
 
 def _listed(root: "loader.Root", ref: str) -> Answer:
-    """Return the exclusions of a dataset that stand, by key; `live` where the newest version has the sample still."""
+    """Return the exclusions in force, by key; `live` if the newest version still has the sample."""
     from loader.dataset.versions.samples_table import live_ordinals
 
     from ..upkeep.exclusion import records, standing
@@ -182,17 +187,17 @@ def _listed(root: "loader.Root", ref: str) -> Answer:
     table = Table(form=EXCLUDE_FORM, header=("key", "excluded (UTC)     ", "", "by", "reason"), rows=rows)
     name = None if newest is None else newest.name
     exclusions = {"dataset": dataset, "newest": name, "exclusions": body}
-    return exclusions, [table] if rows else f"no exclusion of {dataset} stands", 0
+    return exclusions, [table] if rows else f"{dataset} has no exclusions", 0
 
 
 def approve_arguments(parser: ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument("dataset")
     parser.add_argument(
-        "batch", nargs="?", default=None, help="e.g. 000003-1f0c9a2b; without: all that were stopped"
+        "batch", nargs="?", default=None, help="e.g. 000003-1f0c9a2b (default: all stopped batches)"
     )
     parser.add_argument(
-        "--record", type=int, default=None, metavar="R", help="the verdict that you looked at"
+        "--record", type=int, default=None, metavar="R", help="number of the verdict that you reviewed"
     )
     parser.add_argument("--by", default=None, help="who approves it")
     parser.add_argument("--reason", default=None, help="why it may pass")
@@ -210,7 +215,7 @@ def run_approve(arguments: Namespace) -> Answer:
         return [one.to_json() for one in stopped], text, 0
     if arguments.batch is None or any(value is None for value in decision):
         raise InvalidRuntime(
-            "an approval takes a batch, --record, --by and --reason; without the three it lists what was stopped"
+            "an approval needs a batch, --record, --by and --reason; without the options the verb lists stopped batches"
         )
     approval = approve(
         root,
@@ -241,7 +246,7 @@ def _described(stopped: "Stopped") -> str:
     record = stopped.record
     lines = [f"{record.dataset} {record.partition}: verdict {record.r}, run {record.run_id}"]
     for check in stopped.checks:
-        mark = "  (nobody can approve it)" if check["name"] in stopped.never else ""
+        mark = "  (cannot be approved)" if check["name"] in stopped.never else ""
         lines.append(f"  {check['name']}{mark}: {check['explanation']}")
     if stopped.approval is not None:
         lines.append(f"  approved by {stopped.approval.approved_by}: {stopped.approval.reason}")
@@ -253,12 +258,14 @@ def _described(stopped: "Stopped") -> str:
 
 
 ANNOTATE = Verb(
-    text="labels from a file, joined to samples that are there",
+    text="join labels from a file to the samples of a version",
     run=run_annotate,
     arguments=annotate_arguments,
 )
 EXCLUDE = Verb(
-    text="leave samples out, for a reason, in every later build", run=run_exclude, arguments=exclude_arguments
+    text="leave samples out of this version and every later build, with a reason",
+    run=run_exclude,
+    arguments=exclude_arguments,
 )
 APPROVE = Verb(
     text="let a batch pass that the gate stopped, with a name and a reason",

@@ -31,7 +31,7 @@ def register_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "url", help="folder or bucket prefix that holds the objects; nothing is written there"
     )
-    parser.add_argument("name", help="dataset that the version is of; again for what changed since")
+    parser.add_argument("name", help="dataset of the version; run again to register what changed since")
     parser.add_argument(
         "--without",
         action="append",
@@ -45,7 +45,7 @@ def register_arguments(parser: ArgumentParser) -> None:
 
 
 def run_register(arguments: Namespace) -> Answer:
-    """Register a place."""
+    """Register objects where they are."""
     from ..formats.registration.chunks import chunks_of
 
     done = _registered(arguments)
@@ -64,17 +64,17 @@ def run_register(arguments: Namespace) -> Answer:
     lines = [
         f"{version.name}  {version.id}",
         f"{len(version)} samples with {', '.join(version.fields)}, whose {stay} stay at {arguments.url}",
-        f"{what}: {done.new} new, {done.replaced} written again, {done.gone} gone, {done.same} as before; "
-        f"{done.others} others were left alone",
+        f"{done.new + done.replaced + done.same} {what}: {done.new} added, {done.replaced} changed, "
+        f"{done.gone} removed, {done.same} unchanged ({done.others} other files ignored)",
         *done.refusals.lines(),
         *done.notes,
     ]
     if done.left_out:
         body["left_out"] = list(done.left_out)
-        lines.append(f"left out, as text over time is not read yet: {', '.join(done.left_out)}")
+        lines.append(f"left out, because timed text is not supported yet: {', '.join(done.left_out)}")
     if done.sealed:
         body["sealed"] = done.sealed
-        lines.append(f"{done.sealed} new shards were read through, and are sealed")
+        lines.append(f"{done.sealed} new shards read and sealed")
     if chunks := chunks_of(version):
         body |= chunks.to_json()
         lines.append(chunks.to_text())
@@ -129,7 +129,7 @@ def import_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "url", help="folder or bucket prefix that holds the objects; nothing is written there"
     )
-    parser.add_argument("name", help="dataset that the version is of; again for what came since")
+    parser.add_argument("name", help="dataset of the version; run again to import what came since")
     order = parser.add_mutually_exclusive_group()
     order.add_argument(
         "--keep-order",
@@ -158,7 +158,7 @@ def import_arguments(parser: ArgumentParser) -> None:
 
 
 def run_import(arguments: Namespace) -> Answer:
-    """Import a place. Exit status 1, and no version, when something could not be read or written."""
+    """Import objects. Exit status 1, and no version, if an object could not be read or written."""
     from ..formats.importing.importer import Options
     from ..formats.run_import import import_place
 
@@ -260,7 +260,7 @@ def run_seal(arguments: Namespace) -> Answer:
 
 def adopt_arguments(parser: ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("ref", help="e.g. photos@3, which penstock seal has sealed")
+    parser.add_argument("ref", help="sealed version, e.g. photos@3")
     parser.add_argument("--workers", type=int, default=4, metavar="N", help="threads (default: 4)")
 
 
@@ -278,8 +278,8 @@ def export_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "format", help="energon, files, lerobot, litdata, mds, megatron, parquet or webdataset"
     )
-    parser.add_argument("url", help="path or URL of the target: an empty place, or one of the same export")
-    parser.add_argument("--where", metavar="SQL", help="export the samples for which it is true")
+    parser.add_argument("url", help="path or URL of the target: empty, or an earlier run of the same export")
+    parser.add_argument("--where", metavar="SQL", help="export only samples for which it is true")
     parser.add_argument(
         "--without",
         action="append",
@@ -290,7 +290,7 @@ def export_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--lossy",
         action="store_true",
-        help="leave out what the format cannot hold, which is refused otherwise",
+        help="leave out what the format cannot hold (default: refuse)",
     )
     parser.add_argument("--workers", type=int, default=4, metavar="N", help="threads (default: 4)")
     parser.add_argument(
@@ -299,12 +299,12 @@ def export_arguments(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="of the target's store, as loader.Root(options=) takes them, again and again",
+        help="option of the target's store, as in loader.Root(options=); may be repeated",
     )
 
 
 def run_export(arguments: Namespace) -> Answer:
-    """Export a version. Exit status 1 when a part of it could not be written."""
+    """Export a version. Exit status 1 if a part could not be written."""
     from ..formats.run_export import export
 
     done = export(
@@ -328,7 +328,7 @@ IMPORT = Verb(
     arguments=import_arguments,
 )
 SEAL = Verb(
-    text="read registered bytes once, and keep their checksums", run=run_seal, arguments=seal_arguments
+    text="read registered bytes once and record their checksums", run=run_seal, arguments=seal_arguments
 )
 ADOPT = Verb(text="copy registered bytes into the root", run=run_adopt, arguments=adopt_arguments)
 EXPORT = Verb(text="write a version in another format", run=run_export, arguments=export_arguments)

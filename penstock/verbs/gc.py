@@ -1,4 +1,4 @@
-"""`penstock gc plan|sweep|retire`: bytes that nobody needs."""
+"""`penstock gc plan|sweep|retire`: collect bytes that no version needs."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ def collection_arguments(parser: ArgumentParser) -> None:
     from ..units import parse_length
 
     for name, what in (
-        ("grace", "how long something has to be condemned before it may be deleted"),
-        ("silence", "how long a writer or reader may show no sign of life before it is dead"),
+        ("grace", "how long an object has to be condemned before it may be deleted"),
+        ("silence", "how long without a sign of life before a writer or reader counts as dead"),
     ):
         parser.add_argument(
             f"--{name}",
@@ -28,14 +28,14 @@ def collection_arguments(parser: ArgumentParser) -> None:
         "--collector",
         default=None,
         metavar="NAME",
-        help="whose notes: one name per clock (default: this host's)",
+        help="name of the collector's notes, one per clock (default: this host's)",
     )
     parser.add_argument(
         "--give-up",
         action="append",
         default=[],
         metavar="REF",
-        help="a retired version that is lost: no tag, alias or lease keeps it; may be given again",
+        help="a retired version to lose: no tag, alias or lease keeps it; may be repeated",
     )
     parser.add_argument(
         "--price", type=float, default=None, metavar="USD", help="per GiB and month (default: list price)"
@@ -50,7 +50,7 @@ def sweep_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--apply", action="store_true", help="delete; without it nothing is deleted or aborted"
     )
-    parser.add_argument("--dataset", default=None, help="only what was this dataset's")
+    parser.add_argument("--dataset", default=None, help="only objects of this dataset")
     parser.add_argument("--max-objects", type=int, default=100_000, metavar="N", help="(default: 100000)")
     parser.add_argument(
         "--max-bytes", type=read_by(parse_size), default=10 * 2**40, metavar="SIZE", help="(default: 10TiB)"
@@ -69,7 +69,7 @@ def retire_arguments(parser: ArgumentParser) -> None:
 
 
 def _condemned(root: "loader.Root", given_up: Sequence[str]) -> set[str]:
-    """Return the ids of the versions that takedowns retired, and of those that were given up.
+    """Return the ids of the versions that takedowns retired or --give-up names.
 
     Raises: InvalidRuntime for a version that is not retired; VersionNotFound.
     """
@@ -79,7 +79,7 @@ def _condemned(root: "loader.Root", given_up: Sequence[str]) -> set[str]:
     for ref in given_up:
         record = root.record(ref, retired=True)
         if record.retired is None:
-            raise InvalidRuntime(f"{record.name} is not retired, and everybody may read it: retire it first")
+            raise InvalidRuntime(f"{record.name} is not retired and can still be read: retire it first")
         ids.add(record.id)
     return ids
 
@@ -138,7 +138,9 @@ VERB = Verb(
     text="collect bytes that no version needs",
     verbs={
         "plan": Verb(
-            text="what is condemned, for how long, what it costs", run=plan, arguments=collection_arguments
+            text="list what is condemned, for how long, and its cost",
+            run=plan,
+            arguments=collection_arguments,
         ),
         "sweep": Verb(
             text="delete what has been condemned for the grace", run=sweep, arguments=sweep_arguments

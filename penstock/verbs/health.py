@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 def doctor_arguments(parser: ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("url", nargs="?", help="path or URL; a root need not be there (default: --root)")
+    parser.add_argument("url", nargs="?", help="path or URL, with or without a root (default: --root)")
     parser.add_argument(
         "--option",
         type=option,
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="as loader.Root(options=) takes them, again and again; keys better from the environment or a profile",
+        help="option as in loader.Root(options=), may be repeated; keep keys in the environment or a profile",
     )
     parser.add_argument(
-        "--quick", action="store_true", help="no listing of many keys, no speeds: what must hold alone"
+        "--quick", action="store_true", help="check only the required behaviour: no long listings, no speeds"
     )
 
 
@@ -64,25 +64,25 @@ def run_verify(arguments: Namespace) -> Answer:
     )
     of = f" of {report.of_shards}" if report.shards < report.of_shards else ""
     if report.unverified_nbytes:
-        how += f"; of {size(report.unverified_nbytes)} no checksum is known: they were read, and held against nothing"
+        how += f"; {size(report.unverified_nbytes)} have no known checksum: read, not verified"
     summary = f"{report.version}: {report.shards}{of} shards, {report.rows} rows, {size(report.nbytes)}; checked {how}"
     return report.to_json(), _text(report.problems, [summary]), 1 if report.problems else 0
 
 
 def answer_of_root(root: "loader.Root", *, full: bool, cluster: "Cluster | None" = None) -> Answer:
-    """Check a whole root, and answer as `penstock verify`."""
+    """Check a whole root, and return the answer of `penstock verify`."""
     from ..upkeep.verify.root import verify_root
 
     return _root(verify_root(root, full=full, cluster=cluster))
 
 
 def _root(report: "RootReport") -> Answer:
-    lines = [f"{key}: not penstock's; left alone" for key in report.foreign]
-    lines += [f"{key}: of a version that the log does not have" for key in report.nothing_leased]
+    lines = [f"{key}: not written by penstock; ignored" for key in report.foreign]
+    lines += [f"{key}: belongs to a version that is not in the log" for key in report.nothing_leased]
     lines += [
         f"{report.unreferenced} objects ({size(report.unreferenced_nbytes)}) under data/ that no version names",
         f"{report.root}: {report.entries} log entries, {report.versions} versions ({report.retired} retired), "
-        f"{report.shards} shards looked at, {report.objects} objects ({size(report.nbytes)}), "
+        f"{report.shards} shards checked, {report.objects} objects ({size(report.nbytes)}), "
         f"{report.n_foreign} of them foreign",
     ]
     return report.to_json(), _text(report.problems, lines), 1 if report.problems else 0
@@ -96,14 +96,14 @@ def _text(problems: "Iterable[Problem]", lines: list[str]) -> str:
 
 def repair_arguments(parser: ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("--by", required=True, help="who repairs: a person, a ticket; it is put on record")
-    parser.add_argument("--mirror", help="path or URL of a copy of the root, to compare with")
+    parser.add_argument("--by", required=True, help="who repairs: a person or a ticket; recorded in the log")
+    parser.add_argument("--mirror", help="path or URL of a copy of the root to compare with")
     parser.add_argument("--believe", choices=("stored", "next"), help="which of two readings is right")
-    parser.add_argument("--apply", action="store_true", help="do it; without it, only say what would be done")
+    parser.add_argument("--apply", action="store_true", help="write the repair (default: only list it)")
 
 
 def run_repair(arguments: Namespace) -> Answer:
-    """Repair the log, or say what would be done. Exit status 1 where something is to be done and was not."""
+    """Repair the log, or list the repair. Exit status 1 if a repair is needed and was not written."""
     from ..upkeep.repair import apply_repair, plan_repair
 
     store = loader.Root(arguments.root).alone.store
@@ -116,7 +116,7 @@ def run_repair(arguments: Namespace) -> Answer:
         state = apply_repair(store, steps, by=arguments.by)
         lines.append(f"done: {store.url} has {state.n} log entries and reads from the first to the last")
     else:
-        lines.append(f"{len(steps)} objects to write; nothing was written: --apply does it")
+        lines.append(f"{len(steps)} objects to write; nothing was written: pass --apply to write them")
     body = {
         "root": store.url,
         "steps": [{"key": step.key, "n": step.n, "why": step.why} for step in steps],
@@ -126,11 +126,9 @@ def run_repair(arguments: Namespace) -> Answer:
 
 
 DOCTOR = Verb(
-    text="can a store be trusted with a root, how fast is it, what should be set; writes a little and removes it",
+    text="check whether a store can hold a root, its speed and its settings; writes a little and removes it",
     run=run_doctor,
     arguments=doctor_arguments,
 )
 VERIFY = Verb(text="check stored hashes, counts and references", run=run_verify, arguments=verify_arguments)
-REPAIR = Verb(
-    text="mend a log of which an entry was damaged or misread", run=run_repair, arguments=repair_arguments
-)
+REPAIR = Verb(text="repair a log with a damaged or misread entry", run=run_repair, arguments=repair_arguments)

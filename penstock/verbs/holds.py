@@ -42,7 +42,7 @@ def add_hold(arguments: Namespace) -> Answer:
     record = root.record(arguments.ref)
     (held,) = (one for one in root.state.holds_of(record.dataset, record.number) if one.by == arguments.by)
     body = {"version": record.name, "id": record.id, "by": held.by, "why": held.why}
-    return body, f"{record.name} is held by {held.by}: {held.why}", 0
+    return body, f"{record.name} held by {held.by}: {held.why}", 0
 
 
 def release_hold(arguments: Namespace) -> Answer:
@@ -53,7 +53,7 @@ def release_hold(arguments: Namespace) -> Answer:
     text = f"{record.name} is no longer held by {arguments.by}"
     if not done:
         holders = [one.by for one in root.state.holds_of(record.dataset, record.number)]
-        text = f"{arguments.by} does not hold {record.name}; held by {', '.join(holders) or 'nobody'}"
+        text = f"{arguments.by} does not hold {record.name}; holders: {', '.join(holders) or 'none'}"
     return {"version": record.name, "id": record.id, "released": done}, text, 0 if done else 2
 
 
@@ -76,15 +76,18 @@ LEASE_FORM = ("{:<24}", " {}", " on {}", ", {}")
 def lease_arguments(parser: ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument(
-        "--collector", default=None, metavar="NAME", help="whose notes tell the age (default: this host's)"
+        "--collector",
+        default=None,
+        metavar="NAME",
+        help="collector whose notes give the age (default: this host's)",
     )
 
 
 def ls_lease(arguments: Namespace) -> Answer:
-    """List the readers of each version: the age of their last beat, and what a collector has seen of them.
+    """List the readers of each version: the age of their last beat, and a collector's notes on them.
 
-    The age is by the clocks of the store and of this machine, for people. A collector counts on its own clock, and its
-    count begins when it first sees a beat, not when the reader made it.
+    The age compares the clocks of the store and of this machine. A collector counts on its own clock, from the time
+    when it first sees a beat.
     """
     import time
 
@@ -117,7 +120,7 @@ def ls_lease(arguments: Namespace) -> Answer:
         age, silent = row["beat_age_s"], row["silent_s"]
         seen = "" if age is None else f"last beat {length(float(str(age)))} ago, "
         if silent is None:
-            seen += "no collector has looked yet"
+            seen += "not seen by a collector yet"
         else:
             seen += f"unchanged for at least {length(float(str(silent)))}" if silent else "moving"
         rows.append((row["version"], row["holder"], row["host"], seen))
@@ -129,18 +132,20 @@ def ls_lease(arguments: Namespace) -> Answer:
 
 RETIRE = Verb(text="take a version out of use", run=run_retire, arguments=retire_arguments)
 HOLD = Verb(
-    text="versions whose bytes stay, whatever is retired",
+    text="keep the bytes of versions, even if they are retired",
     verbs={
         "add": Verb(text="hold a version", run=add_hold, arguments=_why),
-        "release": Verb(text="release somebody's hold on a version", run=release_hold, arguments=_whose),
-        "ls": Verb(text="who holds what, and why", run=ls_hold),
+        "release": Verb(text="release a hold on a version", run=release_hold, arguments=_whose),
+        "ls": Verb(text="list holds, holders and reasons", run=ls_hold),
     },
 )
 LEASE = Verb(
     text="leases of readers",
     verbs={
         "ls": Verb(
-            text="who is reading which version, and is it alive", run=ls_lease, arguments=lease_arguments
+            text="list readers by version, and whether they are alive",
+            run=ls_lease,
+            arguments=lease_arguments,
         )
     },
 )

@@ -54,7 +54,7 @@ def ls(arguments: Namespace) -> Answer:
 
 
 def show(arguments: Namespace) -> Answer:
-    """Show a job: how far it is, and what it cost."""
+    """Show a job's progress."""
     folder, description = _job(arguments)
     body = _summary(folder, description)
     again = {block: n for block, n in sorted(folder.n_starts().items()) if n > 1}
@@ -70,12 +70,12 @@ def show(arguments: Namespace) -> Answer:
     if again:
         lines.append("begun again: " + ", ".join(f"block {block} ({n} times)" for block, n in again.items()))
     if body["stopped"]:
-        lines.append("somebody ended it: run its command again, or penstock jobs attach --sha256, to go on")
+        lines.append("a user ended it: run its command again, or penstock jobs attach --sha256, to go on")
     return body, "\n".join(lines), 0
 
 
 def why(arguments: Namespace) -> Answer:
-    """Tell where the newest attempt at a job is, and why it waits."""
+    """Show the newest attempt at a job, and why it waits."""
     from ..compute.cluster_compute import words_of_attempt
 
     folder, _ = _job(arguments)
@@ -101,7 +101,7 @@ def logs(arguments: Namespace) -> Answer:
             0,
         )
     if arguments.cluster is None:
-        raise InvalidRuntime("whose logs? pass --block N, or --cluster FILE for what a runner wrote")
+        raise InvalidRuntime("pass --block N for a block's log, or --cluster FILE for a runner's")
     attempt, _ = folder.newest_attempt()
     text = _cluster(arguments).open().logs(folder.attempt_name(attempt), arguments.element)
     return {"element": arguments.element, "text": text}, text or "nothing was written", 0
@@ -112,12 +112,12 @@ def _attach_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--sha256",
         metavar="HEX",
-        help="SHA-256 of the job's description, which you vouch for: begin what is missing (default: only wait)",
+        help="SHA-256 of the job's description, which you vouch for: begin missing blocks (default: only wait)",
     )
 
 
 def attach(arguments: Namespace) -> Answer:
-    """Wait for a job; begin what is missing of it, where the caller vouches for its description."""
+    """Wait for a job; begin missing blocks if the caller vouches for its description."""
     from ..compute.attach import follow
     from ..compute.cluster import OUR_PACKAGES
     from ..compute.submit import Submission
@@ -185,7 +185,7 @@ def clear(arguments: Namespace) -> Answer:
             try:
                 description = folder.description()
             except (Corrupt, Forbidden) as error:
-                damaged.append(f"left alone: {error}; penstock jobs clear {id_} deletes it")
+                damaged.append(f"not deleted: {error}; penstock jobs clear {id_} deletes it")
                 continue
             if description is None or now_us() - description.at_us > arguments.older * 1e6:
                 chosen.append(folder)
@@ -248,12 +248,14 @@ def _logs_arguments(parser: ArgumentParser) -> None:
 VERB = Verb(
     text="data jobs on clusters",
     verbs={
-        "ls": Verb(text="the jobs of a root", run=ls),
-        "show": Verb(text="how far a job is", run=show, arguments=_id_argument),
-        "why": Verb(text="where a job is, and why it waits", run=why, arguments=_with_cluster),
-        "logs": Verb(text="what a runner wrote, or why a block failed", run=logs, arguments=_logs_arguments),
+        "ls": Verb(text="list the jobs of a root", run=ls),
+        "show": Verb(text="show a job's progress", run=show, arguments=_id_argument),
+        "why": Verb(text="show where a job is, and why it waits", run=why, arguments=_with_cluster),
+        "logs": Verb(
+            text="show a runner's output, or why a block failed", run=logs, arguments=_logs_arguments
+        ),
         "attach": Verb(
-            text="wait for a job, or begin what is missing", run=attach, arguments=_attach_arguments
+            text="wait for a job, or begin its missing blocks", run=attach, arguments=_attach_arguments
         ),
         "cancel": Verb(text="end a job to its last process", run=cancel, arguments=_with_cluster),
         "clear": Verb(text="delete folders of old jobs", run=clear, arguments=_clear_arguments),

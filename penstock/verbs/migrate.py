@@ -23,7 +23,7 @@ def _options(parser: ArgumentParser, name: str, whose: str) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help=f"of {whose}, as loader.Root(options=) takes them, again and again",
+        help=f"option of {whose}, as in loader.Root(options=); may be repeated",
     )
 
 
@@ -39,7 +39,7 @@ def _target_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("url", help="path or URL of the target; an empty place becomes a mirror of the root")
     _options(parser, "--option", "the target's store")
     parser.add_argument(
-        "--scratch", metavar="FOLDER", help="for objects above 64 MiB on their way, and what was copied"
+        "--scratch", metavar="FOLDER", help="folder for objects above 64 MiB in transit, and for the journal"
     )
 
 
@@ -98,7 +98,7 @@ def _target(arguments: Namespace) -> Store:
 def _source(arguments: Namespace) -> Store | None:
     """Return the store of --from; None without it. Raises: InvalidRuntime for its options without it."""
     if arguments.from_option and not arguments.source:
-        raise InvalidRuntime("--from-option is of the store of --from, which is missing; give its URL")
+        raise InvalidRuntime("--from-option needs --from: give the URL of its store")
     return open_store(arguments.source, options_of(arguments.from_option)) if arguments.source else None
 
 
@@ -108,7 +108,7 @@ def _for_prefixes(arguments: Namespace) -> None:
         if is_given:
             raise InvalidRuntime(
                 f"{name} is for plain prefixes, with --from URL: objects of a root never change, and shards and tables "
-                "are held against the hashes that its manifests say; leave it out"
+                "are checked against the hashes in its manifests; leave it out"
             )
 
 
@@ -167,7 +167,7 @@ def run(arguments: Namespace) -> Answer:
 
 
 def status(arguments: Namespace) -> Answer:
-    """Return how far the target is. Exit status 1 when it lags: it lacks a version, a retirement, a tag, a takedown."""
+    """Return the target's progress. Exit status 1 when it lags: it lacks a version, a retirement, a tag, a takedown."""
     from ..upkeep.copying.journal import Journal
     from ..upkeep.migrate.contents import new_versions
     from ..upkeep.migrate.prefix_status import prefix_status
@@ -184,14 +184,14 @@ def status(arguments: Namespace) -> Answer:
     body = {"entries": state.n, "copied_entries": after, "missing_versions": missing, "lags": is_behind}
     with Journal(target, scratch=arguments.scratch) as journal:
         body["unfinished_objects"] = len(journal)
-    text = f"log: {after} of {state.n} entries; versions that it lacks: {', '.join(missing) or 'none'}"
+    text = f"log: {after} of {state.n} entries; missing versions: {', '.join(missing) or 'none'}"
     if body["unfinished_objects"]:
         text += f"; an unfinished run has copied {body['unfinished_objects']} objects"
     return body, text, int(is_behind)
 
 
 def verify(arguments: Namespace) -> Answer:
-    """Check that all of a plain prefix arrived; check a mirror as `penstock verify` does.
+    """Check that a plain prefix arrived whole; check a mirror like `penstock verify`.
 
     Exit status 1 when anything is wrong.
     """
@@ -223,17 +223,15 @@ def promote(arguments: Namespace) -> Answer:
 VERB = Verb(
     text="mirrors: copies of a root in other stores, with the same ids; and plain prefixes (--from)",
     verbs={
-        "plan": Verb(
-            text="what it would take: objects, bytes, requests, cost", run=plan, arguments=_plan_arguments
-        ),
+        "plan": Verb(text="estimate objects, bytes, requests and cost", run=plan, arguments=_plan_arguments),
         "run": Verb(
             text="make a mirror, or bring it up to date; copy a plain prefix",
             run=run,
             arguments=_run_arguments,
         ),
-        "status": Verb(text="how far a copy is", run=status, arguments=_where),
+        "status": Verb(text="show a copy's progress", run=status, arguments=_where),
         "verify": Verb(
-            text="whether all of it is whole; of a prefix, also whether all arrived",
+            text="check a copy; for a prefix, also whether all objects arrived",
             run=verify,
             arguments=_verify_arguments,
         ),

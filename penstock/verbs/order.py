@@ -59,7 +59,7 @@ def order_of_seen_arguments(parser: ArgumentParser) -> None:
         "--seen",
         required=True,
         metavar="FILE",
-        help="file with a key per line, of samples that were read; - is standard input",
+        help="file with the keys of read samples, one per line; - is standard input",
     )
     parser.add_argument(
         "--by",
@@ -68,12 +68,12 @@ def order_of_seen_arguments(parser: ArgumentParser) -> None:
         help="column that has these keys: the version's own, or source_key, the one that the sample had before",
     )
     parser.add_argument("--where", default=None, help="SQL expression: samples of the training")
-    parser.add_argument("--seed", type=int, default=0, help="of the order of those that are left")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the order of the remaining samples")
     add_fields(parser)
 
 
 def run_order_of_seen(arguments: Namespace) -> Answer:
-    """Store the list of the samples that are left."""
+    """Store the list of the remaining samples."""
     from ..formats.mds.foreign_orders import left_over, ordinals_of
 
     version = loader.Root(arguments.root).open(arguments.ref)
@@ -96,8 +96,8 @@ def run_order_of_seen(arguments: Namespace) -> Answer:
     }
     lines = [
         f"list {rest.list_sha256}",
-        f"{len(rest)} of {len(view)} samples of {version.name} are left; {len(keys)} keys were seen, of samples that "
-        f"{version.name} excludes {excluded}",
+        f"{len(rest)} of {len(view)} samples of {version.name} remain; {len(keys)} keys were seen, {excluded} of them "
+        f"excluded from {version.name}",
         f'open it as loader.listed(view, "{rest.list_sha256}")',
     ]
     return body, "\n".join(lines), 0
@@ -106,9 +106,7 @@ def run_order_of_seen(arguments: Namespace) -> Answer:
 def streaming_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of `order-of mds`."""
     parser.add_argument("ref", help="version of the dataset's samples, registered or imported")
-    parser.add_argument(
-        "url", help="folder or bucket prefix of an index.json: the dataset's, or that of a split"
-    )
+    parser.add_argument("url", help="folder or bucket prefix of an index.json: the dataset's, or a split's")
     parser.add_argument("--batch-size", type=int, required=True, help="samples of a rank's batch")
     parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--ranks", type=int, default=1, help="of a node (default: 1)")
@@ -172,7 +170,7 @@ def run_streaming(arguments: Namespace) -> Answer:
     }
     lines = [
         f"list {rest.list_sha256}",
-        f"{len(rest)} samples of {version.name} are left in {body['steps']} steps of {batch}, as "
+        f"{len(rest)} samples of {version.name} remain in {body['steps']} steps of {batch}, as "
         f"streaming {epoch.release} lays them out",
         f'open it as loader.listed(view, "{rest.list_sha256}"), in a plan with global_batch={batch}',
     ]
@@ -261,7 +259,7 @@ def ls_plans(arguments: Namespace) -> Answer:
 
 
 def _source(names: Mapping[str, str], view: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the version, fields and predicate of a plan's view; of a packed or listed one, those of its samples."""
+    """Return the version, fields and predicate of a plan's view; a packed or listed view has its samples'."""
     while "version" not in view and isinstance(inner := view.get("documents") or view.get("view"), Mapping):
         view = inner
     version = str(view.get("version", ""))
@@ -279,15 +277,15 @@ def _words(name: str, source: Mapping[str, Any]) -> str:
 
 ORDER = Verb(text="the keys of a step's batch", run=run_order, arguments=order_arguments)
 ORDER_OF = Verb(
-    text="the rest of an epoch that was begun elsewhere",
+    text="list the rest of an epoch that began elsewhere",
     verbs={
         "seen": Verb(
-            text="what a file of keys leaves of an epoch, as a list",
+            text="list an epoch without the keys of a file",
             run=run_order_of_seen,
             arguments=order_of_seen_arguments,
         ),
         "mds": Verb(
-            text="what an epoch of MosaicML streaming has yet to read, as a list",
+            text="list what an epoch of MosaicML streaming has yet to read",
             run=run_streaming,
             arguments=streaming_arguments,
         ),

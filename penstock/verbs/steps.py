@@ -47,7 +47,7 @@ def run_batch(arguments: Namespace) -> Answer:
     name, at = where(root, arguments.where)
     step = at if arguments.step is None else arguments.step
     if step is None:
-        raise InvalidRuntime(f"which step of {name}? Pass {name}@STEP, or --step")
+        raise InvalidRuntime(f"a step of {name} is needed: pass {name}@STEP, or --step")
     metrics = metrics_of(root, arguments.where, arguments.metrics)
     training = Training(root, name, metrics=metrics.get(name))
     recipe = RecipeProcess(root, arguments.recipe) if arguments.recipe else None
@@ -67,7 +67,7 @@ def run_batch(arguments: Namespace) -> Answer:
             body["saved"] = [str(path) for path in save(arguments.save, body, saved)]
         except OSError as error:
             raise InvalidRuntime(
-                f"--save {arguments.save}: {error}; pass a folder that can be made, or written to"
+                f"--save {arguments.save}: {error}; pass a folder that can be created or written to"
             ) from error
         text += f"\n{len(body['saved'])} files in {arguments.save}"
     return body, text, 0
@@ -172,7 +172,7 @@ def seen_arguments(parser: ArgumentParser) -> None:
 
 
 def run_seen(arguments: Namespace) -> Answer:
-    """Return the slots that held the sample in the steps before the given one, substitutes on record too.
+    """Return the slots that held the sample in the steps before the given one, recorded substitutes included.
 
     Each step counts under the plan that it was trained under last. Raises: InvalidRuntime where no plan has the
     sample, or without a step."""
@@ -187,7 +187,9 @@ def run_seen(arguments: Namespace) -> Answer:
         if before is None:
             before = (training.last_step if last is None else last) + 1
         if before < 1:
-            raise InvalidRuntime(f"which steps of {name}? Pass --before STEP, of 1 or more, or {name}@STEP")
+            raise InvalidRuntime(
+                f"the last step of {name} is not recorded: pass --before STEP, 1 or more, or {name}@STEP"
+            )
         slots, errors = held_slots(training, lambda _: [arguments.source], arguments.key, before)
         for error in errors:
             if not isinstance(error, InvalidRuntime) or len(errors) == len(training.plans(before)):

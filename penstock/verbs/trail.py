@@ -32,7 +32,7 @@ def ls_arguments(parser: ArgumentParser) -> None:
 
 
 def ls(arguments: Namespace) -> Answer:
-    """List the runs with a trail. Exit status 1 when one cannot be read, or had a step twice that is not alike."""
+    """List the runs with a trail. Exit status 1 when one cannot be read, or has two different records of a step."""
     from loader.run.trail.read_trail import trail_runs
     from loader.storage.mirror.store import primary_of
 
@@ -71,9 +71,7 @@ def _summary(root: "loader.Root", run: str) -> Row:
             "ranks": steps["rank"].n_unique(),
         }
     differ = trail.differing
-    problem = (
-        f"{len(differ)} steps were done twice and are not alike, the first is {differ[0]}" if differ else ""
-    )
+    problem = f"{len(differ)} steps have two different records, the first is {differ[0]}" if differ else ""
     return {
         "run": run,
         **row,
@@ -111,7 +109,7 @@ def verify(arguments: Namespace) -> Answer:
         + (
             f"{len(wrong) - unknown} differ, {unknown} could not be checked"
             if wrong
-            else "the stored bytes are those of the training"
+            else "the stored bytes equal the training's"
         )
     )
     body = {"run": arguments.run, "records": len(trail.steps), "problems": wrong}
@@ -119,7 +117,7 @@ def verify(arguments: Namespace) -> Answer:
 
 
 def _computed(root: "loader.Root", ledger: "loader.Root", trail: "RunTrail") -> Iterator[Row]:
-    """Yield each row of a trail, with the reason why its digest is not that of the stored bytes, or ""."""
+    """Yield each row of a trail, with the reason why its digest differs from the stored bytes', or ""."""
     from ..view.replays.index_replay import index_replay
 
     rows = trail.steps.sort("start", "world_size", "rank", "step")
@@ -187,7 +185,7 @@ def window_arguments(parser: ArgumentParser) -> None:
 
 
 def window(arguments: Namespace) -> Answer:
-    """Tell the repeated samples, mixture, buckets and substitutes of some steps; without ends of the last 100."""
+    """Show repeated samples, mixture, buckets and substitutes of some steps (default: the last 100)."""
     from ..view.inspect.plain_text import window_text
     from ..view.inspect.step_window import step_window
     from ..view.replays.training import Training
@@ -207,7 +205,7 @@ def show_arguments(parser: ArgumentParser) -> None:
 
 
 def show(arguments: Namespace) -> Answer:
-    """Show a run as the viewer's page of it does. Raises: RunNotFound without a trail."""
+    """Show a run like its page in the viewer. Raises: RunNotFound without a trail."""
     from ..view.inspect.plain_text import run_text
     from ..view.inspect.run_record import MOST_SPIKES, run_record
     from ..view.replays.training import Training
@@ -226,10 +224,10 @@ VERB = Verb(
     text="trails of trainings: what each step delivered",
     verbs={
         "ls": Verb(
-            text="runs and steps, and steps done twice that are not alike", run=ls, arguments=ls_arguments
+            text="list runs and steps, and steps with two different records", run=ls, arguments=ls_arguments
         ),
         "show": Verb(
-            text="unusual steps of a run, and its samples with the largest notes",
+            text="unusual steps of a run, and its samples with the largest metrics",
             run=show,
             arguments=show_arguments,
         ),

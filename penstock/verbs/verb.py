@@ -81,7 +81,7 @@ def add_fields(parser: ArgumentParser) -> None:
         "--fields",
         default=None,
         metavar="A,B",
-        help="fields of one kind of samples; others are left out (default: the fields that all samples have)",
+        help="fields of one kind of sample; other samples are left out (default: the fields that all samples have)",
     )
 
 
@@ -165,7 +165,7 @@ def kinds(version: "loader.Version") -> list[Kind]:
 
 
 def fields_of_all(version: "loader.Version") -> list[str]:
-    """Return the fields of the groups that every part has: those of another would leave samples out."""
+    """Return the fields of the groups that every part has: a field of another group would leave samples out."""
     groups = version.manifest["groups"].values()
     whole = [group for group in groups if group["n_parts"] == version.manifest["n_parts"]]
     return [field for group in whole for field in group["field_nbytes"]]
@@ -174,7 +174,7 @@ def fields_of_all(version: "loader.Version") -> list[str]:
 def option(text: str) -> tuple[list[str], Any]:
     """Return the names, from the outside in, and the value of an option such as 'fsspec.anon=true'.
 
-    A value that is JSON is parsed. Numbers are those of our own options and of fsspec's; a key of digits is text.
+    JSON values are parsed. Only penstock's own options and fsspec's may be numbers; a key of digits is text.
 
     Raises: ArgumentTypeError.
     """
@@ -215,6 +215,4 @@ def options_of(pairs: list[tuple[list[str], Any]]) -> dict[str, Any]:
 
 
 def _both(names: list[str], name: str) -> str:
-    return (
-        f"option {'.'.join(names)}: {name!r} is given with a value and with names below it; give one of them"
-    )
+    return f"option {'.'.join(names)}: {name!r} has both a value and names below it; give one of them"

@@ -66,7 +66,7 @@ def run_ls(arguments: Namespace) -> Answer:
 
 
 def _content(root: "loader.Root", record: "VersionRecord") -> Mapping[str, int | None]:
-    """Return facts of a version's manifest; None for each where it cannot be read, as of a version that was swept."""
+    """Return facts of a version's manifest, all None if it cannot be read, for example after a sweep."""
     from loader.dataset.tables.manifest import read_manifest
 
     try:
@@ -78,7 +78,7 @@ def _content(root: "loader.Root", record: "VersionRecord") -> Mapping[str, int |
 
 
 def _cells(content: Mapping[str, int | None]) -> tuple[str, str, str]:
-    """Return the time, number and bytes as people read them."""
+    """Return the time, number and bytes as cells."""
     created_us, samples, nbytes = content["created_us"], content["samples"], content["nbytes"]
     if created_us is None or samples is None or nbytes is None:
         return "-", "-", "-"
@@ -209,7 +209,7 @@ def digest_arguments(parser: ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument("ref", help="e.g. photos@3")
     parser.add_argument(
-        "--full", action="store_true", help="read and check every byte, instead of believing the indexes"
+        "--full", action="store_true", help="read and check every byte, instead of trusting the indexes"
     )
     parser.add_argument(
         "--without",
@@ -222,7 +222,7 @@ def digest_arguments(parser: ArgumentParser) -> None:
 
 
 def run_digest(arguments: Namespace) -> Answer:
-    """Give the digest. Exit status 1 when samples could not be read."""
+    """Compute the digest. Exit status 1 if samples could not be read."""
     from ..formats.content_digest import content_digest
 
     done = content_digest(
@@ -239,7 +239,7 @@ def card_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("ref", help="e.g. photos@3")
     parser.add_argument("--html", default=None, metavar="FILE", help="write it as one HTML file")
     parser.add_argument("--into", default=None, metavar="FOLDER", help="write it as JSON, Markdown and HTML")
-    parser.add_argument("--save", action="store_true", help="write it into the root, where there is none yet")
+    parser.add_argument("--save", action="store_true", help="write it into the root, unless a card exists")
     parser.add_argument(
         "--examples", type=int, default=None, metavar="N", help="samples of each kind; 0 reads no media"
     )
@@ -263,7 +263,9 @@ def run_card(arguments: Namespace) -> Answer:
     if arguments.save:
         saved = save_card(root.store, card)
         lines += [f"{root.url}/{saved.folder}/{name}" for name in saved.written]
-        lines += [f"{root.url}/{saved.folder}/{name} is another card and was kept" for name in saved.kept]
+        lines += [
+            f"{root.url}/{saved.folder}/{name} holds another card and was not replaced" for name in saved.kept
+        ]
     text = "\n".join(lines)
     if not text and not arguments.json:
         text = render_markdown(card).rstrip("\n")
@@ -274,9 +276,9 @@ LS = Verb(
     text="datasets and versions: when, how many samples, bytes, names", run=run_ls, arguments=ls_arguments
 )
 SHOW = Verb(text="one version: fields, groups, columns, parts", run=run_show, arguments=show_arguments)
-DIFF = Verb(text="what changes from one version to another", run=run_diff, arguments=diff_arguments)
+DIFF = Verb(text="show what changes from one version to another", run=run_diff, arguments=diff_arguments)
 DIGEST = Verb(
-    text="a digest of the content, free of order and layout", run=run_digest, arguments=digest_arguments
+    text="digest of the content, independent of order and layout", run=run_digest, arguments=digest_arguments
 )
 CARD = Verb(
     text="the dataset card of a version: counts, licences, where it comes from, examples",

@@ -57,7 +57,7 @@ def add_recipe(parser: ArgumentParser) -> None:
         "--recipe",
         default=None,
         metavar="train:recipe",
-        help="function that gives the training's decode and transform; it runs in a process of its own",
+        help="function that returns the training's decode and transform; runs in its own process",
     )
 
 
@@ -68,14 +68,17 @@ def add_metrics(parser: ArgumentParser) -> None:
         type=Path,
         default=None,
         metavar="FILE",
-        help="CSV, JSON lines or Parquet with a column step: notes of the run, and its digest",
+        help="CSV, JSON lines or Parquet with a column step: metrics of the run, and its digest",
     )
 
 
 def add_raw(parser: ArgumentParser) -> None:
     """Add --raw."""
     parser.add_argument(
-        "--raw", default="", metavar="URL", help="place below which raw objects may be fetched and shown"
+        "--raw",
+        default="",
+        metavar="URL",
+        help="location below which the viewer may fetch and show raw objects",
     )
 
 
@@ -87,7 +90,7 @@ def metrics_of(root: "loader.Root", name: str, path: Path | None) -> "dict[str, 
     if path is None:
         return {}
     if not name or name.partition("@")[0] in root.datasets():
-        raise InvalidRuntime(f"--metrics {path} is of a run: name the run, run@step or plan hash")
+        raise InvalidRuntime(f"--metrics {path} needs a run: name the run, run@step or plan hash")
     return {where(root, name)[0]: read_metrics(path)}
 
 
@@ -118,7 +121,7 @@ def run_view(arguments: Namespace) -> Answer:
 
 
 def _first(root: "loader.Root", name: str, step: int | None) -> str:
-    """Return the address of the first page, relative to that of the site."""
+    """Return the address of the first page, relative to the site's."""
     from ..view.web.page import address
 
     version, run, step = named(root, name, step)
@@ -190,7 +193,7 @@ def run_tui(arguments: Namespace) -> Answer:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InvalidRuntime("penstock tui needs a terminal; `penstock batch` gives a step as text or JSON")
     try:
-        import textual_image  # noqa: F401 - pictures import it later
+        import textual_image  # noqa: F401 - the image widgets import it later
 
         from ..view.terminal.viewer_app import ViewerApp
     except ImportError as error:

@@ -83,7 +83,7 @@ def test_saved_values_are_the_tensors(trained, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["batch", "one"], "which step of one"),
+        (["batch", "one"], "a step of one is needed"),
         (["batch", "nobody@1"], "nobody"),
         (["batch", "one@1", "--slot", "99"], "slot = 99"),
         (["batch", "one@1", "--recipe", "train"], "module:function"),

@@ -48,12 +48,12 @@ class Edited:
             return batch
         at = np.minimum(np.searchsorted(self._rows, rows), len(self._rows) - 1)
         for name in names:
-            mine = (self._rows[at] == rows) & self._annotated[name][at]
-            if mine.any():
-                self._remaining[name][at[mine]] = False
+            changed = (self._rows[at] == rows) & self._annotated[name][at]
+            if changed.any():
+                self._remaining[name][at[changed]] = False
                 values = self._values[name]
                 there = batch.column(name).cast(values.type)
-                laid = pc.if_else(pa.array(mine), values.take(pa.array(at)), there)
+                laid = pc.if_else(pa.array(changed), values.take(pa.array(at)), there)
                 batch = batch.set_column(batch.schema.get_field_index(name), name, laid)
         return batch
 
@@ -66,7 +66,7 @@ class Edited:
 
     def rest(self) -> Iterator[tuple[Int64s, pa.RecordBatch]]:
         """Yield (rows, a column of them) for annotated cells that no batch had."""
-        for name, left in self._remaining.items():
-            if left.any():
-                at = np.flatnonzero(left)
+        for name, column in self._remaining.items():
+            if column.any():
+                at = np.flatnonzero(column)
                 yield self._rows[at], pa.record_batch({name: self._values[name].take(pa.array(at))})

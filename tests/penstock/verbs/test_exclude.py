@@ -20,23 +20,23 @@ def test_samples_are_excluded_and_taken_back(cli, own):
     assert done.out.splitlines() == [
         f"d@5  {version.id}",
         "2 samples excluded, 11 remain",
-        f"later builds leave them out too ({record.path}), until penstock exclude --withdraw",
+        f"later builds leave them out too ({record.path}); penstock exclude --withdraw ends this",
     ]
     assert record.page == "http://x/v/d/4"
     again = cli("exclude", "d@4", "k5", "k3", *TOLD, "--page", "http://x/v/d/4", root=own)
     assert (again.code, again.out) == (0, done.out)
     cli("exclude", "d", "k7", *TOLD, root=own)
     again = cli("exclude", "d@4", "k5", "k3", *TOLD, "--page", "http://x/v/d/4", root=own)
-    assert again.out.splitlines()[1] == "2 samples were excluded before, 10 remain"
+    assert again.out.splitlines()[1] == "2 samples already excluded, 10 remain"
     done = cli("exclude", "d", "k3", "--withdraw", *TOLD, root=own)
     assert done.code == 0
     assert "1 exclusions withdrawn" in done.out
-    assert "no version changes: later builds of d take the samples again" in done.out
+    assert "No version changes: later builds of d include the samples again" in done.out
     assert len(root.versions("d")) == 6
 
 
 def test_exclusions_that_stand_are_listed(cli, own):
-    assert cli("exclude", "d", "--list", root=own).out == "no exclusion of d stands\n"
+    assert cli("exclude", "d", "--list", root=own).out == "d has no exclusions\n"
     cli("exclude", "d@4", "k5", "k3", *TOLD, "--page", "http://x", root=own)
     cli("exclude", "d", "k7", "--reason", "blurred\x1b", "--by", "bob", root=own)
     cli("exclude", "d", "k3", "--withdraw", *TOLD, root=own)

@@ -90,7 +90,7 @@ def test_a_run_is_held_against_the_stored_bytes(cli, root, tmp_path):
     done = cli("trail", "verify", "r", root=root.url)
     assert (done.code, done.out) == (
         0,
-        f"r: {2 * STEPS} records of {STEPS} steps; the stored bytes are those of the training\n",
+        f"r: {2 * STEPS} records of {STEPS} steps; the stored bytes equal the training's\n",
     )
     train(root, "sound", world_size=2)  # of the same plan: its ledger is not of this run
     assert cli("trail", "verify", "sound", root=root.url).code == 0

@@ -32,8 +32,9 @@ class Writer(StorageWriter):
     """Saves one step of a run: `torch.distributed.checkpoint.save(state, storage_writer=writer)`, or `async_save`.
 
     A few parts at a time are in memory, whatever the state's size. Nothing is replaced: parts have names that no
-    other save draws, and the marker is created last. It pickles, without credentials. facts: fields of the marker about the
-    training.
+    other save draws, and the marker is created last. It pickles, without credentials.
+
+    facts: fields of the marker about the training.
 
     Raises, within the exception of torch.distributed.checkpoint: Conflict for a step at or below the newest checkpoint
     of the run; InvalidField for what a checkpoint does not hold; StoreError.

@@ -28,7 +28,7 @@ NEVER = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stopped:
+class StoppedBatch:
     """A batch whose newest verdict is `failed`."""
 
     record: StageRecord
@@ -54,7 +54,7 @@ class Stopped:
         }
 
 
-def stopped_batches(root: "Root", dataset: str, batch: str | None = None) -> list[Stopped]:
+def stopped_batches(root: "Root", dataset: str, batch: str | None = None) -> list[StoppedBatch]:
     """Return the batches that the gate stopped, or one of them.
 
     Raises: InvalidRuntime for a dataset or batch without a verdict; Conflict for a batch that was not stopped; Corrupt.
@@ -139,7 +139,7 @@ def covering(
     return record
 
 
-def _stopped(store: Store, dataset: str, batch: str) -> Stopped | None:
+def _stopped(store: Store, dataset: str, batch: str) -> StoppedBatch | None:
     verdict = current_record(store, dataset, VERDICTS, batch)
     if verdict is None or verdict.verdict == "published":
         return None
@@ -151,4 +151,4 @@ def _stopped(store: Store, dataset: str, batch: str) -> Stopped | None:
         never.append("a verdict that does not say what it is of")
     names = [str(one["name"]) for one in failed]
     approval = covering(store, dataset, batch, str(verdict.body.get("content", "")), names)
-    return Stopped(record=verdict, checks=failed, never=tuple(never), approval=approval)
+    return StoppedBatch(record=verdict, checks=failed, never=tuple(never), approval=approval)

@@ -12,7 +12,7 @@ from .table import Table
 from .verb import Answer, Verb, key_lines
 
 if TYPE_CHECKING:
-    from ..approve import Stopped
+    from ..approve import StoppedBatch
 
 
 def annotate_arguments(parser: ArgumentParser) -> None:
@@ -116,7 +116,7 @@ def run_exclude(arguments: Namespace) -> Answer:
             raise InvalidRuntime(
                 "--list takes only a dataset: leave out keys, --from, --withdraw and --whole-objects"
             )
-        return _listed(root, arguments.ref)
+        return _exclusions_in_force(root, arguments.ref)
     if arguments.reason is None or arguments.by is None:
         raise InvalidRuntime(
             "an exclusion or its withdrawal needs a reason and a name: pass --reason and --by"
@@ -152,7 +152,7 @@ def run_exclude(arguments: Namespace) -> Answer:
     return body, "\n".join(lines), 0
 
 
-def _listed(root: "loader.Root", ref: str) -> Answer:
+def _exclusions_in_force(root: "loader.Root", ref: str) -> Answer:
     """Return the exclusions in force, by key; `live` if the newest version still has the sample."""
     from loader.dataset.versions.samples_table import live_ordinals
 
@@ -242,7 +242,7 @@ def run_approve(arguments: Namespace) -> Answer:
     return body, text, 0
 
 
-def _described(stopped: "Stopped") -> str:
+def _described(stopped: "StoppedBatch") -> str:
     record = stopped.record
     lines = [f"{record.dataset} {record.partition}: verdict {record.r}, run {record.run_id}"]
     for check in stopped.checks:

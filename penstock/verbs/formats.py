@@ -48,7 +48,7 @@ def run_register(arguments: Namespace) -> Answer:
     """Register objects where they are."""
     from ..formats.registration.chunks import chunks_of
 
-    done = _registered(arguments)
+    done = _register(arguments)
     version = done.version
     counts = {name: getattr(done, name) for name in ("new", "replaced", "gone", "same", "others")}
     body = {
@@ -81,8 +81,8 @@ def run_register(arguments: Namespace) -> Answer:
     return body, "\n".join(lines), 0
 
 
-def _registered(arguments: Namespace) -> "Registered":
-    """Register the place. Raises: InvalidRuntime; InvalidStore; as `register` and `register_lerobot`."""
+def _register(arguments: Namespace) -> "Registered":
+    """Register the objects. Raises: InvalidRuntime; InvalidStore; as `register` and `register_lerobot`."""
     from ..formats.registration import FORMATS, TABLES
     from ..formats.registration.register import register
 

@@ -55,7 +55,7 @@ def run_batch(arguments: Namespace) -> Answer:
     replayers = Replayers(plain=plain, recipe=recipe)
     try:
         with told_by_trail(training, step, arguments.slot):
-            shown, text, saved = _looked(arguments, training, replayers, step)
+            shown, text, saved = _step_or_slot(arguments, training, replayers, step)
     finally:
         replayers.close()
         training.close()
@@ -73,7 +73,7 @@ def run_batch(arguments: Namespace) -> Answer:
     return body, text, 0
 
 
-def _looked(
+def _step_or_slot(
     arguments: Namespace, training: "Training", replayers: "Replayers", step: int
 ) -> tuple[Any, str, dict[int, Any]]:
     """Return the record, its text, and slot -> values that --save writes."""

@@ -17,7 +17,7 @@ from loader.errors import InvalidRuntime
 from .answers import NotAnAnswer, Types, answer_types, decoded
 from .contract import Failure, Outcome, Progress, check_workers, checked, checked_limits, failure_of
 from .environment import worker_environment
-from .pool import Pool, Stopped, Task
+from .pool import MapStopped, Pool, Task
 from .process import Reply
 
 T = TypeVar("T")
@@ -205,7 +205,7 @@ class LocalCompute:
         try:
             while lot := self._take(work):
                 self._run(work, lot)
-        except Stopped:
+        except MapStopped:
             return
         except BaseException as error:  # noqa: BLE001 - raised again where the outcomes are asked for
             with self._lock:
@@ -213,17 +213,17 @@ class LocalCompute:
             self._pool.stop(work)
 
     def _take(self, work: _Map) -> Sequence[int]:
-        """Return the numbers of the next units; none after the last. Raises: Stopped."""
+        """Return the numbers of the next units; none after the last. Raises: MapStopped."""
         with self._lock:
             work.room.wait_for(lambda: work.stopped or work.done == len(work.units) or work.may_take())
             if work.stopped:
-                raise Stopped
+                raise MapStopped
             return work.take() if work.may_take() else ()
 
     def _run(self, work: _Map, lot: Sequence[int]) -> None:
         """Run units of a lot: those before the first that is too large, or does not pickle; at least one.
 
-        Raises: Stopped; as `Pool.run`.
+        Raises: MapStopped; as `Pool.run`.
         """
         bodies: list[bytes] = []
         n_units, nbytes, spent_s = 0, 0, 0.0

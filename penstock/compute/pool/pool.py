@@ -25,7 +25,7 @@ from .process import Death, Reply, Worker
 _GRACE_S = 2.0  # for idle workers to leave by themselves
 
 
-class Stopped(Exception):
+class MapStopped(Exception):
     """The task was cancelled."""
 
 
@@ -59,7 +59,7 @@ class Pool:
         self._gpus: set[str] = set()  # shares that units have
 
     def stop(self, task: Task) -> None:
-        """Cancel a task: threads that are in `run` for it come out with `Stopped`."""
+        """Cancel a task: threads that are in `run` for it come out with `MapStopped`."""
         with self._changed:
             task.stopped = True
             for worker in task.busy:
@@ -85,7 +85,7 @@ class Pool:
         A unit runs twice if it may have been the victim of something else. Units without a reply have not begun.
         given_back: as for `Worker.run`.
 
-        Raises: Stopped; Unpicklable and InvalidRuntime when no worker can be started.
+        Raises: MapStopped; Unpicklable and InvalidRuntime when no worker can be started.
         """
         place = 0
         try:
@@ -141,7 +141,7 @@ class Pool:
 
     @contextmanager
     def _turn(self, task: Task, *, alone: bool) -> Iterator[Mapping[str, str]]:
-        """Wait until the unit may run beside what runs already; yield its worker's environment. Raises: Stopped."""
+        """Wait until the unit may run beside what runs already; yield its worker's environment. Raises: MapStopped."""
         workers = self._n_workers if alone else 1
         with self._changed:
             self._want_alone += alone
@@ -149,7 +149,7 @@ class Pool:
             self._want_alone -= alone
             if task.stopped:
                 self._changed.notify_all()
-                raise Stopped
+                raise MapStopped
             self._turns += workers
             gpus = self._free(task)[:1]
             self._gpus.update(gpus)
@@ -175,13 +175,13 @@ class Pool:
 
     @contextmanager
     def _worker(self, task: Task, environment: Mapping[str, str], *, fresh: bool) -> Iterator[Worker]:
-        """Yield a worker for one unit, an idle or a new one, kept afterwards unless it is over. Raises: Stopped."""
+        """Yield a worker for one unit, an idle or a new one, kept afterwards unless it is over. Raises: MapStopped."""
         worker = (None if fresh else self._take(task.function, environment)) or Worker(environment)
         with self._changed:
             task.busy.add(worker)
         try:
             if task.stopped:  # `stop` came too early to see the worker
-                raise Stopped
+                raise MapStopped
             yield worker
         except BaseException:
             worker.end()  # a reply may still be on its way
@@ -194,7 +194,7 @@ class Pool:
                     self._idle.append(worker)
             if stopped:
                 worker.end()
-                raise Stopped
+                raise MapStopped
 
     def _take(self, function: bytes, environment: Mapping[str, str]) -> Worker | None:
         """Return the idle worker of last use, with the function if there is one.

@@ -26,5 +26,5 @@ def test_the_examples_print_what_the_page_says(tmp_path: Path) -> None:
 
 def test_the_options_are_those_of_the_verb() -> None:
     parser = argparse.ArgumentParser()
-    curation.annotate_arguments(parser)
+    curation._annotate_arguments(parser)
     assert set(re.findall(r"--[a-z][a-z-]+", TEXT)) <= set(re.findall(r"--[a-z-]+", parser.format_help()))

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 FORM = ("{:<12}", " {:>10}", " {:>12}", " {:>10}", " {:>8}")
 
 
-def arguments(parser: ArgumentParser) -> None:
-    """Add the verb's arguments."""
+def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument("ref", help="e.g. photos@3")
     add_fields(parser)
     parser.add_argument("--batch", type=int, default=64, metavar="N", help="samples in a batch (default: 64)")
@@ -78,5 +77,5 @@ def _cells(name: str, rate: "Rate") -> tuple[str, ...]:
 VERB = Verb(
     text="how fast a version can be loaded here, which stage limits, what to change",
     run=run,
-    arguments=arguments,
+    arguments=_arguments,
 )

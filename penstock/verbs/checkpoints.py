@@ -18,8 +18,7 @@ HEADER = ("run", "step", "saved (UTC)", "bytes", "ranks", "trained on")
 FORM = ("{:<20}", " {:>10}", " {:<19}", " {:>10}", " {:>5}", "  {}")
 
 
-def ls_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of `ls`."""
+def _ls_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", help="only this run")
 
 
@@ -42,8 +41,7 @@ def ls(arguments: Namespace) -> Answer:
     return body, [table] if body else f"{store.url} has no checkpoints", 1 if wrong else 0
 
 
-def verify_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of `verify`."""
+def _verify_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run")
     parser.add_argument("--step", type=int, default=None, help="only this one (default: all)")
 
@@ -100,8 +98,8 @@ VERB = Verb(
         "ls": Verb(
             text="runs and steps, complete or not, and what they were trained on",
             run=ls,
-            arguments=ls_arguments,
+            arguments=_ls_arguments,
         ),
-        "verify": Verb(text="read every byte and compare its hash", run=verify, arguments=verify_arguments),
+        "verify": Verb(text="read every byte and compare its hash", run=verify, arguments=_verify_arguments),
     },
 )

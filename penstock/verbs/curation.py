@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from ..approve import StoppedBatch
 
 
-def annotate_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's arguments."""
+def _annotate_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("ref", help="e.g. photos@latest")
     parser.add_argument("name", help="name of the annotation, e.g. labels-v2")
     parser.add_argument(
@@ -83,8 +82,7 @@ def run_annotate(arguments: Namespace) -> Answer:
 EXCLUDE_FORM = ("{:<28}", "  {}", "  {:<5}", "  {:<12}", "  {}")
 
 
-def exclude_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's arguments."""
+def _exclude_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("ref", help="version in which the samples were seen, e.g. photos@3")
     parser.add_argument("key", nargs="*", help="key of a sample")
     parser.add_argument(
@@ -190,8 +188,7 @@ def _exclusions_in_force(root: "loader.Root", ref: str) -> Answer:
     return exclusions, [table] if rows else f"{dataset} has no exclusions", 0
 
 
-def approve_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's arguments."""
+def _approve_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("dataset")
     parser.add_argument(
         "batch", nargs="?", default=None, help="e.g. 000003-1f0c9a2b (default: all stopped batches)"
@@ -260,15 +257,15 @@ def _described(stopped: "StoppedBatch") -> str:
 ANNOTATE = Verb(
     text="join labels from a file to the samples of a version",
     run=run_annotate,
-    arguments=annotate_arguments,
+    arguments=_annotate_arguments,
 )
 EXCLUDE = Verb(
     text="leave samples out of this version and every later build, with a reason",
     run=run_exclude,
-    arguments=exclude_arguments,
+    arguments=_exclude_arguments,
 )
 APPROVE = Verb(
     text="let a batch pass that the gate stopped, with a name and a reason",
     run=run_approve,
-    arguments=approve_arguments,
+    arguments=_approve_arguments,
 )

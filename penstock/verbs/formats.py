@@ -20,8 +20,7 @@ LEROBOT = "lerobot"
 """The format whose numbers and texts are copied, and whose videos stay."""
 
 
-def register_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's arguments."""
+def _register_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "format",
         help="webdataset: tar archives; energon: the same with .nv-meta; mds: shards of MosaicML streaming; litdata: "
@@ -119,8 +118,7 @@ def _register(arguments: Namespace) -> "Registered":
     )
 
 
-def import_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's arguments."""
+def _import_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "format",
         help="one that can be registered (arrow, energon, files, hf, litdata, mds, megatron, parquet, webdataset), or "
@@ -244,8 +242,7 @@ def episode_numbers(text: str) -> tuple[tuple[int, int], ...]:
     return tuple(ranges)
 
 
-def seal_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's arguments."""
+def _seal_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("ref", help="e.g. photos@3")
     parser.add_argument("--workers", type=int, default=4, metavar="N", help="threads (default: 4)")
 
@@ -258,8 +255,7 @@ def run_seal(arguments: Namespace) -> Answer:
     return done.to_json(), done.to_text(), int(bool(done.failures))
 
 
-def adopt_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's arguments."""
+def _adopt_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("ref", help="sealed version, e.g. photos@3")
     parser.add_argument("--workers", type=int, default=4, metavar="N", help="threads (default: 4)")
 
@@ -272,8 +268,7 @@ def run_adopt(arguments: Namespace) -> Answer:
     return done.to_json(), done.to_text(), int(bool(done.failures))
 
 
-def export_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's arguments."""
+def _export_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("ref", help="e.g. photos@3")
     parser.add_argument(
         "format", help="energon, files, lerobot, litdata, mds, megatron, parquet or webdataset"
@@ -320,15 +315,15 @@ def run_export(arguments: Namespace) -> Answer:
 
 
 REGISTER = Verb(
-    text="make a version over bytes that stay where they are", run=run_register, arguments=register_arguments
+    text="make a version over bytes that stay where they are", run=run_register, arguments=_register_arguments
 )
 IMPORT = Verb(
     text="make a version with bytes of its own from another format",
     run=run_import,
-    arguments=import_arguments,
+    arguments=_import_arguments,
 )
 SEAL = Verb(
-    text="read registered bytes once and record their checksums", run=run_seal, arguments=seal_arguments
+    text="read registered bytes once and record their checksums", run=run_seal, arguments=_seal_arguments
 )
-ADOPT = Verb(text="copy registered bytes into the root", run=run_adopt, arguments=adopt_arguments)
-EXPORT = Verb(text="write a version in another format", run=run_export, arguments=export_arguments)
+ADOPT = Verb(text="copy registered bytes into the root", run=run_adopt, arguments=_adopt_arguments)
+EXPORT = Verb(text="write a version in another format", run=run_export, arguments=_export_arguments)

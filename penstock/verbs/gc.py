@@ -9,8 +9,7 @@ from loader.errors import InvalidRuntime
 from .verb import Answer, Verb, read_by
 
 
-def collection_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments that plan and sweep share."""
+def _collection_arguments(parser: ArgumentParser) -> None:
     from ..units import parse_length
 
     for name, what in (
@@ -42,11 +41,10 @@ def collection_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def sweep_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of a sweep."""
+def _sweep_arguments(parser: ArgumentParser) -> None:
     from ..units import parse_size
 
-    collection_arguments(parser)
+    _collection_arguments(parser)
     parser.add_argument(
         "--apply", action="store_true", help="delete; without it nothing is deleted or aborted"
     )
@@ -57,8 +55,7 @@ def sweep_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def retire_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of a retention policy."""
+def _retire_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("dataset")
     parser.add_argument("--keep-last", type=int, required=True, metavar="K", help="the last K versions")
     parser.add_argument(
@@ -140,11 +137,11 @@ VERB = Verb(
         "plan": Verb(
             text="list what is condemned, for how long, and its cost",
             run=plan,
-            arguments=collection_arguments,
+            arguments=_collection_arguments,
         ),
         "sweep": Verb(
-            text="delete what has been condemned for the grace", run=sweep, arguments=sweep_arguments
+            text="delete what has been condemned for the grace", run=sweep, arguments=_sweep_arguments
         ),
-        "retire": Verb(text="retire versions by a retention policy", run=retire, arguments=retire_arguments),
+        "retire": Verb(text="retire versions by a retention policy", run=retire, arguments=_retire_arguments),
     },
 )

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from ..upkeep.verify.shard import Problem
 
 
-def doctor_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's arguments."""
+def _doctor_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("url", nargs="?", help="path or URL, with or without a root (default: --root)")
     parser.add_argument(
         "--option",
@@ -41,8 +40,7 @@ def run_doctor(arguments: Namespace) -> Answer:
     return report.to_json(), report.to_text(), int(report.failed)
 
 
-def verify_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's arguments."""
+def _verify_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("ref", nargs="?", help="e.g. photos@3; without one, the whole root")
     parser.add_argument("--full", action="store_true", help="read every byte")
     cluster_argument(parser, "file of a cluster that reads the shards, with --full")
@@ -94,8 +92,7 @@ def _text(problems: "Iterable[Problem]", lines: list[str]) -> str:
     return "\n".join([*wrong, *lines])
 
 
-def repair_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's arguments."""
+def _repair_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--by", required=True, help="who repairs: a person or a ticket; recorded in the log")
     parser.add_argument("--mirror", help="path or URL of a copy of the root to compare with")
     parser.add_argument("--believe", choices=("stored", "next"), help="which of two readings is right")
@@ -128,7 +125,9 @@ def run_repair(arguments: Namespace) -> Answer:
 DOCTOR = Verb(
     text="check whether a store can hold a root, its speed and its settings; writes a little and removes it",
     run=run_doctor,
-    arguments=doctor_arguments,
+    arguments=_doctor_arguments,
 )
-VERIFY = Verb(text="check stored hashes, counts and references", run=run_verify, arguments=verify_arguments)
-REPAIR = Verb(text="repair a log with a damaged or misread entry", run=run_repair, arguments=repair_arguments)
+VERIFY = Verb(text="check stored hashes, counts and references", run=run_verify, arguments=_verify_arguments)
+REPAIR = Verb(
+    text="repair a log with a damaged or misread entry", run=run_repair, arguments=_repair_arguments
+)

@@ -8,8 +8,7 @@ from .table import Table
 from .verb import Answer, Verb
 
 
-def retire_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's arguments."""
+def _retire_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("ref", help="e.g. photos@3")
     parser.add_argument("--reason", required=True)
 
@@ -73,8 +72,7 @@ def ls_hold(arguments: Namespace) -> Answer:
 LEASE_FORM = ("{:<24}", " {}", " on {}", ", {}")
 
 
-def lease_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's arguments."""
+def _lease_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--collector",
         default=None,
@@ -130,7 +128,7 @@ def ls_lease(arguments: Namespace) -> Answer:
     return body, [table] if rows else "no leases", 0
 
 
-RETIRE = Verb(text="take a version out of use", run=run_retire, arguments=retire_arguments)
+RETIRE = Verb(text="take a version out of use", run=run_retire, arguments=_retire_arguments)
 HOLD = Verb(
     text="keep the bytes of versions, even if they are retired",
     verbs={
@@ -145,7 +143,7 @@ LEASE = Verb(
         "ls": Verb(
             text="list readers by version, and whether they are alive",
             run=ls_lease,
-            arguments=lease_arguments,
+            arguments=_lease_arguments,
         )
     },
 )

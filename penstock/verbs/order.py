@@ -17,8 +17,7 @@ from .verb import Answer, Verb, add_fields, add_world, choose_fields, key_lines
 ORDER_FORM = ("{:>6}", "  {}", "  {}")
 
 
-def order_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's arguments."""
+def _order_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("ref", help="e.g. photos@3")
     parser.add_argument("--step", type=int, required=True)
     parser.add_argument("--batch", type=int, required=True, help="global batch size")
@@ -52,8 +51,7 @@ def run_order(arguments: Namespace) -> Answer:
     return body, [Table(form=ORDER_FORM, header=("slot", "source", "key"), rows=body["ids"], titled=False)], 0
 
 
-def order_of_seen_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of `order-of seen`."""
+def _order_of_seen_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("ref", help="e.g. photos@3")
     parser.add_argument(
         "--seen",
@@ -103,8 +101,7 @@ def run_order_of_seen(arguments: Namespace) -> Answer:
     return body, "\n".join(lines), 0
 
 
-def streaming_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of `order-of mds`."""
+def _streaming_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("ref", help="version of the dataset's samples, registered or imported")
     parser.add_argument("url", help="folder or bucket prefix of an index.json: the dataset's, or a split's")
     parser.add_argument("--batch-size", type=int, required=True, help="samples of a rank's batch")
@@ -208,8 +205,7 @@ PLANS_HEADER = ("plan", "saved (UTC)", "batch", "seed", "sources")
 PLANS_FORM = ("{:<66}", "  {:<16}", " {:>7}", " {:>6}", "  {}")
 
 
-def plans_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's arguments."""
+def _plans_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("dataset", nargs="?", help="only plans that read versions of this dataset")
 
 
@@ -275,23 +271,23 @@ def _words(name: str, source: Mapping[str, Any]) -> str:
     return f"{name}: {source['version']}{where}"
 
 
-ORDER = Verb(text="the keys of a step's batch", run=run_order, arguments=order_arguments)
+ORDER = Verb(text="the keys of a step's batch", run=run_order, arguments=_order_arguments)
 ORDER_OF = Verb(
     text="list the rest of an epoch that began elsewhere",
     verbs={
         "seen": Verb(
             text="list an epoch without the keys of a file",
             run=run_order_of_seen,
-            arguments=order_of_seen_arguments,
+            arguments=_order_of_seen_arguments,
         ),
         "mds": Verb(
             text="list what an epoch of MosaicML streaming has yet to read",
             run=run_streaming,
-            arguments=streaming_arguments,
+            arguments=_streaming_arguments,
         ),
     },
 )
 PLANS = Verb(
     text="saved plans",
-    verbs={"ls": Verb(text="what each reads, when it was saved", run=ls_plans, arguments=plans_arguments)},
+    verbs={"ls": Verb(text="what each reads, when it was saved", run=ls_plans, arguments=_plans_arguments)},
 )

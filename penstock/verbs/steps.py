@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from ..view.replays.training import Training
 
 
-def batch_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's arguments."""
+def _batch_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("where", help="run@step, run, plan hash or state file")
     parser.add_argument("--step", type=int, default=None, help="global step")
     parser.add_argument("--slot", type=int, default=None, help="one slot of the global batch")
@@ -120,8 +119,7 @@ def _functions(training: "Training", replayers: "Replayers", step: int, trouble:
     return replayers.recipe.functions(training.setting(step, recipe=True))
 
 
-def explain_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's arguments."""
+def _explain_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("where", help="run@step, run, hash of a saved plan (penstock plans ls) or state file")
     parser.add_argument("--step", type=int, default=None, help="global step; needed unless WHERE is run@step")
     parser.add_argument("--slot", type=int, default=None, help="one slot, counted from 0")
@@ -157,8 +155,7 @@ def run_explain(arguments: Namespace) -> Answer:
 SEEN_FORM = ("{:>10}", "  {:>6}", "  {:>6}", "  {}")
 
 
-def seen_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's arguments."""
+def _seen_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("where", help="run, run@step, plan hash or state file")
     parser.add_argument("source", help="name of a source of the plan")
     parser.add_argument("key", help="key of a sample")
@@ -210,10 +207,12 @@ def run_seen(arguments: Namespace) -> Answer:
     return body, [Table(form=SEEN_FORM, header=("step", "slot", "epoch", ""), rows=rows)], 0
 
 
-BATCH = Verb(text="a step of a training: samples, proofs and marks", run=run_batch, arguments=batch_arguments)
+BATCH = Verb(
+    text="a step of a training: samples, proofs and marks", run=run_batch, arguments=_batch_arguments
+)
 EXPLAIN = Verb(
     text="from a step of a run or plan back to its bytes, raw objects and Dagster runs",
     run=run_explain,
-    arguments=explain_arguments,
+    arguments=_explain_arguments,
 )
-SEEN = Verb(text="the steps that held a sample", run=run_seen, arguments=seen_arguments)
+SEEN = Verb(text="the steps that held a sample", run=run_seen, arguments=_seen_arguments)

@@ -26,8 +26,7 @@ MAX_SLOTS = 20
 """Slots that are shown of a step that differs."""
 
 
-def ls_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of `ls`."""
+def _ls_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", help="only this run")
 
 
@@ -84,8 +83,7 @@ def _time(at_us: Any) -> str:
     return f"{datetime.fromtimestamp(at_us / 1e6, UTC):%Y-%m-%d %H:%M:%S}"
 
 
-def verify_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of `verify`."""
+def _verify_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run")
     parser.add_argument("--ledger", metavar="URL", help="root with the run's ledger (default: the same root)")
 
@@ -151,8 +149,7 @@ def _problem(replay: "loader.Replay", row: Row) -> tuple[bool, str]:
     return True, f"the training got digest {row['digest']:016x}, the stored bytes have {now:016x}"
 
 
-def against_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of `against`."""
+def _against_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run")
     parser.add_argument("other", help="another run under the same root")
 
@@ -177,8 +174,7 @@ def against(arguments: Namespace) -> Answer:
     return comparison.to_json(), text, 0 if comparison.compared and comparison.step < 0 else 1
 
 
-def window_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of `window`."""
+def _window_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run", help="run, or hash of a plan")
     parser.add_argument("--from", dest="first", type=int, metavar="STEP", help="first step")
     parser.add_argument("--to", dest="last", type=int, metavar="STEP", help="last step, at most 2,000 in all")
@@ -198,8 +194,7 @@ def window(arguments: Namespace) -> Answer:
     return record.to_json(), window_text(record), 0
 
 
-def show_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of `show`."""
+def _show_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run", help="name of the run")
     parser.add_argument("--all", action="store_true", help="list all unusual steps (default: the worst 20)")
 
@@ -224,23 +219,23 @@ VERB = Verb(
     text="trails of trainings: what each step delivered",
     verbs={
         "ls": Verb(
-            text="list runs and steps, and steps with two different records", run=ls, arguments=ls_arguments
+            text="list runs and steps, and steps with two different records", run=ls, arguments=_ls_arguments
         ),
         "show": Verb(
             text="unusual steps of a run, and its samples with the largest metrics",
             run=show,
-            arguments=show_arguments,
+            arguments=_show_arguments,
         ),
         "verify": Verb(
-            text="compute every recorded digest anew, without media", run=verify, arguments=verify_arguments
+            text="compute every recorded digest anew, without media", run=verify, arguments=_verify_arguments
         ),
         "against": Verb(
-            text="the first step that differs between two runs", run=against, arguments=against_arguments
+            text="the first step that differs between two runs", run=against, arguments=_against_arguments
         ),
         "window": Verb(
             text="some steps together: repeated samples, mixture, buckets, substitutes",
             run=window,
-            arguments=window_arguments,
+            arguments=_window_arguments,
         ),
     },
 )

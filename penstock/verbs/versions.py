@@ -26,8 +26,7 @@ READ_AHEAD = 16
 """Manifests that are read at once."""
 
 
-def ls_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's arguments."""
+def _ls_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("dataset", nargs="?", help="only this dataset")
 
 
@@ -93,8 +92,7 @@ ANNOTATION_HEADER = ("annotation", "samples", "when (UTC)", "columns", "by whom"
 ANNOTATIONS = ("{:<16}", " {:>10}", "  {:<19}", "  {}", ", {}")
 
 
-def show_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's arguments."""
+def _show_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("ref", help="e.g. photos@3")
 
 
@@ -168,8 +166,7 @@ def _annotations(version: "loader.Version") -> list[str | Table]:
     return ["", Table(form=ANNOTATIONS, header=ANNOTATION_HEADER, rows=rows)] if rows else []
 
 
-def diff_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's arguments."""
+def _diff_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("a", help="e.g. photos@2")
     parser.add_argument("b", help="e.g. photos@3")
 
@@ -205,8 +202,7 @@ def _stats(row: dict[str, Any] | None) -> str:
     return " ".join(f"{name}={value}" for name, value in shown.items())
 
 
-def digest_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's arguments."""
+def _digest_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("ref", help="e.g. photos@3")
     parser.add_argument(
         "--full", action="store_true", help="read and check every byte, instead of trusting the indexes"
@@ -234,8 +230,7 @@ def run_digest(arguments: Namespace) -> Answer:
     return done.to_json(), done.to_text(), int(bool(done.failures))
 
 
-def card_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's arguments."""
+def _card_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("ref", help="e.g. photos@3")
     parser.add_argument("--html", default=None, metavar="FILE", help="write it as one HTML file")
     parser.add_argument("--into", default=None, metavar="FOLDER", help="write it as JSON, Markdown and HTML")
@@ -273,15 +268,15 @@ def run_card(arguments: Namespace) -> Answer:
 
 
 LS = Verb(
-    text="datasets and versions: when, how many samples, bytes, names", run=run_ls, arguments=ls_arguments
+    text="datasets and versions: when, how many samples, bytes, names", run=run_ls, arguments=_ls_arguments
 )
-SHOW = Verb(text="one version: fields, groups, columns, parts", run=run_show, arguments=show_arguments)
-DIFF = Verb(text="show what changes from one version to another", run=run_diff, arguments=diff_arguments)
+SHOW = Verb(text="one version: fields, groups, columns, parts", run=run_show, arguments=_show_arguments)
+DIFF = Verb(text="show what changes from one version to another", run=run_diff, arguments=_diff_arguments)
 DIGEST = Verb(
-    text="digest of the content, independent of order and layout", run=run_digest, arguments=digest_arguments
+    text="digest of the content, independent of order and layout", run=run_digest, arguments=_digest_arguments
 )
 CARD = Verb(
     text="the dataset card of a version: counts, licences, where it comes from, examples",
     run=run_card,
-    arguments=card_arguments,
+    arguments=_card_arguments,
 )

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from ..view.terminal.addresses import Place
 
 
-def view_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's arguments."""
+def _view_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "where",
         nargs="?",
@@ -168,8 +167,7 @@ def _has_trail(root: "loader.Root", run: str) -> bool:
 PICTURES = ("auto", "kitty", "sixel", "halves", "shades", "none")
 
 
-def tui_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's arguments."""
+def _tui_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "where",
         nargs="?",
@@ -230,5 +228,5 @@ def first_place(root: "loader.Root", name: str, step: int | None) -> "Place":
     return RunPlace(run=run) if step is None else StepPlace(run=run, step=step)
 
 
-VIEW = Verb(text="trainings and versions in a browser", run=run_view, arguments=view_arguments)
-TUI = Verb(text="trainings and versions in a terminal", run=run_tui, arguments=tui_arguments)
+VIEW = Verb(text="trainings and versions in a browser", run=run_view, arguments=_view_arguments)
+TUI = Verb(text="trainings and versions in a terminal", run=run_tui, arguments=_tui_arguments)

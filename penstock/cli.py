@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .verbs.verb import Answer, Verb
 
-COMPLETION = """the shell completes verbs, options and names of a local root after
+COMPLETION = """to complete verbs, options and names of a local root in the shell, run
   pip install 'penstock-data[cli]'
   eval "$(register-python-argcomplete penstock)"    (bash, zsh; in ~/.bashrc or ~/.zshrc for good)
   register-python-argcomplete --shell fish penstock | source"""

@@ -75,7 +75,7 @@ def _cells(name: str, rate: "Rate") -> tuple[str, ...]:
 
 
 VERB = Verb(
-    text="how fast a version can be loaded here, which stage limits, what to change",
+    text="measure how fast a version loads here, which stage limits, and what to change",
     run=run,
     arguments=_arguments,
 )

@@ -93,10 +93,10 @@ def _trained_on(row: dict[str, Any]) -> str:
 
 
 VERB = Verb(
-    text="checkpoints of trainings",
+    text="list and verify checkpoints of trainings",
     verbs={
         "ls": Verb(
-            text="runs and steps, complete or not, and what they were trained on",
+            text="list runs and steps, complete or not, and the versions that they trained on",
             run=ls,
             arguments=_ls_arguments,
         ),

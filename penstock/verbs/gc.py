@@ -37,7 +37,11 @@ def _collection_arguments(parser: ArgumentParser) -> None:
         help="a retired version to lose: no tag, alias or lease keeps it; may be repeated",
     )
     parser.add_argument(
-        "--price", type=float, default=None, metavar="USD", help="per GiB and month (default: list price)"
+        "--price",
+        type=float,
+        default=None,
+        metavar="USD",
+        help="price per GiB and month (default: list price)",
     )
 
 
@@ -49,9 +53,19 @@ def _sweep_arguments(parser: ArgumentParser) -> None:
         "--apply", action="store_true", help="delete; without it nothing is deleted or aborted"
     )
     parser.add_argument("--dataset", default=None, help="only objects of this dataset")
-    parser.add_argument("--max-objects", type=int, default=100_000, metavar="N", help="(default: 100000)")
     parser.add_argument(
-        "--max-bytes", type=read_by(parse_size), default=10 * 2**40, metavar="SIZE", help="(default: 10TiB)"
+        "--max-objects",
+        type=int,
+        default=100_000,
+        metavar="N",
+        help="most objects to delete (default: 100000)",
+    )
+    parser.add_argument(
+        "--max-bytes",
+        type=read_by(parse_size),
+        default=10 * 2**40,
+        metavar="SIZE",
+        help="most bytes to delete (default: 10TiB)",
     )
 
 
@@ -140,7 +154,9 @@ VERB = Verb(
             arguments=_collection_arguments,
         ),
         "sweep": Verb(
-            text="delete what has been condemned for the grace", run=sweep, arguments=_sweep_arguments
+            text="delete objects that were condemned for the whole grace",
+            run=sweep,
+            arguments=_sweep_arguments,
         ),
         "retire": Verb(text="retire versions by a retention policy", run=retire, arguments=_retire_arguments),
     },

@@ -138,7 +138,7 @@ HOLD = Verb(
     },
 )
 LEASE = Verb(
-    text="leases of readers",
+    text="list leases of readers",
     verbs={
         "ls": Verb(
             text="list readers by version, and whether they are alive",

@@ -18,12 +18,12 @@ FORM = ("{:<32}", " {}", ", {}", ", {}")
 
 
 def _id_argument(parser: ArgumentParser) -> None:
-    parser.add_argument("id", help="id of the job, or its beginning")
+    parser.add_argument("id", help="id of the job, or its first characters")
 
 
 def _with_cluster(parser: ArgumentParser) -> None:
     _id_argument(parser)
-    parser.add_argument("--cluster", metavar="FILE", required=True, help="file of the cluster that has it")
+    parser.add_argument("--cluster", metavar="FILE", required=True, help="file of the job's cluster")
 
 
 def ls(arguments: Namespace) -> Answer:
@@ -159,14 +159,14 @@ def _clear_arguments(parser: ArgumentParser) -> None:
     from ..units import parse_length
 
     parser.add_argument(
-        "id", nargs="?", help="id of a job, or its beginning; without one, all that are older"
+        "id", nargs="?", help="id of a job, or its first characters (default: all older jobs)"
     )
     parser.add_argument(
         "--older",
         type=read_by(parse_length),
         default=14 * 86_400.0,
         metavar="14d",
-        help="submitted so long ago (default: 14d)",
+        help="least age of the jobs to delete (default: 14d)",
     )
 
 
@@ -246,7 +246,7 @@ def _logs_arguments(parser: ArgumentParser) -> None:
 
 
 VERB = Verb(
-    text="data jobs on clusters",
+    text="manage data jobs on clusters",
     verbs={
         "ls": Verb(text="list the jobs of a root", run=ls),
         "show": Verb(text="show a job's progress", run=show, arguments=_id_argument),

@@ -221,7 +221,7 @@ def promote(arguments: Namespace) -> Answer:
 
 
 VERB = Verb(
-    text="mirrors: copies of a root in other stores, with the same ids; and plain prefixes (--from)",
+    text="copy a root to a mirror in another store, with the same ids, or a plain prefix (--from)",
     verbs={
         "plan": Verb(text="estimate objects, bytes, requests and cost", run=plan, arguments=_plan_arguments),
         "run": Verb(

@@ -271,7 +271,7 @@ def _words(name: str, source: Mapping[str, Any]) -> str:
     return f"{name}: {source['version']}{where}"
 
 
-ORDER = Verb(text="the keys of a step's batch", run=run_order, arguments=_order_arguments)
+ORDER = Verb(text="list the keys of a step's batch", run=run_order, arguments=_order_arguments)
 ORDER_OF = Verb(
     text="list the rest of an epoch that began elsewhere",
     verbs={
@@ -288,6 +288,10 @@ ORDER_OF = Verb(
     },
 )
 PLANS = Verb(
-    text="saved plans",
-    verbs={"ls": Verb(text="what each reads, when it was saved", run=ls_plans, arguments=_plans_arguments)},
+    text="list saved plans",
+    verbs={
+        "ls": Verb(
+            text="list what each plan reads, and when it was saved", run=ls_plans, arguments=_plans_arguments
+        )
+    },
 )

@@ -208,11 +208,11 @@ def run_seen(arguments: Namespace) -> Answer:
 
 
 BATCH = Verb(
-    text="a step of a training: samples, proofs and marks", run=run_batch, arguments=_batch_arguments
+    text="show a step of a training: samples, proofs and warnings", run=run_batch, arguments=_batch_arguments
 )
 EXPLAIN = Verb(
-    text="from a step of a run or plan back to its bytes, raw objects and Dagster runs",
+    text="trace a step of a run or plan to its bytes, raw objects and Dagster runs",
     run=run_explain,
     arguments=_explain_arguments,
 )
-SEEN = Verb(text="the steps that held a sample", run=run_seen, arguments=_seen_arguments)
+SEEN = Verb(text="list the steps that held a sample", run=run_seen, arguments=_seen_arguments)

@@ -216,7 +216,7 @@ def _name(place: Mapping[str, Any]) -> str:
 
 
 VERB = Verb(
-    text="take samples down, everywhere, and prove it",
+    text="delete samples everywhere, and prove it",
     verbs={
         "request": Verb(
             text="deny a subject, raw object or sample, for ever", run=request, arguments=_request_arguments

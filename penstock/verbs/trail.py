@@ -216,13 +216,13 @@ def show(arguments: Namespace) -> Answer:
 
 
 VERB = Verb(
-    text="trails of trainings: what each step delivered",
+    text="read trails (run logs) of trainings: what each step delivered",
     verbs={
         "ls": Verb(
             text="list runs and steps, and steps with two different records", run=ls, arguments=_ls_arguments
         ),
         "show": Verb(
-            text="unusual steps of a run, and its samples with the largest metrics",
+            text="show unusual steps of a run, and its samples with the largest metrics",
             run=show,
             arguments=_show_arguments,
         ),
@@ -230,10 +230,12 @@ VERB = Verb(
             text="compute every recorded digest anew, without media", run=verify, arguments=_verify_arguments
         ),
         "against": Verb(
-            text="the first step that differs between two runs", run=against, arguments=_against_arguments
+            text="find the first step that differs between two runs",
+            run=against,
+            arguments=_against_arguments,
         ),
         "window": Verb(
-            text="some steps together: repeated samples, mixture, buckets, substitutes",
+            text="summarize some steps: repeated samples, mixture, buckets, substitutes",
             run=window,
             arguments=_window_arguments,
         ),

@@ -267,16 +267,16 @@ def run_card(arguments: Namespace) -> Answer:
     return card_document(card), text, 0
 
 
-LS = Verb(
-    text="datasets and versions: when, how many samples, bytes, names", run=run_ls, arguments=_ls_arguments
-)
-SHOW = Verb(text="one version: fields, groups, columns, parts", run=run_show, arguments=_show_arguments)
+LS = Verb(text="list datasets and versions: time, samples, bytes, names", run=run_ls, arguments=_ls_arguments)
+SHOW = Verb(text="show a version: fields, groups, columns, parts", run=run_show, arguments=_show_arguments)
 DIFF = Verb(text="show what changes from one version to another", run=run_diff, arguments=_diff_arguments)
 DIGEST = Verb(
-    text="digest of the content, independent of order and layout", run=run_digest, arguments=_digest_arguments
+    text="compute a digest of the content, independent of order and layout",
+    run=run_digest,
+    arguments=_digest_arguments,
 )
 CARD = Verb(
-    text="the dataset card of a version: counts, licences, where it comes from, examples",
+    text="write the dataset card of a version: counts, licences, provenance, examples",
     run=run_card,
     arguments=_card_arguments,
 )

@@ -228,5 +228,5 @@ def first_place(root: "loader.Root", name: str, step: int | None) -> "Place":
     return RunPlace(run=run) if step is None else StepPlace(run=run, step=step)
 
 
-VIEW = Verb(text="trainings and versions in a browser", run=run_view, arguments=_view_arguments)
-TUI = Verb(text="trainings and versions in a terminal", run=run_tui, arguments=_tui_arguments)
+VIEW = Verb(text="view trainings and versions in a browser", run=run_view, arguments=_view_arguments)
+TUI = Verb(text="view trainings and versions in a terminal", run=run_tui, arguments=_tui_arguments)

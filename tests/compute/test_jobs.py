@@ -297,7 +297,7 @@ def test_an_engine_is_asked_once_more_behind_the_last_block(tmp_path):
     job, told = job_in(tmp_path), []
     assert len(list(attach(job, numbers(5), Held(), INLINE, told.append))) == 3
     assert asked == [(folder_of(job).attempt_name(1), [0, 1, 2])]
-    assert told[-1].look == AttemptStatus(state="ended", place="Slurm job 3 in partition long")
+    assert told[-1].status == AttemptStatus(state="ended", place="Slurm job 3 in partition long")
 
 
 def test_a_runner_of_a_job_that_is_over_and_deleted_is_not_begun_again(tmp_path, capsys):

@@ -1,9 +1,9 @@
-"""A person lets a batch pass that the gate before a version stopped: with a name, a reason, for exactly that batch.
+"""Approvals: a person lets one batch pass that the gate stopped, with a name and a reason.
 
 An approval is a record of the stage `approval`, of the verdict that it overrides. It covers the samples of the
 verdict, by a hash of their bytes and columns (`content` in the verdict's body), and the checks that failed then. The
 parts of a batch that was stopped are given up, so it is cut again, and what comes out has to be the same.
-Whatever differs, or fails beside it, is stopped as before.
+If samples differ, or another check fails, the gate stops the batch again.
 """
 
 from collections.abc import Collection, Mapping
@@ -28,7 +28,7 @@ NEVER = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stopped:
+class StoppedBatch:
     """A batch whose newest verdict is `failed`."""
 
     record: StageRecord
@@ -36,7 +36,7 @@ class Stopped:
     checks: tuple[Mapping[str, Any], ...]
     """The checks that failed."""
     never: tuple[str, ...]
-    """Names of the failed checks that nobody can approve."""
+    """Names of the failed checks that no approval covers."""
     approval: StageRecord | None
     """The record that covers the verdict; None where there is none."""
 
@@ -54,7 +54,7 @@ class Stopped:
         }
 
 
-def stopped_batches(root: "Root", dataset: str, batch: str | None = None) -> list[Stopped]:
+def stopped_batches(root: "Root", dataset: str, batch: str | None = None) -> list[StoppedBatch]:
     """Return the batches that the gate stopped, or one of them.
 
     Raises: InvalidRuntime for a dataset or batch without a verdict; Conflict for a batch that was not stopped; Corrupt.
@@ -64,10 +64,10 @@ def stopped_batches(root: "Root", dataset: str, batch: str | None = None) -> lis
         there = f"verdicts are there on {', '.join(known)}" if known else "no batch of it was audited"
         raise InvalidRuntime(
             f"there is no verdict on {dataset} {batch or ''}: {there}; the datasets with versions are "
-            f"{', '.join(root.datasets()) or 'none'}. What stopped a batch before its last audit cannot be approved"
+            f"{', '.join(root.datasets()) or 'none'}. A batch that stopped before its last audit cannot be approved"
         )
-    found = [_stopped(root.store, dataset, name) for name in (known if batch is None else [batch])]
-    stopped = [one for one in found if one is not None]
+    batches = [_stopped(root.store, dataset, name) for name in (known if batch is None else [batch])]
+    stopped = [one for one in batches if one is not None]
     if batch is not None and not stopped:
         raise Conflict(f"batch {batch} of {dataset} was not stopped by the gate: there is nothing to approve")
     return stopped
@@ -79,30 +79,30 @@ def approve(root: "Root", dataset: str, batch: str, *, record: int, by: str, rea
     record: the number of the verdict that was looked at.
 
     Raises: InvalidRuntime without a name or a reason, or for a batch that there is not; Conflict when another verdict
-    came since, it is approved already, was not stopped, or failed in a way that nobody can approve.
+    came since, it is approved already, was not stopped, or failed a check that no approval covers.
     """
     if not by.strip() or not reason.strip():
         raise InvalidRuntime(
             "an approval needs a name and a reason: both stand in the version's manifest for good"
         )
-    (found,) = stopped_batches(root, dataset, batch)
-    if found.record.r != record:
+    (stopped,) = stopped_batches(root, dataset, batch)
+    if stopped.record.r != record:
         raise Conflict(
-            f"verdict {record} on batch {batch} of {dataset} is not the newest, which is {found.record.r}; look at "
+            f"verdict {record} on batch {batch} of {dataset} is not the newest, which is {stopped.record.r}; look at "
             f"that first: penstock approve {dataset} {batch}"
         )
-    if found.never:
+    if stopped.never:
         raise Conflict(
-            f"verdict {record} on batch {batch} of {dataset} cannot be approved, because of {', '.join(found.never)}. "
-            f"Nobody can approve {NEVER}. Repair what it names and run the batch again"
+            f"verdict {record} on batch {batch} of {dataset} cannot be approved, because of "
+            f"{', '.join(stopped.never)}. No one can approve {NEVER}. Repair what it names and run the batch again"
         )
-    if found.approval is not None:
+    if stopped.approval is not None:
         raise Conflict(
-            f"verdict {record} on batch {batch} of {dataset} was approved by {found.approval.approved_by} already "
-            f"({found.approval.path}); run the batch again, and then the release"
+            f"verdict {record} on batch {batch} of {dataset} was approved by {stopped.approval.approved_by} already "
+            f"({stopped.approval.path}); run the batch again, and then the release"
         )
-    names = [str(one["name"]) for one in found.checks]
-    verdict = found.record
+    names = [str(one["name"]) for one in stopped.checks]
+    verdict = stopped.record
     return append_record(
         root.store,
         StageRecord(
@@ -123,7 +123,7 @@ def approve(root: "Root", dataset: str, batch: str, *, record: int, by: str, rea
 
 
 def stops(check: Mapping[str, Any]) -> bool:
-    """Return whether a check stops its batch: all do but those that passed and those known to be warnings."""
+    """Return whether a check stops its batch: all except passed checks and warnings."""
     return check["passed"] is not True and check["severity"] != "warn"
 
 
@@ -131,15 +131,15 @@ def covering(
     store: Store, dataset: str, batch: str, content: str, failed: Collection[str]
 ) -> StageRecord | None:
     """Return the newest approval of the batch, if it is of samples with this content and of all checks that failed."""
-    found = current_record(store, dataset, STAGE, batch)
-    if found is None or found.verdict != "published" or found.body["content"] != content:
+    record = current_record(store, dataset, STAGE, batch)
+    if record is None or record.verdict != "published" or record.body["content"] != content:
         return None
-    if not set(failed) <= set(found.body["checks"]):
+    if not set(failed) <= set(record.body["checks"]):
         return None
-    return found
+    return record
 
 
-def _stopped(store: Store, dataset: str, batch: str) -> Stopped | None:
+def _stopped(store: Store, dataset: str, batch: str) -> StoppedBatch | None:
     verdict = current_record(store, dataset, VERDICTS, batch)
     if verdict is None or verdict.verdict == "published":
         return None
@@ -151,4 +151,4 @@ def _stopped(store: Store, dataset: str, batch: str) -> Stopped | None:
         never.append("a verdict that does not say what it is of")
     names = [str(one["name"]) for one in failed]
     approval = covering(store, dataset, batch, str(verdict.body.get("content", "")), names)
-    return Stopped(record=verdict, checks=failed, never=tuple(never), approval=approval)
+    return StoppedBatch(record=verdict, checks=failed, never=tuple(never), approval=approval)

@@ -1,4 +1,4 @@
-"""The speed at which a version can be loaded here: each stage alone, all together, what limits, and what to change."""
+"""Measure how fast a version loads here: each stage, all together, the limiting stage, and advice."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from loader.run.metrics.status import CONSUMER, limited_by, stage_seconds
 from .progress import progress
 
 MIN_BATCHES = 4
-"""Batches that are taken even of a slow store, after the first one, which reads indexes and is not counted."""
+"""Least number of batches, after the first, which reads indexes and does not count."""
 
 ADVICE = {
     "plan": "larger batches, or fewer sources: planning costs the same for every batch",
@@ -62,7 +62,7 @@ class Bench:
     workers: int
     """Worker threads of `together`."""
     stages: Mapping[str, Rate]
-    """Stage -> its rate alone, in one thread; there is no transform."""
+    """Stage -> its own rate in one thread, without a transform."""
     alone: Rate
     """Rate of whole batches by one thread."""
     together: Rate
@@ -101,17 +101,17 @@ def bench(
     view = version.select(*fields, where_present=where_present)
     plan = loader.plan({version.dataset: view}, seed=0, global_batch=batch, allow_repeats=True)
     several = _Run(plan, "auto" if workers is None else workers, 0, seconds / 2)
-    one = _Run(plan, 0, several.stop, seconds / 2)
-    n_workers, alone = several.threads, stage_seconds(one.after, one.before)
-    limit = limited_by(one.after, one.before, ahead=False)
+    single = _Run(plan, 0, several.stop, seconds / 2)
+    n_workers, alone = several.threads, stage_seconds(single.after, single.before)
+    limit = limited_by(single.after, single.before, ahead=False)
     return Bench(
         version=version.name,
         fields=list(fields),
         n_samples=len(view),
         batch=batch,
         workers=n_workers,
-        stages={stage: one.rate(alone[stage]) for stage in MAKING if stage != "transform"},
-        alone=one.rate(one.elapsed_s),
+        stages={stage: single.rate(alone[stage]) for stage in MAKING if stage != "transform"},
+        alone=single.rate(single.elapsed_s),
         together=several.rate(several.elapsed_s),
         limited_by=limit,
         advice=_advice(limit, workers),
@@ -128,13 +128,15 @@ class _Run:
             batches.seek(start)
             next(batches)
             self.before = batches.metrics()
-            what = f"{batches.workers} workers" if batches.workers else "each stage alone"
+            what = f"{batches.workers} workers" if batches.workers else "each stage"
             begun = time.perf_counter()
             self._batches, self._samples, self._nbytes = 0, 0.0, 0.0
-            for taken in progress(_taken(batches, seconds), what, _Taken.microseconds, round(seconds * 1e6)):
-                self._batches += 1  # only what was taken: batches made ahead belong to no second yet
-                self._samples += taken.stats["samples"]
-                self._nbytes += taken.stats["fetched_bytes"]
+            for delivery in progress(
+                _deliveries(batches, seconds), what, _Delivery.microseconds, round(seconds * 1e6)
+            ):
+                self._batches += 1  # only delivered batches: prefetched ones belong to no second yet
+                self._samples += delivery.stats["samples"]
+                self._nbytes += delivery.stats["fetched_bytes"]
             self.elapsed_s = time.perf_counter() - begun
             self.after = batches.metrics()
             self.stop, self.threads = batches.step, batches.workers  # `auto` may have changed them
@@ -148,7 +150,7 @@ class _Run:
         )
 
 
-class _Taken(NamedTuple):
+class _Delivery(NamedTuple):
     seconds: float
     stats: Mapping[str, float]
 
@@ -156,12 +158,12 @@ class _Taken(NamedTuple):
         return int(1e6 * self.seconds)
 
 
-def _taken(batches: loader.Loader, seconds: float) -> Iterator[_Taken]:
+def _deliveries(batches: loader.Loader, seconds: float) -> Iterator[_Delivery]:
     """Yield the seconds and statistics of each batch, for so long."""
     begun = before = time.perf_counter()
     for n_taken, batch in enumerate(batches, 1):
         now = time.perf_counter()
-        yield _Taken(now - before, batch.stats)
+        yield _Delivery(now - before, batch.stats)
         before = now
         if now - begun >= seconds and n_taken >= MIN_BATCHES:
             return

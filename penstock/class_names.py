@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def class_names(store: Store, versions: Sequence[VersionRecord]) -> list[str] | None:
-    """Return the names of the newest of these versions that tells any, in the order of their numbers; None for none.
+    """Return the names of the newest of these versions that has any, in the order of their numbers; None for none.
 
-    A version that somebody made by hand, of the one before it, tells none: those of that one hold. Retired versions are
-    passed over. Costs a manifest for each version that is asked. Raises: StoreError.
+    A version that was made by hand has none: its predecessor's names hold. Retired versions are skipped. Costs one
+    manifest per version. Raises: StoreError.
     """
     for record in reversed([record for record in versions if record.retired is None]):
         names = manifest_of(store, record)["producer"].get("labels")
@@ -29,7 +29,7 @@ _KNOWN: "WeakKeyDictionary[Version, list[str] | None]" = WeakKeyDictionary()
 
 
 def class_names_of(version: "Version") -> list[str] | None:
-    """Return the names that hold for a version: its own, else those of the newest one before it; None for none.
+    """Return the names that hold for a version: its own, else the newest earlier version's; None for none.
 
     They are looked up once for each opened version. Raises: as `class_names`.
     """

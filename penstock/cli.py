@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .verbs.verb import Answer, Verb
 
-COMPLETION = """the shell completes verbs, options and names of a local root after
+COMPLETION = """to complete verbs, options and names of a local root in the shell, run
   pip install 'penstock-data[cli]'
   eval "$(register-python-argcomplete penstock)"    (bash, zsh; in ~/.bashrc or ~/.zshrc for good)
   register-python-argcomplete --shell fish penstock | source"""
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
         return _run(argv)
     except KeyboardInterrupt:
-        print("penstock: stopped; the same command goes on", file=sys.stderr)
+        print("penstock: stopped; run the same command to go on", file=sys.stderr)
         return 128 + signal.SIGINT
 
 
@@ -52,14 +52,14 @@ def _run(argv: Sequence[str] | None) -> int:
         print(f"penstock: {error}", file=sys.stderr)
         return 2
 
-    from .console.completion import complete
-    from .console.next_verb import next_verb
-    from .console.table import show
     from .text import terminal_text
+    from .verbs.completion import complete
+    from .verbs.next_verb import next_verb
+    from .verbs.table import show
 
-    made = parser()
-    complete(made)
-    arguments = made.parse_args(argv)
+    top = parser()
+    complete(top)
+    arguments = top.parse_args(argv)
     verb: Callable[[argparse.Namespace], Answer] = arguments.verb
     try:
         body, text, status = verb(arguments)
@@ -95,8 +95,8 @@ def foreign_loader() -> str | None:
     places = list(spec.submodule_search_locations or ()) if spec else []
     if any(os.path.isfile(os.path.join(place, "dataset", "root.py")) for place in places):
         return None
-    found = (spec.origin or ", ".join(places)) if spec else "nothing"
-    return f"`import loader` gives {found}, which is not penstock's; rename that file or folder, or run elsewhere"
+    origin = (spec.origin or ", ".join(places)) if spec else "nothing"
+    return f"`import loader` gives {origin}, which is not penstock's; rename that file or folder, or run elsewhere"
 
 
 def parser() -> "Parser":
@@ -108,7 +108,7 @@ def parser() -> "Parser":
     shared.add_argument("--json", action="store_true", help="print JSON")
     top = Parser(
         prog="penstock",
-        description="Look after dataset versions under a root.",
+        description="Manage dataset versions under a root.",
         epilog=COMPLETION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -116,11 +116,11 @@ def parser() -> "Parser":
     several = top.add_subparsers(
         required=True,
         metavar="VERB",
-        title="verbs, by who uses them",
+        title="verbs, by user",
         description="\n\n".join(
             _listed(group, {name: VERBS[name] for name in GROUPS[group]}) for group in GROUPS
         ),
-        help="penstock VERB --help says what it takes",
+        help="penstock VERB --help lists its arguments",
     )
     for name, verb in VERBS.items():
         _add(name, verb, several.add_parser(name, description=verb.text, parents=_of(verb, shared)), shared)
@@ -131,13 +131,13 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors name the verb or option that is closest to an unknown one."""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        found, unknown = self.parse_known_args(args, namespace)
+        arguments, unknown = self.parse_known_args(args, namespace)
         if unknown:
             from loader.keywords import did_you_mean  # after `foreign_loader`
 
-            near = did_you_mean(unknown[0].partition("=")[0], self._options(found))
+            near = did_you_mean(unknown[0].partition("=")[0], self._options(arguments))
             self.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
-        return found
+        return arguments
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         try:
@@ -148,10 +148,10 @@ class Parser(argparse.ArgumentParser):
             near = did_you_mean(str(value), map(str, action.choices or ()))
             raise argparse.ArgumentError(action, f"{error.message}{near}") from None
 
-    def _options(self, found: argparse.Namespace) -> list[str]:
+    def _options(self, arguments: argparse.Namespace) -> list[str]:
         """Return the options of the verb that was parsed."""
         parser: argparse.ArgumentParser = self
-        for word in getattr(found, "words", "").split():
+        for word in getattr(arguments, "words", "").split():
             several = next(one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
             parser = several.choices[word]
         return [option for action in parser._actions for option in action.option_strings]
@@ -191,5 +191,5 @@ def _add(words: str, verb: "Verb", parser: argparse.ArgumentParser, shared: Pars
         return
     several = parser.add_subparsers(required=True, metavar="VERB")
     for name, inner in verb.verbs.items():
-        one = several.add_parser(name, parents=_of(inner, shared), help=inner.text, description=inner.text)
-        _add(f"{words} {name}", inner, one, shared)
+        added = several.add_parser(name, parents=_of(inner, shared), help=inner.text, description=inner.text)
+        _add(f"{words} {name}", inner, added, shared)

@@ -1,4 +1,4 @@
-"""Listings of which an absence decides."""
+"""Listings for decisions that rest on an object's absence."""
 
 from loader.storage import ObjectInfo, Store
 
@@ -8,5 +8,5 @@ def listed_twice(store: Store, prefix: str) -> list[ObjectInfo]:
 
     Raises: StoreError.
     """
-    found = {info.key: info for _ in range(2) for info in store.list(prefix)}
-    return [found[key] for key in sorted(found)]
+    infos = {info.key: info for _ in range(2) for info in store.list(prefix)}
+    return [infos[key] for key in sorted(infos)]

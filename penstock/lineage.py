@@ -48,10 +48,10 @@ class StageRun:
 
         ui: URL of Dagster's webserver, for a link.
         """
-        told = f"{self.asset_key:<28} run {self.run_id}"
-        told += f"  code {self.code_version}" if self.code_version else ""
-        told += f"  data {self.data_version[:12]}" if self.data_version else ""
-        return told + (f"  {ui.rstrip('/')}/runs/{self.run_id}" if ui else "")
+        text = f"{self.asset_key:<28} run {self.run_id}"
+        text += f"  code {self.code_version}" if self.code_version else ""
+        text += f"  data {self.data_version[:12]}" if self.data_version else ""
+        return text + (f"  {ui.rstrip('/')}/runs/{self.run_id}" if ui else "")
 
 
 def made_by(root: Root, explained: Sequence[Explanation]) -> list[tuple[StageRun, ...]]:
@@ -62,8 +62,8 @@ def made_by(root: Root, explained: Sequence[Explanation]) -> list[tuple[StageRun
 
     @cache
     def of_batch(dataset: str, partition: str, txn: str) -> tuple[StageRun, ...]:
-        found = _samples_record(root, dataset, partition, txn)
-        return () if found is None else (*_upstream(root, *found), *_publish(root, dataset, txn))
+        record = _samples_record(root, dataset, partition, txn)
+        return () if record is None else (*_upstream(root, *record), *_publish(root, dataset, txn))
 
     return [
         of_batch(
@@ -123,7 +123,7 @@ def _publish(root: Root, dataset: str, txn: str) -> list[StageRun]:
             producer = manifest["producer"]
             if "dagster_run_id" not in producer:
                 return []
-            made = StageRun(
+            run = StageRun(
                 asset_key=str(producer.get("asset_key", "")),
                 partition=record.name,
                 run_id=str(producer["dagster_run_id"]),
@@ -131,7 +131,7 @@ def _publish(root: Root, dataset: str, txn: str) -> list[StageRun]:
                 record=str(producer.get("audit_record", "")),
                 at_us=manifest["created_us"],
             )
-            return [made]
+            return [run]
     return []
 
 

@@ -17,7 +17,7 @@ def progress(
 ) -> Iterator[T]:
     """Yield the items; show the share of `total` (default: their number) that is done, and the time left.
 
-    A total that has to be found out is a function, which is asked on a terminal alone.
+    A total that costs something to compute is a function, called only on a terminal.
     """
     if not sys.stderr.isatty():
         yield from items
@@ -34,7 +34,12 @@ def progress(
         if now - shown > 0.1 or done >= total:
             shown = now
             share = min(done / total, 1.0) if total else 1.0
-            left = (now - start) * (1 - share) / share if share else 0.0
+            remaining_s = (now - start) * (1 - share) / share if share else 0.0
             bar = "#" * int(WIDTH * share) + "-" * (WIDTH - int(WIDTH * share))
-            print(f"\r{what} [{bar}] {share:4.0%} {left:5.0f} s left ", end="", file=sys.stderr, flush=True)
+            print(
+                f"\r{what} [{bar}] {share:4.0%} {remaining_s:5.0f} s left ",
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
     print("\r" + " " * (WIDTH + len(what) + 24) + "\r", end="", file=sys.stderr, flush=True)

@@ -104,30 +104,30 @@ def append_record(store: Store, record: StageRecord, after: int | None = None) -
     if number is None:
         newest = current_record(store, record.dataset, record.stage, record.partition)
         number = newest.r if newest else 0
-    mine = replace(record, nonce=secrets.token_hex(8), at_us=time.time_ns() // 1000)
+    written = replace(record, nonce=secrets.token_hex(8), at_us=time.time_ns() // 1000)
     while True:
         number += 1
-        mine = replace(mine, r=number)
+        written = replace(written, r=number)
         try:
-            store.put_if_absent(mine.path, _to_json(mine))
+            store.put_if_absent(written.path, _to_json(written))
         except AlreadyExists:
-            first = None if after is None else find_record(store, mine.path)
+            first = None if after is None else find_record(store, written.path)
             if first is not None and first.fingerprint == record.fingerprint:
                 return first
             continue
-        return mine
+        return written
 
 
 def current_record(store: Store, dataset: str, stage: str, partition: str) -> StageRecord | None:
     """Return the record with the highest number, whatever its verdict; None before the first. Raises: Corrupt."""
     names = [info.key for info in store.list(f"{_folder(dataset, stage)}{check_partition(partition)}/")]
-    number = max((int(told[1]) for name in names if (told := _NAME.search(name))), default=0)
-    found = find_record(store, record_path(dataset, stage, partition, number)) if number else None
+    number = max((int(match[1]) for name in names if (match := _NAME.search(name))), default=0)
+    record = find_record(store, record_path(dataset, stage, partition, number)) if number else None
     while later := find_record(
         store, record_path(dataset, stage, partition, number + 1)
     ):  # a listing may lag behind
-        found, number = later, number + 1
-    return found
+        record, number = later, number + 1
+    return record
 
 
 def current_records(store: Store, dataset: str, stage: str) -> dict[str, StageRecord]:
@@ -143,17 +143,17 @@ def newest_listed(store: Store, dataset: str, stage: str) -> dict[str, ObjectInf
     folder = _folder(dataset, stage)
     newest: dict[str, ObjectInfo] = {}
     for info in store.list(folder):  # in key order: the last one is the newest
-        if _NAME.search(info.key):  # what somebody else put beside them is no record
+        if _NAME.search(info.key):  # other files in the folder are no records
             newest[info.key[len(folder) :].partition("/")[0]] = info
     return dict(sorted(newest.items()))
 
 
 def found_records(store: Store, listed: Mapping[str, ObjectInfo]) -> dict[str, StageRecord]:
-    """Return partition -> record, of those that are still there; a GET each, sixteen at a time. Raises: Corrupt."""
+    """Return partition -> record, of the records that still exist; a GET each, sixteen at a time. Raises: Corrupt."""
     paths = [info.key for info in listed.values()]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = zip(listed, pool.map(partial(find_record, store), paths), strict=True)
-        return {name: record for name, record in found if record is not None}
+        records = zip(listed, pool.map(partial(find_record, store), paths), strict=True)
+        return {name: record for name, record in records if record is not None}
 
 
 def partitions(store: Store, dataset: str, stage: str) -> list[str]:
@@ -164,10 +164,10 @@ def partitions(store: Store, dataset: str, stage: str) -> list[str]:
 
 def read_record(store: Store, path: str) -> StageRecord:
     """Return the record at a listed path. Raises: ObjectNotFound; Corrupt."""
-    found = find_record(store, path)
-    if found is None:
+    record = find_record(store, path)
+    if record is None:
         raise ObjectNotFound(f"{store.url}/{path} is gone; restore it from a mirror")
-    return found
+    return record
 
 
 def read_records(store: Store, paths: Sequence[str]) -> Iterator[StageRecord]:
@@ -203,12 +203,12 @@ class KnownRecords:
             }
 
     def _listed(self, store: Store) -> dict[str, dict[str, ObjectInfo]]:
-        folder, found = f"stages/{self._dataset}/", dict[str, dict[str, ObjectInfo]]()
+        folder, files = f"stages/{self._dataset}/", dict[str, dict[str, ObjectInfo]]()
         for info in store.list(folder):
             stage, _, rest = info.key[len(folder) :].partition("/")
             if stage in self._stages and _NAME.search(rest):  # in key order: the last one is the newest
-                found.setdefault(rest.split("/", 1)[0], {})[stage] = info
-        return found
+                files.setdefault(rest.split("/", 1)[0], {})[stage] = info
+        return files
 
 
 def fingerprint(*parts: object) -> str:
@@ -251,7 +251,7 @@ def find_record(store: Store, path: str) -> StageRecord | None:
         body["upstream"] = tuple(Upstream(**item) for item in body["upstream"])
         record = StageRecord(**body)
         if record.path != path:
-            raise ValueError(f"it says that it is {record.path}: it was copied or renamed")
+            raise ValueError(f"its own path is {record.path}: it was copied or renamed")
         return record
     except DAMAGED as error:
         raise Corrupt(

@@ -1,7 +1,7 @@
-"""Text from anywhere, made harmless for a card's HTML, Markdown and YAML, and for a terminal.
+"""Escape untrusted text for a card's HTML, Markdown and YAML, and for a terminal.
 
-Captions, labels, licences, keys and reasons come from whoever made the data. None of them may end a table, begin a
-link, load a picture or run a script.
+Captions, labels, licences, keys and reasons come from the data's authors. None of them may end a table, begin a
+link, load an image or run a script.
 """
 
 import html
@@ -13,7 +13,7 @@ WORD_JOINER = "\u2060"
 
 _ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;", "|": "&#124;", "\\": "&#92;"}
 _BACKSLASHED = frozenset("`*_[]~$#")
-# GitHub's and others' Markdown finds these in plain text, some of them after escapes were taken away.
+# GitHub's and others' Markdown finds these in plain text, some of them after it removes escapes.
 _ADDRESS = re.compile(r"(://|\bwww(?=\.)|(?<=[\w.+-])@(?=[\w-]+\.)|\b(?:mailto|xmpp):)", re.IGNORECASE)
 # At the beginning of a line: an item of a list, or a rule across the page.
 _START = re.compile(r"^(?:(\d{1,9})(?=[.)](?:\s|$))|(?=[+-](?:\s|$)|-{3}))")
@@ -26,14 +26,16 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud
 def clean(text: object, longest: int | None = None) -> str:
     """Return text on one line, without control characters, halves of surrogate pairs and overrides of the direction.
 
-    longest: in letters; a longer text ends in '…'.
+    longest: in characters; a longer text ends in '…'.
     """
-    told = str(text)
-    if longest is not None and len(told) > 8 * longest + 64:
-        told = told[: 8 * longest + 64]  # a document of megabytes is not walked through for its first line
-    if not (told.isascii() and told.isprintable()):  # most texts are, and are not walked through
-        told = "".join(" " if letter.isspace() else letter for letter in told if _is_shown(letter))
-    line = " ".join(told.split())
+    cleaned = str(text)
+    if longest is not None and len(cleaned) > 8 * longest + 64:
+        cleaned = cleaned[
+            : 8 * longest + 64
+        ]  # a document of megabytes is not walked through for its first line
+    if not (cleaned.isascii() and cleaned.isprintable()):  # most texts are, and are not walked through
+        cleaned = "".join(" " if letter.isspace() else letter for letter in cleaned if _is_shown(letter))
+    line = " ".join(cleaned.split())
     if longest is not None and len(line) > longest:
         line = line[: longest - 1].rstrip() + "…"
     return line
@@ -55,18 +57,18 @@ def html_text(text: object) -> str:
 def markdown_text(text: object) -> str:
     """Return text for Markdown (CommonMark with GitHub's tables) that is shown as it is and read as nothing.
 
-    It fits into a line, a table's cell or a picture's alternative text.
+    It fits into a line, a table's cell or an image's alternative text.
     """
     line = _ADDRESS.sub(_broken, clean(text))
-    told = "".join(
+    escaped = "".join(
         _ENTITIES.get(letter) or (f"\\{letter}" if letter in _BACKSLASHED else letter) for letter in line
     )
-    return _START.sub(lambda found: f"{found.group(1) or ''}\\", told)
+    return _START.sub(lambda match: f"{match.group(1) or ''}\\", escaped)
 
 
-def markdown_plain(told: str) -> str:
+def markdown_plain(text: str) -> str:
     """Return the text that `markdown_text`, or the releases before it, made this of."""
-    return html.unescape(_ESCAPED.sub(r"\1", told).replace(WORD_JOINER, ""))
+    return html.unescape(_ESCAPED.sub(r"\1", text).replace(WORD_JOINER, ""))
 
 
 def terminal_text(text: str) -> str:
@@ -74,11 +76,11 @@ def terminal_text(text: str) -> str:
 
     Control characters may move the terminal's cursor or write to its clipboard.
     """
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
-def _broken(found: re.Match[str]) -> str:
-    address = found.group()
+def _broken(match: re.Match[str]) -> str:
+    address = match.group()
     if address == "://":
         return f":{WORD_JOINER}//"
     return f"{address}{WORD_JOINER}"

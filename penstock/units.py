@@ -70,7 +70,7 @@ def parse_size(text: str) -> int:
     return int(min(float(number) * units.get(unit, 1), 2**63 - 1))
 
 
-def some(numbers: Sequence[int], most: int = 12) -> str:
+def shortened(numbers: Sequence[int], most: int = 12) -> str:
     """Return the first of some numbers in words, and how many there are besides."""
-    told = ", ".join(map(str, numbers[:most]))
-    return f"{told} and {len(numbers) - most} more" if len(numbers) > most else told
+    listed = ", ".join(map(str, numbers[:most]))
+    return f"{listed} and {len(numbers) - most} more" if len(numbers) > most else listed

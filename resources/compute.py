@@ -72,7 +72,7 @@ def _show_job(context: dg.AssetExecutionContext, state: "JobState") -> None:
     """Add a job that is done to the metadata of the step's asset."""
     rows = {
         "job": state.id,
-        "place": state.look.place,
+        "place": state.status.place,
         "attempts": state.attempt,
         "blocks": state.n_blocks,
         "units": state.n_units,

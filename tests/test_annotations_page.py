@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from penstock.verbs import annotate
+from penstock.verbs import curation
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docs" / "annotations.md").read_text()
@@ -26,5 +26,5 @@ def test_the_examples_print_what_the_page_says(tmp_path: Path) -> None:
 
 def test_the_options_are_those_of_the_verb() -> None:
     parser = argparse.ArgumentParser()
-    annotate.arguments(parser)
+    curation._annotate_arguments(parser)
     assert set(re.findall(r"--[a-z][a-z-]+", TEXT)) <= set(re.findall(r"--[a-z-]+", parser.format_help()))

@@ -94,7 +94,7 @@ OWN = {
     "penstock/compute/engines/kubernetes_api.py": "the cluster's own API server, whose damage is silence of the engine",
     "penstock/compute/engines/ray_driver.py": "an argument of the command line, from this version's engine",
     "penstock/compute/engines/ray_engine.py": "the cluster's own head, whose damage is silence of the engine",
-    "penstock/verbs/doctor.py": "an argument of the command line",
+    "penstock/verbs/verb.py": "an argument of the command line",
     "penstock/view/replays/metrics_file.py": "a file that the caller named, whose numbers may be NaN",
     "penstock/upkeep/takedown/derived.py": "a takedown looks at whatever can be read",
     "assets/watch/alarms.py": "the sensor's own cursor",

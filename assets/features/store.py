@@ -10,7 +10,7 @@ from loader.dataset.writing.part_extension import add_part_group
 from loader.errors import FieldMismatch, ModelFailed
 from loader.storage import Store
 from penstock.compute.pool import Compute
-from penstock.compute.pool.store_variables import store_variables
+from penstock.compute.pool.environment import store_variables
 
 from ..featurizers import Featurizer
 from ..featurizers.models import ModelFeaturizer, tried_out

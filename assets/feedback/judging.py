@@ -22,7 +22,7 @@ from loader.run.recipe.decode import decode_sample, decoders
 from loader.storage import RangeReader
 from loader.storage.disk.scratch import held_folder
 from penstock.compute.pool import Compute, Outcome, Progress
-from penstock.compute.pool.store_variables import store_variables
+from penstock.compute.pool.environment import store_variables
 
 from ..media.audit import audit
 from ..media.unit import Unusable

@@ -7,7 +7,7 @@ from typing import Any
 
 from loader.storage import Store
 from penstock.compute.pool import Compute, Failure
-from penstock.compute.pool.store_variables import store_variables
+from penstock.compute.pool.environment import store_variables
 
 from ..media.decode_time import Work, told_of, work_of
 from ..spec import DatasetSpec

@@ -10,7 +10,7 @@ from .value import FORMAT, Card, Column, Example, Kind
 
 
 def card_document(card: Card, sheets: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return a card as plain JSON; the same card gives the same. sheets: kind -> file name of its examples' picture."""
+    """Return a card as plain JSON; the same card gives the same. sheets: kind -> file name of its examples' image."""
     return {
         "card": FORMAT,
         "dataset": card.dataset,
@@ -97,25 +97,25 @@ def _column(column: Column) -> dict[str, Any]:
 
 
 def _history(card: Card) -> dict[str, Any]:
-    made = card.history
+    history = card.history
     return {
-        "versions": made.versions,
-        "publishes": made.publishes,
-        "batches": made.batches,
-        "accounted": made.accounted,
-        "objects": dict(made.counts),
+        "versions": history.versions,
+        "publishes": history.publishes,
+        "batches": history.batches,
+        "accounted": history.accounted,
+        "objects": dict(history.counts),
         "refused": [
             {"outcome": outcome, "stage": stage, "code": code, "n": n}
-            for outcome, stage, code, n in made.refused
+            for outcome, stage, code, n in history.refused
         ],
-        "policies": [{"policy": text, "batches": n} for text, n in made.policies],
+        "policies": [{"policy": text, "batches": n} for text, n in history.policies],
         "featurizers": [
             {"name": name, "version": version, "parameters": parameters, "batches": n}
-            for name, version, parameters, n in made.featurizers
+            for name, version, parameters, n in history.featurizers
         ],
-        "filters": [{"filter": text, "batches": n} for text, n in made.filters],
-        "checks": [{name: getattr(check, name) for name in check.__slots__} for check in made.checks],
-        "run": dict(made.run),
+        "filters": [{"filter": text, "batches": n} for text, n in history.filters],
+        "checks": [{name: getattr(check, name) for name in check.__slots__} for check in history.checks],
+        "run": dict(history.run),
     }
 
 

@@ -26,13 +26,13 @@ from .value import Card, Column, Group, History, Kind
 EXAMPLES, MAX_EXAMPLES = 6, 24
 """Samples of each kind that a card shows: by default, at most."""
 
-# What a pipeline's filter says of a sample (assets/spec.py, Filter.reason): the value is left away, so that samples
+# The reason of a pipeline's filter (assets/spec.py, Filter.reason): the value is left away, so that samples
 # with the same reason are counted together.
 _FILTERED = re.compile(r"^(?P<column>\w+) = .* is (?P<said>below|above|not one of) (?P<limit>.*)$", re.DOTALL)
-# What a featurizer says: "<name>: <code>: <reason>".
+# The reason of a featurizer: "<name>: <code>: <reason>".
 _REFUSED = re.compile(r"^(?P<who>[\w.:-]+): (?P<code>\w+): ")
 
-# What the search for near-duplicates says (assets/dedup/settle.py, Copy.reason): of which sample, and how near.
+# The reason of the search for near-duplicates (assets/dedup/settle.py, Copy.reason): of which sample, and how near.
 _COPY = re.compile(
     r"^(?P<code>near_duplicate) of .+ \((?P<by>distance|cosine) [0-9.-]+(?P<mirrored> mirrored)?, ", re.DOTALL
 )
@@ -44,13 +44,13 @@ def build_card(root: Root, version: Version, *, n_examples: int = EXAMPLES) -> C
     Reads the samples table once (see `scan`), the records of its making (see `history`), and `n_examples` samples of
     each kind; no other media. n_examples = 0 reads none at all.
 
-    Raises: Corrupt; StoreError; MissingDependency for pictures without Pillow or av; InvalidRuntime for a number of
+    Raises: Corrupt; StoreError; MissingDependency for images without Pillow or av; InvalidRuntime for a number of
     examples out of range.
     """
     if not 0 <= n_examples <= MAX_EXAMPLES:
         raise InvalidRuntime(f"{n_examples} examples of each kind; accepted: 0 to {MAX_EXAMPLES}")
     scanned = scan(version, n_examples=n_examples)
-    made = history(root, version)
+    past = history(root, version)
     n = len(version)
     manifest = version.manifest
     kinds = tuple(_kind(name, kind, scanned) for name, kind in scanned.kinds.items())
@@ -72,34 +72,34 @@ def build_card(root: Root, version: Version, *, n_examples: int = EXAMPLES) -> C
         folders=scanned.raw.folders(n),
         subjects=scanned.raw.subjects,
         raw_objects=scanned.raw.distinct(),
-        history=made,
+        history=past,
         examples=examples(version, scanned) if n_examples else (),
-        warnings=tuple(_warnings(n, licences, made)),
-        unknown=tuple(_unknown(manifest["columns"], kinds, made)),
+        warnings=tuple(_warnings(n, licences, past)),
+        unknown=tuple(_unknown(manifest["columns"], kinds, past)),
     )
 
 
-def _kind(name: str, found: KindScan, scanned: Scan) -> Kind:
-    n = found.samples
-    splits = {scanned.splits[i]: int(count) for i, count in enumerate(found.splits) if count}
-    seconds = {scanned.splits[i]: float(found.seconds[i]) for i in np.flatnonzero(found.seconds).tolist()}
-    duration = found.duration_s.result(n)
+def _kind(name: str, scan: KindScan, scanned: Scan) -> Kind:
+    n = scan.samples
+    splits = {scanned.splits[i]: int(count) for i, count in enumerate(scan.splits) if count}
+    seconds = {scanned.splits[i]: float(scan.seconds[i]) for i in np.flatnonzero(scan.seconds).tolist()}
+    duration = scan.duration_s.result(n)
     return Kind(
         name=name,
-        modality=found.modality,
+        modality=scan.modality,
         samples=n,
         splits=dict(sorted(splits.items(), key=lambda item: (-item[1], item[0]))),
-        raw_objects=found.raw_objects,
+        raw_objects=scan.raw_objects,
         seconds=dict(sorted(seconds.items())),
-        sound_s=found.sound_s,
-        without_seconds=n - found.duration_s.n,
+        sound_s=scan.sound_s,
+        without_seconds=n - scan.duration_s.n,
         duration_s=duration,
-        durations=_classes(classes.DURATIONS, found.durations),
-        sizes=_sizes(found.sizes, n),
-        short_sides=_classes(classes.SHORT_SIDES, found.short_sides),
-        aspects=_classes(classes.ASPECTS, found.aspects),
-        labels=found.labels.result(n),
-        languages=found.languages.result(n),
+        durations=_classes(classes.DURATIONS, scan.durations),
+        sizes=_sizes(scan.sizes, n),
+        short_sides=_classes(classes.SHORT_SIDES, scan.short_sides),
+        aspects=_classes(classes.ASPECTS, scan.aspects),
+        labels=scan.labels.result(n),
+        languages=scan.languages.result(n),
     )
 
 
@@ -137,13 +137,13 @@ def left_out(version: Version) -> Counts:
 
 def reason_class(reason: str) -> str:
     """Return the reason without the sample's own value: 'sharpness = 3.1 is below 12' -> 'sharpness below 12'."""
-    if found := _FILTERED.match(reason):
-        return f"{found['column']} {found['said']} {found['limit']}"
-    if found := _REFUSED.match(reason):
-        return f"{found['who']}: {found['code']}"
-    if found := _COPY.match(reason):
-        by = "embedding" if found["by"] == "cosine" else "perceptual hash"
-        return f"{found['code']} by {by}{',' if found['mirrored'] else ''}{found['mirrored'] or ''}"
+    if match := _FILTERED.match(reason):
+        return f"{match['column']} {match['said']} {match['limit']}"
+    if match := _REFUSED.match(reason):
+        return f"{match['who']}: {match['code']}"
+    if match := _COPY.match(reason):
+        by = "embedding" if match["by"] == "cosine" else "perceptual hash"
+        return f"{match['code']} by {by}{',' if match['mirrored'] else ''}{match['mirrored'] or ''}"
     return reason
 
 
@@ -166,12 +166,12 @@ def _columns(version: Version, scanned: Scan) -> Iterator[Column]:
     for name, body in sorted(version.manifest["columns"].items()):
         if body["group"] == "keys" or body["type"] == "null":
             continue
-        found = scanned.columns.get(name)
-        if isinstance(found, Spread):
-            numbers = found.result(n)
+        column = scanned.columns.get(name)
+        if isinstance(column, Spread):
+            numbers = column.result(n)
             yield Column(name=name, type=body["type"], numbers=numbers, note="" if numbers else "all unknown")
-        elif isinstance(found, Tally):
-            counts = found.result(n, 12)
+        elif isinstance(column, Tally):
+            counts = column.result(n, 12)
             yield Column(name=name, type=body["type"], counts=counts)
         elif name in scanned.spans:
             first, last = scanned.spans[name]
@@ -180,11 +180,11 @@ def _columns(version: Version, scanned: Scan) -> Iterator[Column]:
             yield Column(name=name, type=body["type"], note="")
 
 
-def _warnings(n: int, licences: Counts, made: History) -> Iterator[str]:
+def _warnings(n: int, licences: Counts, past: History) -> Iterator[str]:
     if licences.unknown:
         what = "any of the samples" if licences.unknown == n else f"{licences.unknown:,} of {n:,} samples"
         yield (
-            f"The licence of {what} is unknown. Nothing here says that they may be used or passed on: find out, or "
+            f"The licence of {what} is unknown. You may not be allowed to use them or pass them on: find out, or "
             "leave them out."
         )
     if not licences.complete:
@@ -197,12 +197,12 @@ def _warnings(n: int, licences: Counts, made: History) -> Iterator[str]:
         yield f"The licence of {limited['NC']:,} samples allows no commercial use (NC)."
     if limited["ND"]:
         yield f"The licence of {limited['ND']:,} samples allows no derivatives (ND)."
-    for check in made.checks:
+    for check in past.checks:
         if check.failed:
             yield f"The check {check.name} did not pass for {check.failed} of {check.batches + check.failed} batches."
 
 
-def _unknown(columns: Mapping[str, Any], kinds: tuple[Kind, ...], made: History) -> Iterator[str]:
+def _unknown(columns: Mapping[str, Any], kinds: tuple[Kind, ...], past: History) -> Iterator[str]:
     """Yield sentences about facts that a reader would look for and does not find."""
 
     def has(name: str) -> bool:
@@ -222,10 +222,10 @@ def _unknown(columns: Mapping[str, Any], kinds: tuple[Kind, ...], made: History)
             yield f"The size of the {kind.name} samples is not recorded (`width_px`, `height_px`)."
         if kind.modality == "text" and not kind.languages.known:
             yield f"The language of the {kind.name} samples is not recorded (`language`)."
-    if made.publishes < made.versions:
-        yield f"How {made.versions - made.publishes} of {made.versions} versions were made is no longer known."
-    if not made.batches:
+    if past.publishes < past.versions:
+        yield f"How {past.versions - past.publishes} of {past.versions} versions were made is no longer known."
+    if not past.batches:
         yield "The version was not made by the pipeline: what was checked, filtered and refused before is not recorded."
-    elif made.accounted < made.batches:
-        missing = made.batches - made.accounted
+    elif past.accounted < past.batches:
+        missing = past.batches - past.accounted
         yield f"Which objects were refused, and by which policy they were cut, is not recorded for {missing} batches."

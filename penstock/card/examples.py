@@ -26,7 +26,7 @@ from .pictures import Picture, picture_of
 from .value import Example
 
 MAX_FIELD_BYTES = 32 * 2**20
-"""A larger field is not read for a picture."""
+"""Largest field that is read for an image."""
 MAX_CAPTION = 280
 """Letters of a caption."""
 MAX_KINDS = 8
@@ -39,16 +39,16 @@ def examples(version: Version, scanned: Scan) -> tuple[Example, ...]:
     """Return the samples of each kind that the scan chose, in the order of their hashes.
 
     Costs one index row group and one range read per part, group and kind, at most a dozen fields of at most 32 MiB per
-    kind. A sample that cannot be shown says why. Raises: StoreError; MissingDependency.
+    kind. A sample that cannot be shown has the reason. Raises: StoreError; MissingDependency.
     """
-    wanted = [
+    chosen = [
         (name, kind, row)
         for name, kind in list(scanned.kinds.items())[:MAX_KINDS]
         for row in _different(kind, scanned)
     ]
     return tuple(
         _example(version, name, kind, scanned.layouts.place(row), scanned.facts[row])
-        for name, kind, row in progress(wanted, "examples")
+        for name, kind, row in progress(chosen, "examples")
     )
 
 
@@ -64,11 +64,11 @@ def _different(kind: KindScan, scanned: Scan) -> list[int]:
 
 
 def _example(
-    version: Version, name: str, kind: KindScan, place: tuple[int, int], told: dict[str, Any]
+    version: Version, name: str, kind: KindScan, place: tuple[int, int], column_values: dict[str, Any]
 ) -> Example:
     fields = part_fields(version, place[0])
     return example_of(
-        version.shard_store, name, kind.modality, fields, partial(address_at, version, place), told
+        version.shard_store, name, kind.modality, fields, partial(address_at, version, place), column_values
     )
 
 
@@ -78,7 +78,7 @@ def example_of(
     modality: str,
     fields: Collection[str],
     find: Callable[[Sequence[str]], SampleAddress],
-    told: Mapping[str, Any],
+    column_values: Mapping[str, Any],
 ) -> Example:
     """Return a sample, drawn.
 
@@ -102,14 +102,14 @@ def example_of(
         elif media is not None:
             trouble = f"{media} has {address.fields[media].nbytes} bytes: too large to be drawn here"
     except (DecodeFailed, Corrupt) as error:
-        # The samples are what they are: a card that shows the others, and says what is wrong, is worth more than none.
+        # The samples are what they are: a card that shows the others and names the fault is worth more than none.
         trouble = clean(error, 200)
     return Example(
-        key=str(told.get("key", "")),
+        key=str(column_values.get("key", "")),
         kind=name,
         modality=modality,
-        split=str(told.get("split") or ""),
-        facts=_told(told),
+        split=str(column_values.get("split") or ""),
+        facts=_column_values(column_values),
         caption=clean(text, MAX_CAPTION),
         picture=picture.data,
         media_type=picture.media_type,
@@ -132,11 +132,11 @@ def _read(store: RangeReader, address: SampleAddress) -> dict[str, bytes]:
     small = {name: at for name, at in address.fields.items() if at.nbytes <= MAX_FIELD_BYTES}
     if not small:
         return {}
-    (found,) = read_fields(store, [replace(address, fields=small)])
-    return found
+    (sample,) = read_fields(store, [replace(address, fields=small)])
+    return sample
 
 
-def _told(row: Mapping[str, Any]) -> dict[str, str]:
+def _column_values(row: Mapping[str, Any]) -> dict[str, str]:
     facts = {}
     if row.get("width_px") and row.get("height_px"):
         facts["size"] = f"{row['width_px']} x {row['height_px']} px"

@@ -102,12 +102,12 @@ def _record(store: Store, path: object) -> Mapping[str, Any]:
 def _accounts(batches: Iterable[Publish]) -> dict[str, Any]:
     counts, refused, accounted = Counter[str](), Counter[tuple[str, str, str]](), 0
     for batch in batches:
-        told = batch.samples.get("counts", {})
-        told = {name: n for name, n in told.items() if n or name not in _RARE}
-        counts.update({name: int(told[name]) for name in _COUNTS if name in told})
-        made = _made_of(batch)
-        accounted += "refused" in made
-        for outcome, stage, code, n in made.get("refused", ()):
+        totals = batch.samples.get("counts", {})
+        totals = {name: n for name, n in totals.items() if n or name not in _RARE}
+        counts.update({name: int(totals[name]) for name in _COUNTS if name in totals})
+        provenance = _made_of(batch)
+        accounted += "refused" in provenance
+        for outcome, stage, code, n in provenance.get("refused", ()):
             refused[str(outcome), str(stage), str(code)] += int(n)
     ordered = sorted(refused.items(), key=lambda item: (-item[1], item[0]))
     return {
@@ -121,11 +121,15 @@ def _making(batches: Iterable[Publish]) -> dict[str, Any]:
     policies, filters = Counter[str](), Counter[str]()
     featurizers: Counter[tuple[str, str, str]] = Counter()
     for batch in batches:
-        made = _made_of(batch)
-        policies.update(f"{kind}: {_pairs(told)}" for kind, told in made.get("policy", {}).items())
-        filters.update(str(text) for text in made.get("filters", ()))
-        for one in made.get("features", ()):
-            featurizers[str(one["name"]), str(one["version"]), _pairs(one.get("parameters", {}))] += 1
+        provenance = _made_of(batch)
+        policies.update(
+            f"{kind}: {_pairs(settings)}" for kind, settings in provenance.get("policy", {}).items()
+        )
+        filters.update(str(text) for text in provenance.get("filters", ()))
+        for feature in provenance.get("features", ()):
+            featurizers[
+                str(feature["name"]), str(feature["version"]), _pairs(feature.get("parameters", {}))
+            ] += 1
     return {
         "policies": tuple(sorted(policies.items())),
         "filters": tuple(sorted(filters.items())),
@@ -134,26 +138,26 @@ def _making(batches: Iterable[Publish]) -> dict[str, Any]:
 
 
 def _made_of(batch: Publish) -> Mapping[str, Any]:
-    made: Mapping[str, Any] = batch.samples["body"].get("made_of", {})
-    return made
+    provenance: Mapping[str, Any] = batch.samples["body"].get("made_of", {})
+    return provenance
 
 
-def _pairs(told: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in sorted(told.items()))
+def _pairs(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sorted(settings.items()))
 
 
 def _checks(batches: Iterable[Publish]) -> Iterable[Check]:
     """Yield the checks of all batches, by name; the batches come newest first."""
-    found: dict[str, list[Mapping[str, Any]]] = {}
+    checks_by_stage: dict[str, list[Mapping[str, Any]]] = {}
     for batch in batches:
         body = batch.audit.get("body", {})
         approval = body.get("approval") or {}
         for check in body.get("checks", ()):
-            said = str(check["explanation"])
+            explanation = str(check["explanation"])
             if check["name"] in approval.get("checks", ()):
-                said = f"{said}. Approved by {approval['by']}: {approval['reason']}"
-            found.setdefault(str(check["name"]), []).append({**check, "explanation": said})
-    for name, results in sorted(found.items()):
+                explanation = f"{explanation}. Approved by {approval['by']}: {approval['reason']}"
+            checks_by_stage.setdefault(str(check["name"]), []).append({**check, "explanation": explanation})
+    for name, results in sorted(checks_by_stage.items()):
         passed = sum(result["passed"] is True for result in results)
         yield Check(
             name=name, batches=passed, failed=len(results) - passed, newest=str(results[0]["explanation"])

@@ -1,4 +1,4 @@
-"""Small pictures of samples: a thumbnail, a strip of a clip's frames, the spectrogram of a sound, a sheet of them.
+"""Small images of samples: a thumbnail, a strip of a clip's frames, a spectrogram, a sheet of them.
 
 JPEG for photographs, PNG for spectrograms; the same bytes in give the same bytes out.
 """
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 THUMBNAIL_PX = (320, 240)
-"""Most width and height of a picture of an image."""
+"""Most width and height of a thumbnail."""
 CLIP_FRAMES, CLIP_FRAME_PX = 6, (212, 160)
 """Frames of a clip, in rows of three, and the most width and height of each."""
 SOUND_PX = (400, 150)
 SOUND_S = 30.0
-"""Seconds that are drawn of a longer sound, from its beginning."""
+"""Seconds drawn of longer audio, from its beginning."""
 MAX_SOUND_S = 4 * 3600.0
-"""Seconds; nothing is drawn of a longer sound, as it is decoded whole."""
+"""Most seconds of audio that is drawn at all, because it is decoded whole."""
 MAX_FRAME_PX = 4096 * 2304
 """Pixels of a frame; nothing is drawn of a clip with larger ones: a few of them decoded would take a gigabyte."""
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 _JPEG_QUALITY = 82
 _GROUND = (238, 239, 243)
-# Colours of sound, dark to light: near black, violet, magenta, orange, cream; interpolated in RGB.
+# Colours of spectrograms, dark to light: near black, violet, magenta, orange, cream; interpolated in RGB.
 _SOUND_COLOURS = np.array(
     [(12, 10, 30), (66, 28, 110), (150, 44, 122), (234, 92, 74), (253, 235, 190)], float
 )
@@ -43,10 +43,10 @@ _SOUND_COLOURS = np.array(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """An encoded picture."""
+    """An encoded image."""
 
     data: bytes
-    """Its bytes; b"" for no picture."""
+    """Its bytes; b"" for no image."""
     media_type: str
     """`image/jpeg` or `image/png`."""
     width_px: int
@@ -58,7 +58,7 @@ class Picture:
 
 
 def picture_of(modality: str, field: str, data: bytes, packets: bytes | None = None) -> Picture:
-    """Return a picture of one field. packets: packet table of a run. Raises: DecodeFailed; MissingDependency."""
+    """Return an image of one field. packets: packet table of a run. Raises: DecodeFailed; MissingDependency."""
     drawers: dict[str, Callable[[str, bytes], Picture]] = {
         "image": image_picture,
         "video": partial(video_picture, packets=packets),
@@ -70,7 +70,7 @@ def picture_of(modality: str, field: str, data: bytes, packets: bytes | None = N
         raise
     except ImportError as error:
         raise MissingDependency(
-            f"a picture of {field} needs the package {error.name!r}, which is not installed: "
+            f"an image of {field} needs the package {error.name!r}, which is not installed: "
             "pip install 'penstock-data[media]', or ask for a card without examples"
         ) from error
 
@@ -88,14 +88,14 @@ def image_picture(field: str, data: bytes) -> Picture:
 def video_picture(field: str, data: bytes, packets: bytes | None = None) -> Picture:
     """Return frames from the beginning to the end, in rows. packets: packet table of a run. Raises: DecodeFailed."""
     n_frames = _n_frames(field, data) if packets is None else _n_frames_of_run(field, packets)
-    taken = min(CLIP_FRAMES, n_frames)
-    stride = (n_frames - 1) // (taken - 1) if taken > 1 else 1
-    start = (n_frames - 1 - stride * (taken - 1)) // 2
-    decode = loader.video(frames=taken, stride=stride, start=start)
+    n_shown = min(CLIP_FRAMES, n_frames)
+    stride = (n_frames - 1) // (n_shown - 1) if n_shown > 1 else 1
+    start = (n_frames - 1 - stride * (n_shown - 1)) // 2
+    decode = loader.video(frames=n_shown, stride=stride, start=start)
     frames: Any = decode(data) if packets is None else decode.of_run(data, packets)
     height, width = frames.shape[1:3]
     tiles = [_shrunk(_flat(frame), CLIP_FRAME_PX) for frame in frames]
-    alt = f"{taken} of {n_frames} frames, {width} x {height} px"
+    alt = f"{n_shown} of {n_frames} frames, {width} x {height} px"
     return _jpeg(_tiled(tiles, across=3, gap=2), alt)
 
 
@@ -122,7 +122,7 @@ def audio_picture(field: str, data: bytes) -> Picture:
 
 
 def sheet(pictures: Sequence[bytes], *, across: int = 3, width_px: int = 960) -> bytes:
-    """Return pictures in rows, as one JPEG of this width: for places that take a file, or one picture only."""
+    """Return images in rows, as one JPEG of this width, for pages that hold a single file."""
     from PIL import Image
 
     across = min(across, len(pictures))
@@ -226,7 +226,7 @@ def _n_frames_of_run(field: str, packets: bytes) -> int:
 
 
 def _rate_hz(field: str, data: bytes) -> int:
-    """Return the rate of a sound. Raises: DecodeFailed, also for a sound too long to be decoded for a picture."""
+    """Return the sample rate of audio. Raises: DecodeFailed, also if it is too long to decode for an image."""
     import av
 
     from loader.modalities.audio.decode import FORMATS

@@ -1,9 +1,9 @@
-"""The stored files of a card: beside the version in its root, or in a folder of somebody's own.
+"""The stored files of a card: beside the version in its root, or in a folder of your own.
 
     cards/<dataset>/<number>-<version id>/card.json  card.md  card.html  examples-<kind>.jpg
 
 Created once: a card that is there is never replaced. The files hold nothing but facts of the version and of the records
-of its making, and small pictures of a few of its samples. A takedown of samples has these to rewrite, and a collector
+of its making, and small images of a few of its samples. A takedown of samples has these to rewrite, and a collector
 may delete the folder with the version.
 """
 
@@ -21,12 +21,11 @@ from loader.storage import Store
 
 from .as_json import render_json
 from .pictures import sheet
-from .rendering.html import render_html
-from .rendering.markdown import render_markdown
+from .rendering.sections import render_html, render_markdown
 from .value import FORMAT, Card
 
 ACROSS = {"image": 6, "video": 3, "audio": 3}
-"""Pictures in a row of a sheet, by modality."""
+"""Images in a row of a sheet, by modality."""
 SHEET_PX = 960
 
 

@@ -26,7 +26,7 @@ class Kind:
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Split -> length together; empty where no length is recorded."""
     sound_s: float = 0.0
-    """The part of that length that is of clips with their sound beside them, in seconds."""
+    """Length of clips with an audio field, in seconds."""
     without_seconds: int = 0
     """Samples whose length is unknown."""
     duration_s: Numbers | None = None
@@ -56,7 +56,7 @@ class Group:
     name: str
     """The group's name."""
     nbytes: int
-    """Bytes of its shards, those of excluded samples among them."""
+    """Bytes of its shards, with excluded samples."""
     rows: int
     """Samples that have it, excluded or not."""
     parts: int
@@ -144,15 +144,15 @@ class Example:
     picture: bytes = b""
     """JPEG or PNG; b"" without, and then `trouble` may say why."""
     media_type: str = ""
-    """The picture's type, such as `image/jpeg`; "" without."""
+    """The image's type, such as `image/jpeg`; "" without."""
     width_px: int = 0
-    """The picture's width."""
+    """The image's width, in pixels."""
     height_px: int = 0
-    """The picture's height."""
+    """The image's height, in pixels."""
     alt: str = ""
-    """The picture in words."""
+    """The image in words."""
     trouble: str = ""
-    """The reason why there is no picture, or ""."""
+    """The reason why there is no image, or ""."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +196,7 @@ class Card:
     examples: tuple[Example, ...]
     """Samples to look at."""
     warnings: tuple[str, ...]
-    """Sentences that nobody should miss."""
+    """Warnings about the version, as sentences."""
     unknown: tuple[str, ...]
     """Sentences about facts that are not recorded."""
 
@@ -220,10 +220,10 @@ class Card:
     def hours(self, modality: str) -> float | None:
         """Return the hours of everything of a modality; None where no length is recorded."""
         known = [kind.hours for kind in self.kinds if kind.modality == modality]
-        told = [hours for hours in known if hours is not None]
-        return sum(told) if told else None
+        hours_of_kinds = [hours for hours in known if hours is not None]
+        return sum(hours_of_kinds) if hours_of_kinds else None
 
     @property
     def sound_hours(self) -> float:
-        """Hours of sound that lies beside clips."""
+        """Hours of clips with an audio field."""
         return sum(kind.sound_s for kind in self.kinds) / 3600

@@ -18,11 +18,11 @@ LEAST = (2, 10)
 
 def check_torch() -> None:
     """Check torch's release. Raises: MissingDependency for one that is too old, or does not say how old it is."""
-    found = re.match(r"(\d+)\.(\d+)", torch.__version__)
-    if found is None or (int(found[1]), int(found[2])) < LEAST:
+    match = re.match(r"(\d+)\.(\d+)", torch.__version__)
+    if match is None or (int(match[1]), int(match[2])) < LEAST:
         least = ".".join(map(str, LEAST))
         raise MissingDependency(
-            f"torch {torch.__version__} is installed, and a checkpoint that somebody changed can run code in it when "
+            f"torch {torch.__version__} is installed, and a forged checkpoint can run code in it when "
             f"it is loaded (CVE-2025-32434, CVE-2026-24747); accepted: {least} or newer: pip install 'torch>={least}'"
         )
 
@@ -75,9 +75,9 @@ def fill(target: torch.Tensor, dtype: torch.dtype, source: "np.ndarray[Any, Any]
     if is_plain(target, dtype):
         np.copyto(words(target), source)
         return
-    beside = torch.empty(target.shape, dtype=dtype)
-    np.copyto(words(beside), source)
-    target.copy_(beside)
+    buffer = torch.empty(target.shape, dtype=dtype)
+    np.copyto(words(buffer), source)
+    target.copy_(buffer)
 
 
 def is_plain(target: torch.Tensor, dtype: torch.dtype) -> bool:

@@ -1,4 +1,4 @@
-"""The checkpoints under a root, complete or not, and whether their bytes are those that were written. Without torch."""
+"""The checkpoints under a root, complete or not, and whether their bytes are unchanged. Without torch."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -25,7 +25,7 @@ class Listed:
     """The run's name."""
     step: int
     """Steps done."""
-    found: Checkpoint | None
+    checkpoint: Checkpoint | None
     """The content of its marker; None without a readable one."""
     problem: str
     """The reason why it cannot be loaded, or ""."""
@@ -38,17 +38,17 @@ class Listed:
 def listed(store: Store, run: str | None = None) -> Iterator[Listed]:
     """Yield every step of a run, or of all, with a marker or with parts, by run and step.
 
-    With several stores, that of the primary. Two listings for each run and a request for each marker. Raises:
+    With several stores, the primary's. Two listings for each run and a request for each marker. Raises:
     CheckpointNotFound as `finished`; StoreError.
     """
     store = primary_of(store)
     for name in [run] if run is not None else list(runs(store)):
         sizes: dict[int, dict[str, int]] = {step: {} for step in finished(store, name)}
         committed = set(sizes)
-        for step, one in remains(store, name):
-            sizes.setdefault(step, {})[one.key] = one.nbytes
+        for step, leftover in remains(store, name):
+            sizes.setdefault(step, {})[leftover.key] = leftover.nbytes
         for step in sorted(sizes):
-            yield _look(store, name, step, sizes[step], step in committed)
+            yield _listed_step(store, name, step, sizes[step], step in committed)
 
 
 def finished(store: Store, run: str) -> list[int]:
@@ -56,45 +56,47 @@ def finished(store: Store, run: str) -> list[int]:
 
     Raises: CheckpointNotFound, which names the runs that there are, where nothing at all is under the run's name.
     """
-    found = steps(store, run)
-    if not found and next(store.list(f"checkpoints/{run}/"), None) is None:
+    finished_steps = steps(store, run)
+    if not finished_steps and next(store.list(f"checkpoints/{run}/"), None) is None:
         there = list(islice(runs(store), _NAMED + 1))
         named = ", ".join(there[:_NAMED]) + (" ..." if len(there) > _NAMED else "")
         raise CheckpointNotFound(
             f"{store.url} has nothing of a run {run!r}; its runs: {named or 'none'}. Check the name, and --root: it is "
             "the root that the training saves to"
         )
-    return found
+    return finished_steps
 
 
 def damaged(store: Store, checkpoints: Iterable[Checkpoint]) -> Iterator[tuple[Checkpoint, Stored, str]]:
     """Yield (checkpoint, object, problem or "") for every object, read whole, a few at once; 1 MiB of memory each.
 
-    With several stores, those of the primary. Raises: StoreError other than ObjectNotFound.
+    With several stores, the primary's. Raises: StoreError other than ObjectNotFound.
     """
     store = primary_of(store)
     objects = ((checkpoint, one) for checkpoint in checkpoints for one in checkpoint.objects)
     return several(lambda pair: (*pair, _problem(store, pair[0].key(pair[1]), pair[1])), objects)
 
 
-def _look(store: Store, run: str, step: int, sizes: dict[str, int], committed: bool) -> Listed:
-    found, nbytes = None, sum(sizes.values())
+def _listed_step(store: Store, run: str, step: int, sizes: dict[str, int], committed: bool) -> Listed:
+    checkpoint, nbytes = None, sum(sizes.values())
     problem = "no marker: being written, or a save that was killed"
     if committed:
         try:
-            found = read(store, run, step)
-            wrong = [one for one in found.objects if sizes.get(found.key(one)) != one.nbytes]
+            checkpoint = read(store, run, step)
+            wrong = [one for one in checkpoint.objects if sizes.get(checkpoint.key(one)) != one.nbytes]
             problem = (
-                f"{len(wrong)} of {len(found.objects)} objects are missing or of another size"
+                f"{len(wrong)} of {len(checkpoint.objects)} objects are missing or of another size"
                 if wrong
                 else ""
             )
         except (Corrupt, FormatTooNew) as error:
             problem = str(error)
-    return Listed(run=run, step=step, found=found, problem=problem, unfinished=not committed, nbytes=nbytes)
+    return Listed(
+        run=run, step=step, checkpoint=checkpoint, problem=problem, unfinished=not committed, nbytes=nbytes
+    )
 
 
-def _problem(store: Store, key: str, one: Stored) -> str:
+def _problem(store: Store, key: str, stored: Stored) -> str:
     digest, nbytes = hashlib.sha256(), 0
     try:
         with store.open_stream(key) as stream:
@@ -103,6 +105,6 @@ def _problem(store: Store, key: str, one: Stored) -> str:
                 nbytes += len(data)
     except ObjectNotFound:
         return "it is not there"
-    if nbytes != one.nbytes:
-        return f"it has {nbytes} bytes, and {one.nbytes} were written"
-    return "" if digest.hexdigest() == one.sha256 else "its SHA-256 is not that of what was written"
+    if nbytes != stored.nbytes:
+        return f"it has {nbytes} bytes, and {stored.nbytes} were written"
+    return "" if digest.hexdigest() == stored.sha256 else "its SHA-256 differs from the recorded one"

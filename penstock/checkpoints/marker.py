@@ -68,9 +68,9 @@ class Checkpoint:
         """Bytes of everything but the marker."""
         return sum(one.nbytes for one in self.objects)
 
-    def key(self, one: Stored) -> str:
+    def key(self, stored: Stored) -> str:
         """Return the key of an object of it."""
-        return part_key(self.run, self.step, one.name)
+        return part_key(self.run, self.step, stored.name)
 
 
 def sha256(data: bytes) -> str:
@@ -107,9 +107,9 @@ def decode(data: bytes, where: str) -> Checkpoint:
     """Return the content of a marker. Raises: Corrupt; FormatTooNew."""
     try:
         body = parse_json_object(data)
-        said = body.pop("sha256")
-        if sha256(canonical(body)) != said:
-            raise ValueError("its own sha256 does not fit what it says")
+        recorded = body.pop("sha256")
+        if sha256(canonical(body)) != recorded:
+            raise ValueError("its own sha256 does not match its content")
         if body.pop("checkpoint") > FORMAT:
             raise FormatTooNew(
                 f"{where} was written by a newer penstock; this one reads format {FORMAT}: update it"
@@ -129,17 +129,17 @@ def read(store: Store, run: str, step: int) -> Checkpoint:
     """Return the checkpoint of a step: one request. Raises: CheckpointNotFound; Corrupt; FormatTooNew."""
     key = marker_key(run, step)
     try:
-        found = decode(store.get(key).data, f"{store.url}/{key}")
+        checkpoint = decode(store.get(key).data, f"{store.url}/{key}")
     except ObjectNotFound as error:
         have = ", ".join(map(str, steps(store, run)[-5:])) or "none"
         raise CheckpointNotFound(
             f"{store.url}: run {run!r} has no checkpoint of step {step}; the newest are: {have}"
         ) from error
-    if (found.run, found.step) != (run, step):
+    if (checkpoint.run, checkpoint.step) != (run, step):
         raise Corrupt(
-            f"{store.url}/{key} is the marker of step {found.step} of run {found.run!r}: restore the file"
+            f"{store.url}/{key} is the marker of step {checkpoint.step} of run {checkpoint.run!r}: restore the file"
         )
-    return found
+    return checkpoint
 
 
 def steps(store: Store, run: str) -> list[int]:
@@ -152,8 +152,8 @@ def steps(store: Store, run: str) -> list[int]:
 def runs(store: Store) -> Iterator[str]:
     """Yield the runs that have anything under this root, sorted. Costs a listing of all checkpoints."""
     last = None
-    for one in store.list("checkpoints/"):
-        run, slash, _ = one.key.removeprefix("checkpoints/").partition("/")
+    for info in store.list("checkpoints/"):
+        run, slash, _ = info.key.removeprefix("checkpoints/").partition("/")
         if run != last and slash and _NAME.fullmatch(run):
             yield run
         last = run if slash else last

@@ -38,7 +38,7 @@ def several(
 
 
 def first_error(call: Callable[[], T]) -> T:
-    """Return a call's result. Raises: the lowest rank's error itself, where torch wraps those of all ranks in one."""
+    """Return a call's result. Raises: the lowest rank's error itself; torch would wrap all ranks' errors in one."""
     from torch.distributed.checkpoint.api import CheckpointException
 
     try:
@@ -58,14 +58,14 @@ def from_first_rank(call: Callable[[], T], group: Any) -> T:
         return call()
     from torch import distributed
 
-    said: list[Any] = [None, None]
+    message: list[Any] = [None, None]
     if distributed.get_rank(group) == 0:
         try:
-            said[0] = call()
+            message[0] = call()
         except Exception as error:  # noqa: BLE001 - it is raised on every rank
-            said[1] = error
-    distributed.broadcast_object_list(said, src=distributed.get_global_rank(group, 0), group=group)
-    found, raised = said
+            message[1] = error
+    distributed.broadcast_object_list(message, src=distributed.get_global_rank(group, 0), group=group)
+    value, raised = message
     if raised is not None:
         raise raised
-    return found  # type: ignore[no-any-return]
+    return value  # type: ignore[no-any-return]

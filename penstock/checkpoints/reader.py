@@ -19,11 +19,10 @@ from loader.errors import CheckpointMismatch, Corrupt, InvalidField, InvalidRunt
 from loader.storage import Span, Store
 from loader.storage.store import disk_of
 
-from .boxes import extent, strides
 from .dtypes import DTYPES, bytes_of, check_torch, fill, is_plain
 from .index import Index
 from .marker import Checkpoint
-from .parts import BLOCK_BYTES, ITEM_BYTES, Placed, checksums
+from .parts import BLOCK_BYTES, ITEM_BYTES, Placed, checksums, extent, strides
 from .ranks import several
 from .writer import check_value
 
@@ -32,7 +31,7 @@ _REQUEST_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
+class _Block:
     """A read item, and its place. first, count: the run of the piece's elements that holds its box."""
 
     item: ReadItem
@@ -56,7 +55,7 @@ class _Aimed(NamedTuple):
     target: the tensor to fill, None for a value; memory: the tensor's own, where the bytes read go straight into it.
     """
 
-    wanted: _Wanted
+    block: _Block
     target: torch.Tensor | None
     memory: memoryview | None
 
@@ -83,7 +82,7 @@ class Reader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Return False: no id alone says which store is meant."""
+        """Return False: an id does not identify a store."""
         return False
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
@@ -95,11 +94,11 @@ class Reader(StorageReader):
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> dcp.Metadata:
         """Return the index as torch's metadata: each stored piece is a chunk."""
-        found: dict[str, dcp.STORAGE_TYPES] = {
+        entries: dict[str, dcp.STORAGE_TYPES] = {
             name: dcp.BytesStorageMetadata() for name in self._index.values
         }
         for name, tensor in self._index.tensors.items():
-            found[name] = dcp.TensorStorageMetadata(
+            entries[name] = dcp.TensorStorageMetadata(
                 properties=dcp.TensorProperties(dtype=DTYPES[tensor.dtype]),
                 size=torch.Size(tensor.sizes),
                 chunks=[
@@ -107,7 +106,7 @@ class Reader(StorageReader):
                     for one in tensor.pieces
                 ],
             )
-        return dcp.Metadata(state_dict_metadata=found, planner_data=dict(self._index.paths))
+        return dcp.Metadata(state_dict_metadata=entries, planner_data=dict(self._index.paths))
 
     def set_up_storage_reader(
         self, metadata: dcp.Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
@@ -124,11 +123,11 @@ class Reader(StorageReader):
         stored = {name for name, tensor in self._index.tensors.items() if tensor.pieces} | set(
             self._index.values
         )
-        left = sorted(stored - asked)
-        if left and not self._partial:
-            more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+        unread = sorted(stored - asked)
+        if unread and not self._partial:
+            more = f" and {len(unread) - _SHOWN} more" if len(unread) > _SHOWN else ""
             raise CheckpointMismatch(
-                f"{self._where} also has {', '.join(left[:_SHOWN])}{more}, which the state to load into has not; an "
+                f"{self._where} also has {', '.join(unread[:_SHOWN])}{more}, which the state to load into has not; an "
                 "optimizer has no state before its first step: load through penstock.checkpoints.TrainingState; to do "
                 "without these, partial=True"
             )
@@ -137,24 +136,24 @@ class Reader(StorageReader):
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Fill the state; from a disk, whole pieces are read into the tensors' own memory.
 
-        Raises: Corrupt, with the address, for bytes that are not those that were written: a state that is half filled
+        Raises: Corrupt, with the address, for bytes that differ from the written ones: a state that is half filled
         is of no use then.
         """
-        by_part: dict[str, list[_Wanted]] = {}
+        by_part: dict[str, list[_Block]] = {}
         for item in plan.items:
             if item.type == LoadItemType.TENSOR and 0 in item.lengths:
                 continue  # this rank's share of the tensor is empty
-            wanted = self._wanted(item)
-            by_part.setdefault(wanted.piece.part.name, []).append(wanted)
+            block = self._block_of(item)
+            by_part.setdefault(block.piece.part.name, []).append(block)
         reads = several(self._read, (_aimed(part, planner) for part in by_part.values()))
-        with closing(reads):  # whatever is raised here, nobody reads into the state afterwards
-            for one, data in chain.from_iterable(reads):
-                if one.target is None:
-                    planner.load_bytes(one.wanted.item, self._value(one.wanted, data))
+        with closing(reads):  # after an error no thread may still read into the state
+            for request, data in chain.from_iterable(reads):
+                if request.target is None:
+                    planner.load_bytes(request.block.item, self._value(request.block, data))
                     continue
                 if data is not None:
-                    fill(one.target, DTYPES[one.wanted.dtype], self._box(one.wanted, data))
-                planner.commit_tensor(one.wanted.item, one.target)
+                    fill(request.target, DTYPES[request.block.dtype], self._box(request.block, data))
+                planner.commit_tensor(request.block.item, request.target)
         done: Future[None] = Future()
         done.set_result(None)
         return done
@@ -165,43 +164,41 @@ class Reader(StorageReader):
             f"{self._store.url}: checkpoint of step {self._checkpoint.step} of run {self._checkpoint.run!r}"
         )
 
-    def _wanted(self, item: ReadItem) -> _Wanted:
+    def _block_of(self, item: ReadItem) -> _Block:
         name = item.storage_index.fqn
         if item.type == LoadItemType.BYTE_IO:
             piece = self._index.values[name]
-            return _Wanted(item=item, piece=piece, dtype="U8", first=0, count=piece.nbytes)
+            return _Block(item=item, piece=piece, dtype="U8", first=0, count=piece.nbytes)
         assert item.storage_index.offset is not None
         piece = self._pieces[name, tuple(item.storage_index.offset)]
         first, count = extent(piece.sizes, item.storage_offsets, item.lengths)
-        return _Wanted(
-            item=item, piece=piece, dtype=self._index.tensors[name].dtype, first=first, count=count
-        )
+        return _Block(item=item, piece=piece, dtype=self._index.tensors[name].dtype, first=first, count=count)
 
     def _read(self, asked: list[_Aimed]) -> list[tuple[_Aimed, memoryview | bytes | None]]:
-        """Return the blocks of one part, None for those that lie where they belong.
+        """Return the blocks of one part, None for a block that is read in place.
 
         Blocks that do not fit their checksums are read once more.
         """
-        key = self._checkpoint.key(asked[0].wanted.piece.part)
+        key = self._checkpoint.key(asked[0].block.piece.part)
         out: list[tuple[_Aimed, memoryview | bytes | None]] = []
-        for one, read in zip(asked, self._blocks(key, asked), strict=True):
-            wanted, data = one.wanted, None if read is one.memory else read
-            if not _sound(wanted, read):
-                data = self._store.get_range(key, *wanted.span).data
-                if not _sound(wanted, data):
-                    low, nbytes = wanted.span
+        for request, read in zip(asked, self._blocks(key, asked), strict=True):
+            block, data = request.block, None if read is request.memory else read
+            if not _is_intact(block, read):
+                data = self._store.get_range(key, *block.span).data
+                if not _is_intact(block, data):
+                    low, nbytes = block.span
                     address = (
-                        f"{self._store.url}/{key}[{low}:{low + nbytes}] {wanted.item.storage_index.fqn!r}"
+                        f"{self._store.url}/{key}[{low}:{low + nbytes}] {block.item.storage_index.fqn!r}"
                     )
                     raise Corrupt(
                         f"{self._where}: {address} is not what was written, read twice; load an earlier step, or "
                         "restore the file"
                     )
-            out.append((one, data))
+            out.append((request, data))
         return out
 
     def _blocks(self, key: str, asked: list[_Aimed]) -> Sequence[memoryview | bytes]:
-        disk, spans = disk_of(self._store), [one.wanted.span for one in asked]
+        disk, spans = disk_of(self._store), [one.block.span for one in asked]
         if disk is None:
             return [blob.data for blob in self._store.get_ranges(key, spans, max_span=_REQUEST_BYTES)]
         # numpy's memory comes in large pages: filling it costs a third of what reading as bytes does.
@@ -212,44 +209,44 @@ class Reader(StorageReader):
         disk.read_into(key, [(*span, [buffer]) for span, buffer in zip(spans, buffers, strict=True)])
         return buffers
 
-    def _value(self, wanted: _Wanted, data: memoryview | bytes | None) -> io.BytesIO:
+    def _value(self, block: _Block, data: memoryview | bytes | None) -> io.BytesIO:
         assert data is not None
         try:
-            check_value(wanted.item.storage_index.fqn, bytes(data))
+            check_value(block.item.storage_index.fqn, bytes(data))
         except InvalidField as error:
             raise Corrupt(f"{self._where}: {error}") from error
         return io.BytesIO(data)
 
-    def _box(self, wanted: _Wanted, data: memoryview | bytes) -> "np.ndarray[Any, Any]":
+    def _box(self, block: _Block, data: memoryview | bytes) -> "np.ndarray[Any, Any]":
         """Return the box that is asked for, as whole numbers as wide as the elements: a view of the bytes."""
-        width = ITEM_BYTES[wanted.dtype]
-        begin = wanted.piece.offset + wanted.first * width - wanted.span.offset
-        steps = tuple(step * width for step in strides(wanted.piece.sizes))
-        shape = tuple(wanted.item.lengths)
+        width = ITEM_BYTES[block.dtype]
+        begin = block.piece.offset + block.first * width - block.span.offset
+        steps = tuple(step * width for step in strides(block.piece.sizes))
+        shape = tuple(block.item.lengths)
         return np.ndarray(shape, np.dtype(f"i{width}"), data, begin, steps)
 
 
-def _aimed(part: list[_Wanted], planner: LoadPlanner) -> list[_Aimed]:
+def _aimed(part: list[_Block], planner: LoadPlanner) -> list[_Aimed]:
     """Return the items wanted of one part, in their order there, and their targets."""
     out = []
-    for wanted in sorted(part, key=lambda one: one.span.offset):
-        is_value = wanted.item.type == LoadItemType.BYTE_IO
-        target = None if is_value else planner.resolve_tensor(wanted.item).detach()
-        out.append(_Aimed(wanted, target, None if target is None else _memory(wanted, target)))
+    for block in sorted(part, key=lambda item: item.span.offset):
+        is_value = block.item.type == LoadItemType.BYTE_IO
+        target = None if is_value else planner.resolve_tensor(block.item).detach()
+        out.append(_Aimed(block, target, None if target is None else _memory(block, target)))
     return out
 
 
-def _memory(wanted: _Wanted, target: torch.Tensor) -> memoryview | None:
+def _memory(block: _Block, target: torch.Tensor) -> memoryview | None:
     """Return the tensor's own memory, where the blocks to read are its content byte for byte; else None.
 
     As many bytes are then one run of the piece.
     """
-    if not (is_plain(target, DTYPES[wanted.dtype]) and target.is_contiguous()):
+    if not (is_plain(target, DTYPES[block.dtype]) and target.is_contiguous()):
         return None
-    return bytes_of(target) if wanted.span.nbytes == target.nbytes else None
+    return bytes_of(target) if block.span.nbytes == target.nbytes else None
 
 
-def _sound(wanted: _Wanted, data: memoryview | bytes) -> bool:
-    first = (wanted.span.offset - wanted.piece.offset) // BLOCK_BYTES
+def _is_intact(block: _Block, data: memoryview | bytes) -> bool:
+    first = (block.span.offset - block.piece.offset) // BLOCK_BYTES
     sums = checksums(memoryview(data))
-    return sums == wanted.piece.crc32c[first : first + len(sums)]
+    return sums == block.piece.crc32c[first : first + len(sums)]

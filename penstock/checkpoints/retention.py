@@ -89,10 +89,10 @@ def remains(store: Store, run: str) -> Iterator[tuple[int, ObjectInfo]]:
 
 
 def _by_step(run: str, objects: Iterable[ObjectInfo]) -> Iterator[tuple[int, ObjectInfo]]:
-    for one in objects:
-        step = one.key.removeprefix(_parts(run)).partition("/")[0]
+    for info in objects:
+        step = info.key.removeprefix(_parts(run)).partition("/")[0]
         if len(step) == 12 and step.isdecimal():
-            yield int(step), one
+            yield int(step), info
 
 
 def _parts(run: str) -> str:
@@ -123,17 +123,17 @@ def _leftovers(store: Store, newest: Checkpoint, kept: set[int]) -> Iterator[str
     A step that no listing showed may have a marker all the same: a request for each whose parts are to go.
     """
     before = max((step for step in kept if step < newest.step), default=None)
-    named = {one.step: one for one in (newest, _marker(store, newest.run, before)) if one is not None}
-    own = {one.key(part) for one in named.values() for part in one.objects}
+    named = {item.step: item for item in (newest, _marker(store, newest.run, before)) if item is not None}
+    own = {item.key(part) for item in named.values() for part in item.objects}
     here = list_in_place(store, _parts(newest.run), _parts(newest.run))
     objects_here = (info for info, link in here if not link and not is_unfinished(info.key))
-    for step, objects in groupby(_by_step(newest.run, objects_here), lambda one: one[0]):
+    for step, objects in groupby(_by_step(newest.run, objects_here), lambda item: item[0]):
         if step > newest.step:
             return
         if step in named:
-            yield from (one.key for _, one in objects if one.key not in own)
+            yield from (item.key for _, item in objects if item.key not in own)
         elif step not in kept and _has_no_marker(store, newest.run, step):
-            yield from (one.key for _, one in objects)
+            yield from (item.key for _, item in objects)
 
 
 def _has_no_marker(store: Store, run: str, step: int) -> bool:
@@ -147,7 +147,7 @@ def _has_no_marker(store: Store, run: str, step: int) -> bool:
 
 
 def _marker(store: Store, run: str, step: int | None) -> Checkpoint | None:
-    """Return the content of a marker; None where it cannot be read, so that nobody knows which objects are its own."""
+    """Return the content of a marker; None if it cannot be read, so that its objects are unknown."""
     try:
         return None if step is None else read(store, run, step)
     except (CheckpointNotFound, Corrupt, FormatTooNew) as error:

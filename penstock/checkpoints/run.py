@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 class Checkpoints:
     """`checkpoints/<run>/` under a root: a folder, or any store.
 
-    root: a loader.Root, or its path or URL; it need not be that of the data. With mirrors the primary is used alone and
+    root: a loader.Root, or its path or URL; it may differ from the data's. With mirrors only the primary is used and
     its errors are raised, as a mirror has no checkpoints.
 
     run: a name. Its steps only go up, so a training that goes back to an earlier step and does it again is a run of its
@@ -159,17 +159,17 @@ class Checkpoints:
         from torch.distributed.checkpoint.state_dict_loader import load
 
         how = self._collective()
-        found = from_first_rank(lambda: self._found(step), how.get("process_group"))
-        if found is None:
+        newest = from_first_rank(lambda: self._chosen(step), how.get("process_group"))
+        if newest is None:
             return None
-        checkpoint, made = found
+        checkpoint, contents = newest
         if batches is not None:
             if checkpoint.loader is None:
                 raise InvalidRuntime(
                     f"{self!r}: step {checkpoint.step} was saved without a loader; leave batches out"
                 )
             batches.load_state_dict(checkpoint.loader)
-        reader = self._reader(checkpoint, made, partial)
+        reader = self._reader(checkpoint, contents, partial)
         with _quiet(how), _named_apart(state):
             first_error(lambda: load(state, storage_reader=reader, **how))
         return checkpoint
@@ -217,7 +217,7 @@ class Checkpoints:
             self._group = distributed.new_group(backend="gloo")
         return {"process_group": self._group}
 
-    def _found(self, step: int | Literal["latest"]) -> tuple[Checkpoint, index.Index] | None:
+    def _chosen(self, step: int | Literal["latest"]) -> tuple[Checkpoint, index.Index] | None:
         checkpoint = self.latest() if step == "latest" else self.at(step)
         return None if checkpoint is None else (checkpoint, self._index(checkpoint))
 
@@ -231,15 +231,15 @@ class Checkpoints:
             )
         return index.decode(data, checkpoint.parts, where)
 
-    def _reader(self, checkpoint: Checkpoint, made: index.Index, partial: bool) -> "Reader":
+    def _reader(self, checkpoint: Checkpoint, contents: index.Index, partial: bool) -> "Reader":
         from .reader import Reader
 
-        return Reader(self._store, checkpoint, made, partial=partial)
+        return Reader(self._store, checkpoint, contents, partial=partial)
 
 
 @contextmanager
 def _named_apart(state: Mapping[str, Any]) -> Iterator[None]:
-    """Raise InvalidField where two values of a state have one name, of which torch says ValueError."""
+    """Raise InvalidField where two values of a state have one name, for which torch raises ValueError."""
     try:
         yield
     except ValueError as error:

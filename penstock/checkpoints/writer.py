@@ -21,10 +21,9 @@ from loader.storage import is_there
 from loader.storage.mirror.store import primary_of
 
 from . import index, marker, retention
-from .boxes import cut, named
 from .dtypes import content, dtype_name
 from .marker import Checkpoint, Stored
-from .parts import ITEM_BYTES, PART_BYTES, Piece, Placed, packed, sealed
+from .parts import ITEM_BYTES, PART_BYTES, Piece, Placed, cut, named, packed, sealed
 from .ranks import several
 from .retention import Retention
 
@@ -32,9 +31,10 @@ from .retention import Retention
 class Writer(StorageWriter):
     """Saves one step of a run: `torch.distributed.checkpoint.save(state, storage_writer=writer)`, or `async_save`.
 
-    A few parts at a time are in memory, whatever the state's size. Nothing is replaced: parts have names that nobody
-    else draws, and the marker is created last. It pickles, without credentials. facts: fields of the marker about the
-    training.
+    A few parts at a time are in memory, whatever the state's size. Nothing is replaced: parts have names that no
+    other save draws, and the marker is created last. It pickles, without credentials.
+
+    facts: fields of the marker about the training.
 
     Raises, within the exception of torch.distributed.checkpoint: Conflict for a step at or below the newest checkpoint
     of the run; InvalidField for what a checkpoint does not hold; StoreError.
@@ -61,7 +61,7 @@ class Writer(StorageWriter):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Return False: no id alone says which store is meant."""
+        """Return False: an id does not identify a store."""
         return False
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
@@ -125,38 +125,38 @@ class Writer(StorageWriter):
         Raises: InvalidRuntime for ranks that save different steps or runs; Conflict.
         """
         self._check_same(results)
-        made = _index(metadata, [result for each in results for result in each])
-        data = index.encode(made)
+        contents = _index(metadata, [result for each in results for result in each])
+        data = index.encode(contents)
         stored = Stored(
             name=f"{secrets.token_hex(8)}-index.json", nbytes=len(data), sha256=marker.sha256(data)
         )
         self._store.put(marker.part_key(self._run, self._step, stored.name), data)
-        found = Checkpoint(
+        checkpoint = Checkpoint(
             run=self._run,
             step=self._step,
             at_us=time.time_ns() // 1000,
             world_size=len(results),
             index=stored,
-            parts=tuple(made.parts()),
+            parts=tuple(contents.parts()),
             **self._facts,
         )
         self._check_newest()
         key = marker.marker_key(self._run, self._step)
-        self._store.put_if_absent(key, marker.encode(found))
+        self._store.put_if_absent(key, marker.encode(checkpoint))
         try:
             committed = marker.steps(self._store, self._run)
         except StoreError as error:
             error.add_note(
-                f"step {self._step} of run {self._run!r} is committed, unless somebody saved a later one"
+                f"step {self._step} of run {self._run!r} is committed, unless another process saved a later one"
             )
             raise
         later = [step for step in committed if step > self._step]
         # Asked for, since one that was deleted may be listed still: by that no marker is withdrawn.
         if newest := next(filter(self._has_marker, reversed(later)), None):
-            # Somebody went on while this save stood still, and may have deleted its parts already.
+            # Another process went on while this save stood still, and may have deleted its parts already.
             self._store.delete_many([key])
             raise self._conflict(newest)
-        retention.apply(self._store, self._keep, found)
+        retention.apply(self._store, self._keep, checkpoint)
 
     def _check_same(self, results: Sequence[Sequence[WriteResult]]) -> None:
         for rank, written in enumerate(results):
@@ -191,9 +191,9 @@ class Writer(StorageWriter):
 
     def _value(self, item: WriteItem, planner: SavePlanner) -> Piece:
         """Return the planner's bytes of a plain value. Raises: InvalidField for one that could not be loaded again."""
-        made = planner.resolve_data(item)
-        assert isinstance(made, io.BytesIO)
-        name, data = item.index.fqn, bytes(made.getbuffer())
+        resolved = planner.resolve_data(item)
+        assert isinstance(resolved, io.BytesIO)
+        name, data = item.index.fqn, bytes(resolved.getbuffer())
         check_value(name, data)
         self._values[item.index] = memoryview(data)
         nbytes = len(data)
@@ -206,17 +206,17 @@ class Writer(StorageWriter):
         assert isinstance(tensor, torch.Tensor)
         for axis, (start, size) in enumerate(zip(piece.within, piece.sizes, strict=True)):
             tensor = tensor.narrow(axis, start, size)
-        found = content(tensor)
-        if len(found) != piece.nbytes:
+        data = content(tensor)
+        if len(data) != piece.nbytes:
             raise InvalidField(
-                f"{piece.label}: its planner said {piece.nbytes} bytes of {piece.dtype} and gave {len(found)} of "
+                f"{piece.label}: its planner said {piece.nbytes} bytes of {piece.dtype} and gave {len(data)} of "
                 f"{tensor.dtype}; let create_local_plan say what resolve_data gives"
             )
-        return found
+        return data
 
 
 class _Written(list[WriteResult]):
-    """The results of one rank, with its run and step: a rank that had nothing to write tells these too."""
+    """The results of one rank, with its run and step: also of a rank that had nothing to write."""
 
     def __init__(self, run: str, step: int, results: Iterable[WriteResult]) -> None:
         super().__init__(results)

@@ -1,4 +1,4 @@
-"""Waiting for a job: it is submitted where nobody has, and its blocks come as they finish.
+"""Submit a job if it is new, wait for it, and yield its blocks as they finish.
 
     for block in attach(job, units, engine, cluster):
         for outcome in block.outcomes: ...                     in the order of units
@@ -21,8 +21,8 @@ from loader.errors import EngineUnreachable, InvalidRuntime, JobCancelled, JobFa
 
 from .blocks import BlockOutcomes
 from .cluster import Cluster
-from .engines.engine import Engine, Look
-from .job import FOLDER, MAX_STARTS, Given, Job, JobDescription, JobFolder, now_us
+from .engines.engine import AttemptStatus, Engine
+from .job import FOLDER, MAX_STARTS, AttemptRecord, Job, JobDescription, JobFolder, now_us
 from .plain import from_json, to_json
 from .pool import Outcome
 from .runner import FINAL
@@ -33,20 +33,20 @@ U = TypeVar("U")
 R = TypeVar("R")
 
 INTENT_S = 60.0
-"""An intent alone is overtaken after this time, in s: who wrote it died, or Slurm's answer was lost."""
+"""An intent without a submission is overtaken after this time, in s: its writer died, or Slurm's answer was lost."""
 SLOWER = 6
-"""Looks become as rare as this multiple of the engine's own time, while nothing happens."""
+"""While nothing happens, the poll interval grows to this multiple of the engine's own."""
 BARREN = 2
 """Attempts in a row that began no block, after which the next would begin none."""
 ATTEND_S = 600.0
-"""Seconds between two words of a process that waits, in the job's folder."""
+"""Seconds between two signs of life that a waiting process writes into the job's folder."""
 SILENCE_S = 24 * 3600.0
 """An engine out of reach is waited for this long, in s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
-    """State of a job, for people."""
+    """State of a job."""
 
     id: str
     """Id of the job."""
@@ -62,11 +62,11 @@ class JobState:
     """Units of blocks that are done."""
     attempt: int
     """Newest attempt; 0 before the first."""
-    look: Look
-    """The engine's words of it."""
+    status: AttemptStatus
+    """Its status, from the engine."""
 
 
-Told = Callable[[JobState], None]
+StateCallback = Callable[[JobState], None]
 
 
 def attach(
@@ -74,33 +74,33 @@ def attach(
     units: Callable[[], Iterable[U]],
     engine: Engine,
     cluster: Cluster,
-    told: Told | None = None,
+    on_state: StateCallback | None = None,
 ) -> Iterator[BlockOutcomes[R]]:
-    """Yield the blocks of a job as they finish; begin it, or what is missing of it, where nobody works at it.
+    """Yield the blocks of a job as they finish; begin it, or its missing blocks, if no process works on it.
 
-    told: takes the state, at each look.
+    on_state: called with the state at each poll.
 
     Raises: as `submitted` and `follow`.
     """
-    return follow(submitted(job, units), job.work, engine, cluster, told)
+    return follow(submitted(job, units), job.work, engine, cluster, on_state)
 
 
 def outcomes_anew(job: Job[U, R], units: Sequence[U], cluster: Cluster) -> Iterator[Outcome[R]]:
     """Yield the outcome of each unit, in their order: all are computed again where the job has ended before.
 
-    A job that was given up is gone on with. Memory: outcomes that came before those of an earlier unit.
+    Continues a job that was given up. Memory: outcomes that arrive before an earlier unit's.
 
     Raises: as `attach`.
     """
     engine = cluster.open()
     try:
-        found: dict[int, Outcome[R]] = {}
+        outcomes: dict[int, Outcome[R]] = {}
         place = 0
         there = submitted(job, lambda: units, anew=True)
         for block in follow(there, job.work, engine, cluster):
-            found.update(enumerate(block.outcomes, block.first))
-            while place in found:
-                yield found.pop(place)
+            outcomes.update(enumerate(block.outcomes, block.first))
+            while place in outcomes:
+                yield outcomes.pop(place)
                 place += 1
     finally:
         engine.close()
@@ -111,7 +111,7 @@ def follow(
     work: Work[Any, R],
     engine: Engine,
     cluster: Cluster,
-    told: Told | None = None,
+    on_state: StateCallback | None = None,
     *,
     begins: bool = True,
 ) -> Iterator[BlockOutcomes[R]]:
@@ -122,8 +122,8 @@ def follow(
     Memory: 100 bytes per block, and the outcomes of one. Requests: one per block, and a listing per look.
 
     Raises: JobFailed for a block that began eight times without outcomes, for runners that never begin, and for blocks
-    that libraries of other releases computed; JobCancelled where somebody stopped it; EngineUnreachable after a day of
-    silence; InvalidRuntime for a job that nobody works at, where this process may not begin it; StoreError.
+    that libraries of other releases computed; JobCancelled for a job that was stopped; EngineUnreachable after a day of
+    silence; InvalidRuntime for a job without a running process, if this process may not begin it; StoreError.
     """
     folder, description = there.folder, there.description
     waiter = _Waiter(there, engine, cluster, begins=begins)
@@ -132,7 +132,7 @@ def follow(
     firsts = [0, *accumulate(n_units for n_units, *_ in description.blocks)]
     seen: set[int] = set()
     libraries: dict[str, str] | None = None
-    delay_s, attended_s = engine.look_s, -math.inf
+    delay_s, attended_s = engine.poll_s, -math.inf
     while True:
         if time.monotonic() > attended_s + ATTEND_S:
             folder.attend()
@@ -150,18 +150,18 @@ def follow(
             part = from_json(to_json(head.part), work.part, f"the part of block {block} of job {folder.id}")
             yield BlockOutcomes(number=block, first=firsts[block], outcomes=outcomes, part=part)
         n_missing = len(description.blocks) - len(seen)
-        look = waiter.look(n_missing) if n_missing else waiter.end()
-        if told is not None:
-            told(job_state(folder, description, seen, waiter.attempt, look))
+        status = waiter.status(n_missing) if n_missing else waiter.end()
+        if on_state is not None:
+            on_state(job_state(folder, description, seen, waiter.attempt, status))
         if not n_missing:
             return
-        delay_s = engine.look_s if fresh else min(delay_s * 1.2, engine.look_s * SLOWER)
-        if look.state != "ended":
+        delay_s = engine.poll_s if fresh else min(delay_s * 1.2, engine.poll_s * SLOWER)
+        if status.state != "ended":
             time.sleep(delay_s)
 
 
 def job_state(
-    folder: JobFolder, description: JobDescription, done: Iterable[int], attempt: int, look: Look
+    folder: JobFolder, description: JobDescription, done: Iterable[int], attempt: int, status: AttemptStatus
 ) -> JobState:
     """Return the state of a job with these blocks done."""
     numbers = list(done)
@@ -173,7 +173,7 @@ def job_state(
         n_units=description.n_units,
         units_done=sum(description.blocks[number][0] for number in numbers),
         attempt=attempt,
-        look=look,
+        status=status,
     )
 
 
@@ -184,11 +184,11 @@ class _Waiter:
         self._folder, self._description = there.folder, there.description
         self._engine, self._cluster, self._begins = engine, cluster, begins
         self._heard_s = time.monotonic()
-        self._mine = 0  # the newest attempt that this process placed
+        self._own_attempt = 0  # the newest attempt that this process placed
         self._n_barren = 0  # of its attempts in a row that began no block
         self.attempt = 0
 
-    def look(self, n_missing: int) -> Look:
+    def status(self, n_missing: int) -> AttemptStatus:
         """Place an attempt where none is, and return the state of the newest one.
 
         Raises: JobFailed; JobCancelled; EngineUnreachable after `SILENCE_S`.
@@ -198,18 +198,18 @@ class _Waiter:
                 f"job {self._folder.id} ({self._description.about}) was cancelled; run it again to go on"
             )
         try:
-            look = self._look(n_missing)
+            status = self._current(n_missing)
         except EngineUnreachable as error:
             if time.monotonic() - self._heard_s > SILENCE_S:
                 raise
-            return Look(state="unknown", reason=str(error))
+            return AttemptStatus(state="unknown", reason=str(error))
         self._heard_s = time.monotonic()
-        return look
+        return status
 
-    def end(self) -> Look:
-        """Look at each attempt once more, with no block left, and return the end.
+    def end(self) -> AttemptStatus:
+        """Poll each attempt once more, with no block left, and return the final status.
 
-        Slurm begins an element twice where its controller dies just then, and holds it for ever: a look lets it go, and
+        If its controller dies just then, Slurm begins an element twice and holds it for ever: a poll releases it, and
         it finds nothing to do. Nothing is cancelled: Kubernetes would lose the logs.
         """
         attempts = self._folder.attempts()
@@ -218,48 +218,50 @@ class _Waiter:
         for attempt in attempts:
             name = self._folder.attempt_name(attempt)
             try:
-                place = self._engine.look(name).place or place
+                place = self._engine.status(name).place or place
             except EngineUnreachable as error:
-                return Look(state="ended", reason=f"what is left of {name} ends by itself: {error}")
-        return Look(state="ended", place=place)
+                return AttemptStatus(state="ended", reason=f"what is left of {name} ends by itself: {error}")
+        return AttemptStatus(state="ended", place=place)
 
-    def _look(self, n_missing: int) -> Look:
-        self.attempt, given = self._folder.given()
+    def _current(self, n_missing: int) -> AttemptStatus:
+        self.attempt, attempt = self._folder.newest_attempt()
         name = self._folder.attempt_name(self.attempt)
-        if given is None:
+        if attempt is None:
             return self._place(self.attempt + 1)
-        if not given.placed:
+        if not attempt.placed:
             if self._engine.find(name):
-                self._folder.placed(self.attempt, given)
-            elif now_us() - given.at_us > INTENT_S * 1e6:
+                self._folder.placed(self.attempt, attempt)
+            elif now_us() - attempt.at_us > INTENT_S * 1e6:
                 return self._place(self.attempt + 1)
             else:
-                return Look(state="unknown", reason=f"{given.by} is about to submit attempt {self.attempt}")
-        look = self._engine.look(name)
-        if look.state == "ended" and 0 < self._mine < self.attempt:
+                return AttemptStatus(
+                    state="unknown", reason=f"{attempt.by} is about to submit attempt {self.attempt}"
+                )
+        status = self._engine.status(name)
+        if status.state == "ended" and 0 < self._own_attempt < self.attempt:
             # The newest one may be of a machine that this engine does not see: ours goes on.
-            look = self._engine.look(self._folder.attempt_name(self._mine))
+            status = self._engine.status(self._folder.attempt_name(self._own_attempt))
         n_left = len(self._description.blocks) - len(self._folder.done(self._description))
-        if look.state != "ended" or n_left < n_missing:
-            return look
-        self._check_ended(given)
+        if status.state != "ended" or n_left < n_missing:
+            return status
+        self._check_ended(attempt)
         return self._place(self.attempt + 1)
 
-    def _place(self, attempt: int) -> Look:
+    def _place(self, attempt: int) -> AttemptStatus:
         if not self._begins:
             raise InvalidRuntime(
-                f"nobody works at job {self._folder.id} ({self._description.about}), and whoever may write to "
+                f"no process works on job {self._folder.id} ({self._description.about}), and every writer of "
                 f"{FOLDER} may have written its description. Run the command that submitted it again. Or read penstock "
                 f"jobs show {self._folder.id}, and pass --sha256 {self._description.sha256} to vouch for it"
             )
-        given = Given(
+        record = AttemptRecord(
             by=f"{socket.gethostname()}:{os.getpid()}",
             at_us=now_us(),
             n_begun=self._folder.n_starts().total(),
         )
-        if not self._folder.intend(attempt, given):
-            return Look(state="unknown", reason=f"somebody else submits attempt {attempt}")
-        self.attempt = self._mine = attempt
+        if not self._folder.intend(attempt, record):
+            return AttemptStatus(state="unknown", reason=f"another process submits attempt {attempt}")
+        self.attempt = self._own_attempt = attempt
         n_blocks = len(self._description.blocks)
         runner = self._cluster.runner(self._folder, attempt, self._description.sha256)
         try:
@@ -267,12 +269,12 @@ class _Waiter:
         except EngineUnreachable:  # it may have been heard: the intent stays one until the name is looked for
             raise
         except Exception:
-            self._folder.placed(attempt, given)
+            self._folder.placed(attempt, record)
             raise
-        self._folder.placed(attempt, given)
-        return Look(state="waiting", reason="submitted")
+        self._folder.placed(attempt, record)
+        return AttemptStatus(state="waiting", reason="submitted")
 
-    def _check_ended(self, given: Given) -> None:
+    def _check_ended(self, attempt: AttemptRecord) -> None:
         """Raise JobFailed where another attempt would not help."""
         starts = self._folder.n_starts()
         done = set(self._folder.done())
@@ -282,7 +284,7 @@ class _Waiter:
                 f"blocks {', '.join(map(str, tired[:10]))} of job {self._folder.id} began {MAX_STARTS} times without "
                 f"outcomes; {self._last_words(tired[0])}"
             )
-        barren = self.attempt == self._mine and given.n_begun == starts.total()
+        barren = self.attempt == self._own_attempt and attempt.n_begun == starts.total()
         self._n_barren = self._n_barren + 1 if barren else 0
         if self._n_barren == BARREN:
             raise JobFailed(
@@ -303,7 +305,7 @@ class _Waiter:
 def cancel(folder: JobFolder, engine: Engine) -> None:
     """End a job: runners begin no further block, and the newest attempt is cancelled to its last process."""
     folder.stop()
-    attempt, given = folder.given()
-    if given is not None:
+    attempt, record = folder.newest_attempt()
+    if record is not None:
         with suppress(ObjectNotFound):
             engine.cancel(folder.attempt_name(attempt))

@@ -1,4 +1,4 @@
-"""Blocks: runs of units that an engine places, cut from the units alone.
+"""Blocks: runs of units that an engine places. Only the units decide where they are cut.
 
 The number of workers decides nothing here, so a job has the same blocks on a laptop and on 500 nodes.
 """

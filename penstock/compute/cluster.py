@@ -16,10 +16,9 @@ from loader.errors import InvalidCluster
 from ..units import parse_size
 from . import runner_process
 from .engines.engine import Engine
-from .engines.inline_engine import InlineEngine
 from .engines.kubernetes import KubernetesEngine
 from .engines.kubernetes_job import KubernetesCluster, Placing
-from .engines.local_engine import LocalEngine
+from .engines.local_engine import InlineEngine, LocalEngine
 from .engines.ray_engine import RayEngine
 from .engines.slurm import SlurmCluster, SlurmEngine
 from .job import JobFolder
@@ -104,7 +103,7 @@ class Cluster:
     def runner(self, folder: JobFolder, attempt: int, sha256: str) -> list[str]:
         """Return the command of a runner, without its element. sha256: of the job's description."""
         place = StoredPlace.of(folder.store)
-        told = {
+        settings = {
             "root": place.url,
             "options": json.dumps(place.options),
             "job": folder.id,
@@ -117,7 +116,7 @@ class Cluster:
         }
         here = "python" if self.image else sys.executable
         python = f"{self.venv.rstrip('/')}/bin/python" if self.venv else here
-        options = [word for name, value in told.items() for word in (f"--{name}", value)]
+        options = [word for name, value in settings.items() for word in (f"--{name}", value)]
         return [python, "-m", runner_process.__name__, *options]
 
 
@@ -193,13 +192,13 @@ _ONLY_OF = {
 def read_cluster(path: str | Path) -> Cluster:
     """Return the cluster of a file. Raises: InvalidCluster, which names file, key and what is accepted."""
     try:
-        given = tomllib.loads(Path(path).read_text())
-        slot = given.get("slot", {})
-        _check_keys("", given, Cluster)
+        tables = tomllib.loads(Path(path).read_text())
+        slot = tables.get("slot", {})
+        _check_keys("", tables, Cluster)
         _check_keys("slot.", slot if isinstance(slot, dict) else {}, Slot)
-        placing = given.get("kubernetes", {})
+        placing = tables.get("kubernetes", {})
         _check_keys("kubernetes.", placing if isinstance(placing, dict) else {}, Placing)
-        cluster = from_mapping(given, Cluster)
+        cluster = from_mapping(tables, Cluster)
         for size in (cluster.slot.memory, cluster.slot.scratch):
             parse_size(size or "0")
     except (OSError, ValueError) as error:  # of reading, TOML, msgspec and sizes
@@ -207,7 +206,7 @@ def read_cluster(path: str | Path) -> Cluster:
     if cluster.engine not in ENGINES:
         raise InvalidCluster(f"{path}: engine = {cluster.engine!r}; accepted: {', '.join(sorted(ENGINES))}")
     for name, engines in _ONLY_OF.items():
-        if (name in given or name in slot) and cluster.engine not in engines:
+        if (name in tables or name in slot) and cluster.engine not in engines:
             raise InvalidCluster(
                 f"{path}: {name} is for {' and '.join(engines)}, and the engine is {cluster.engine!r}; remove it"
             )
@@ -227,8 +226,8 @@ def read_cluster(path: str | Path) -> Cluster:
     return cluster
 
 
-def _check_keys(table: str, given: Mapping[str, object], kind: type) -> None:
+def _check_keys(table: str, values: Mapping[str, object], kind: type) -> None:
     known = [one.name for one in fields(kind)]
-    for name in given:
+    for name in values:
         if name not in known:
             raise ValueError(f"{table}{name} is no key; accepted: {', '.join(known)}")

@@ -1,6 +1,6 @@
 """A cluster for a step that waits: works go to it as jobs, and what is small is computed on this machine.
 
-Whoever waits may die: the job goes on, and who does the same work again finds it. It ends with a person's word alone.
+If the waiting process dies, the job goes on, and the same command finds it again. Only a person ends it.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -10,7 +10,7 @@ from typing import TypeVar
 from .attach import JobState, cancel, follow
 from .blocks import BlockOutcomes
 from .cluster import Cluster
-from .engines.engine import Look
+from .engines.engine import AttemptStatus
 from .job import Job
 from .pool import Compute, Outcome, Progress
 from .submit import submitted
@@ -62,7 +62,7 @@ class ClusterCompute:
         )
 
     def tell(self, line: str) -> None:
-        """Say a line to whoever waits."""
+        """Print a line for the waiting user."""
         self._tell(line)
 
     def blocks(
@@ -80,17 +80,17 @@ class ClusterCompute:
             folder = there.folder
             self._waits(folder.id)
             self._tell(
-                f"job {folder.id} ({job.about}) is for {self._cluster.engine}, as {self._file} says; where it is: "
+                f"job {folder.id} ({job.about}) is for {self._cluster.engine}, as set in {self._file}; where it is: "
                 f"penstock jobs why {folder.id[:8]} --root {job.store.url} --cluster {self._file}"
             )
             try:
-                for block in follow(there, job.work, engine, self._cluster, self._telling(progress)):
+                for block in follow(there, job.work, engine, self._cluster, self._reporting(progress)):
                     waiting[block.number] = block
                     while place in waiting:
                         yield waiting.pop(place)
                         place += 1
             except BaseException as error:
-                if isinstance(error, Exception | GeneratorExit):  # nobody asks for more
+                if isinstance(error, Exception | GeneratorExit):  # the consumer has stopped
                     self._waits("")
                 if not isinstance(error, Exception) and self._given_up():
                     cancel(folder, engine)
@@ -102,28 +102,28 @@ class ClusterCompute:
         """See `Compute.close`; jobs go on."""
         self._here.close()
 
-    def _telling(self, progress: Progress | None) -> Callable[[JobState], None]:
-        said = ""
+    def _reporting(self, progress: Progress | None) -> Callable[[JobState], None]:
+        last_line = ""
 
-        def told(state: JobState) -> None:
-            nonlocal said
+        def report(state: JobState) -> None:
+            nonlocal last_line
             if progress is not None:
                 progress(state.units_done, state.n_units)
             line = words_of(state)
-            if line != said:
+            if line != last_line:
                 self._tell(line)
-                said = line
+                last_line = line
             if state.n_done == state.n_blocks:
                 self._ended(state)
 
-        return told
+        return report
 
 
 def words_of(state: JobState) -> str:
     """Return the state of a job as a line: how far it is, where, and why it waits."""
     return (
         f"job {state.id} ({state.about}): {state.n_done} of {state.n_blocks} blocks, {state.units_done} of "
-        f"{state.n_units} units done; {words_of_attempt(state.attempt, state.look)}"
+        f"{state.n_units} units done; {words_of_attempt(state.attempt, state.status)}"
     )
 
 
@@ -135,10 +135,10 @@ _STATES = {
 }
 
 
-def words_of_attempt(attempt: int, look: Look) -> str:
+def words_of_attempt(attempt: int, status: AttemptStatus) -> str:
     """Return where an attempt is, as words: 'attempt 1 waits as Slurm job 12 in partition long; runners: 4 wait'."""
-    counts = [f"{n} {what}" for n, what in ((look.running, "run"), (look.waiting, "wait")) if n]
+    counts = [f"{n} {what}" for n, what in ((status.running, "run"), (status.waiting, "wait")) if n]
     runners = f"runners: {', '.join(counts)}" if counts else ""
-    place = f" as {look.place}" if look.place else ""
-    told = [f"attempt {attempt} {_STATES[look.state]}{place}", runners, look.reason]
-    return "; ".join(filter(None, told))
+    place = f" as {status.place}" if status.place else ""
+    words = [f"attempt {attempt} {_STATES[status.state]}{place}", runners, status.reason]
+    return "; ".join(filter(None, words))

@@ -1,4 +1,4 @@
-"""Source tree and libraries of this machine, which must be those of the machine that submitted a job."""
+"""Source tree and libraries of this machine. They must equal those on the machine that submitted a job."""
 
 import hashlib
 import sys
@@ -35,13 +35,13 @@ def source_hash(work_place: str) -> str:
 
 def libraries_here(names: Sequence[str]) -> dict[str, str]:
     """Return distribution -> its release here; "" for one that is not installed."""
-    found = {}
+    releases = {}
     for name in names:
         try:
-            found[name] = version(name)
+            releases[name] = version(name)
         except PackageNotFoundError:
-            found[name] = ""
-    return found
+            releases[name] = ""
+    return releases
 
 
 def _files(package: str) -> list[tuple[str, Path]]:
@@ -50,9 +50,9 @@ def _files(package: str) -> list[tuple[str, Path]]:
         return []
     if not spec.submodule_search_locations:
         return [(package, Path(spec.origin))] if spec.origin else []
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for folder in map(
         Path, spec.submodule_search_locations
     ):  # the first folder wins, as it does for an import
-        found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.py")} | found
-    return sorted(found.items())
+        files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.py")} | files
+    return sorted(files.items())

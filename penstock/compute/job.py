@@ -1,8 +1,8 @@
-"""A job: a list of units to be computed, and the folder of the store that says how far it is.
+"""A job: a list of units to compute, and a folder of the store that records its progress.
 
 Its objects are listed in docs/format.md, "Jobs".
 
-The id follows from what is to be done, so whoever computes it can submit, attach or finish. A block is done if its
+The id follows from the work, so every process that computes it can submit, attach or finish. A block is done if its
 outcomes are there: retry, resume and attach are one operation.
 """
 
@@ -125,13 +125,13 @@ class Start:
     at_us: int
     """Time of the start, in microseconds since 1970."""
     unit: int = -1
-    """Unit of the block that is about to run alone; -1: units run beside each other."""
+    """Unit of the block that is about to run by itself; -1: units run in parallel."""
     left: str = ""
     """End without outcomes: "told" to end, or "failed" by a fault; "" for a start that vanished, or still runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class AttemptRecord:
     """An attempt: intended by a submitter, and then taken by an engine."""
 
     by: str
@@ -196,9 +196,9 @@ def now_us() -> int:
 
 
 class JobFolder:
-    """The folder of a job. Names and contents are those of the module's text.
+    """The folder of a job. The module's docstring lists names and contents.
 
-    Methods raise StoreError, and Corrupt for an object that nobody of ours wrote.
+    Methods raise StoreError, and Corrupt for an object that penstock did not write.
 
     Raises: InvalidRuntime for an id that is not 32 hex digits.
     """
@@ -216,9 +216,9 @@ class JobFolder:
 
     def description(self) -> JobDescription | None:
         """Return the stored description, None before a submission; a writer of `jobs/` may have forged it."""
-        found = self._get("job.json", JobDescription)
-        self._token = found.token if found else None
-        return found
+        description = self._get("job.json", JobDescription)
+        self._token = description.token if description else None
+        return description
 
     def description_of(self, sha256: str) -> JobDescription:
         """Return the description whose stored bytes have this SHA-256. Costs a request.
@@ -234,12 +234,12 @@ class JobFolder:
                 f"{stored[:12]}, not {sha256[:12]}. Find out who may write to {FOLDER} there, then run "
                 f"penstock jobs clear {self.id}, and the command that submitted the job again"
             )
-        found = from_json(data, JobDescription, where)
-        self._token = found.token
-        return found
+        description = from_json(data, JobDescription, where)
+        self._token = description.token
+        return description
 
     def create(self, description: JobDescription, units: Path) -> JobDescription:
-        """Write units and description; return that of the first submitter, which may be another one."""
+        """Write units and description; return the first submitter's description, which may differ."""
         self.store.put_file(self.key(f"units-{description.units}.jsonl.zst"), str(units))
         if self._put_new("job.json", description):
             self._token = description.token
@@ -262,7 +262,7 @@ class JobFolder:
             )
         lines = from_frame(data, where)
         if len(lines) != n_units:
-            raise Corrupt(f"{where} has {len(lines)} units, job.json says {n_units}")
+            raise Corrupt(f"{where} has {len(lines)} units, job.json lists {n_units}")
         return [from_json(line, kind, where) for line in lines]
 
     def has_units(self, description: JobDescription) -> bool:
@@ -272,10 +272,12 @@ class JobFolder:
     def done(self, description: JobDescription | None = None) -> list[int]:
         """Return the numbers of blocks that have outcomes, sorted. Costs a listing.
 
-        description: whose blocks count; None for all numbers, also those that no block has.
+        description: whose blocks count; None for all numbers, with or without a block.
         """
-        found = sorted(block for block, _ in self._numbers("done/"))
-        return found if description is None else [block for block in found if block < len(description.blocks)]
+        blocks = sorted(block for block, _ in self._numbers("done/"))
+        return (
+            blocks if description is None else [block for block in blocks if block < len(description.blocks)]
+        )
 
     def put_done(self, block: int, head: Head, outcomes: Sequence[StoredOutcome[Any]]) -> None:
         """Write the outcomes of a block. Where another runner was first, its outcomes stay."""
@@ -294,7 +296,7 @@ class JobFolder:
         lines = from_frame(self.store.get(where).data, where)
         if len(lines) != description.blocks[block][0] + 1:
             raise Corrupt(
-                f"{where} has {len(lines) - 1} outcomes, job.json says {description.blocks[block][0]}"
+                f"{where} has {len(lines) - 1} outcomes, job.json lists {description.blocks[block][0]}"
             )
         stored = StoredOutcome.of(kind)
         return from_json(lines[0], Head, where), [
@@ -303,8 +305,8 @@ class JobFolder:
 
     def starts(self, block: int) -> list[Start]:
         """Return the starts of a block, in their order. Costs a listing, and a request per start."""
-        found = [self._get(f"begun/{one}-{k}.json", Start) for one, k in self._numbers(f"begun/{block}-")]
-        return [one for one in found if one is not None]
+        starts = [self._get(f"begun/{one}-{k}.json", Start) for one, k in self._numbers(f"begun/{block}-")]
+        return [one for one in starts if one is not None]
 
     def n_starts(self) -> Counter[int]:
         """Return block -> number of its starts. Costs a listing."""
@@ -327,8 +329,8 @@ class JobFolder:
         """Return the outcomes that earlier starts of a block kept. Costs a listing, and a request per start."""
         outcomes: dict[int, StoredOutcome[R]] = {}
         numbered = cast("Any", tuple)[int, StoredOutcome.of(kind)]
-        for one, number in self._numbers(f"kept/{block}-"):
-            where = self.key(f"kept/{one}-{number}.jsonl.zst")
+        for name, number in self._numbers(f"kept/{block}-"):
+            where = self.key(f"kept/{name}-{number}.jsonl.zst")
             for line in from_frame(self.store.get(where).data, where):
                 outcomes.update([from_json(line, numbered, where)])
         return outcomes
@@ -363,30 +365,30 @@ class JobFolder:
         """Return the numbers of all attempts, sorted. Costs a listing."""
         return sorted(number for number, _ in self._numbers("given/"))
 
-    def given(self) -> tuple[int, Given | None]:
+    def newest_attempt(self) -> tuple[int, AttemptRecord | None]:
         """Return the newest attempt and its number; (0, None) before the first."""
         newest = max(self.attempts(), default=0)
-        return newest, self._get(f"given/{newest}.json", Given) if newest else None
+        return newest, self._get(f"given/{newest}.json", AttemptRecord) if newest else None
 
-    def intend(self, number: int, given: Given) -> bool:
+    def intend(self, number: int, attempt: AttemptRecord) -> bool:
         """Write an attempt; return False where another submitter has written it."""
-        return self._put_new(f"given/{number}.json", given)
+        return self._put_new(f"given/{number}.json", attempt)
 
-    def placed(self, number: int, given: Given) -> None:
+    def placed(self, number: int, attempt: AttemptRecord) -> None:
         """Write that an engine has an attempt."""
-        self.store.put(self.key(f"given/{number}.json"), to_json(replace(given, placed=True)))
+        self.store.put(self.key(f"given/{number}.json"), to_json(replace(attempt, placed=True)))
 
     def attend(self) -> None:
-        """Say that somebody waits for the job now."""
+        """Record that a process waits for the job now."""
         self.store.put(self.key("attended.json"), to_json(now_us()))
 
     def attended_us(self) -> int:
-        """Return when somebody waited, in microseconds since 1970; 0 for never."""
+        """Return when a process last waited, in microseconds since 1970; 0 for never."""
         return self._get("attended.json", int) or 0
 
     @property
     def stopped(self) -> bool:
-        """True where somebody wants the job ended."""
+        """True if a user asked to end the job."""
         return is_there(self.store, self.key("stop"))
 
     def stop(self) -> None:
@@ -400,22 +402,22 @@ class JobFolder:
     def remove(self) -> int:
         """Delete the folder, its description last; return the number of objects.
 
-        Symbolic links stay, and are logged: a writer of the folder may have laid one to files of somebody else.
+        Symbolic links stay, and are logged: a writer of the folder may have linked to another user's files.
         """
-        found = list(list_in_place(self.store, self._base, FOLDER))
-        for info, is_link in found:
+        objects = list(list_in_place(self.store, self._base, FOLDER))
+        for info, is_link in objects:
             if is_link:
-                _log.warning("%s/%s is a symbolic link: it was left alone", self.store.url, info.key)
+                _log.warning("%s/%s is a symbolic link: not deleted", self.store.url, info.key)
         last = self.key("job.json")
-        keys = sorted((info.key for info, is_link in found if not is_link), key=lambda key: key == last)
+        keys = sorted((info.key for info, is_link in objects if not is_link), key=lambda key: key == last)
         delete_in_place(self.store, keys, FOLDER)
         return len(keys)
 
     def _numbers(self, prefix: str) -> Iterator[tuple[int, int]]:
         for info in self.store.list(self.key(prefix)):
-            found = _NUMBER.search(info.key, len(self._base) - 1)
-            if found:
-                yield int(found[1]), int(found[2] or 0)
+            match = _NUMBER.search(info.key, len(self._base) - 1)
+            if match:
+                yield int(match[1]), int(match[2] or 0)
 
     def _get(self, name: str, kind: type[R]) -> R | None:
         try:

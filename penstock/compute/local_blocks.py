@@ -12,7 +12,7 @@ from loader.storage.disk.scratch import held_folder
 from .blocks import BlockOutcomes, cut_blocks
 from .job import Job, store_url
 from .pool import Compute, Progress
-from .pool.store_variables import store_variables
+from .pool.environment import store_variables
 from .submit import own_folders
 from .work import Work
 from .worker_calls import WorkerCalls
@@ -31,7 +31,7 @@ class Jobs(Protocol):
         """Yield the blocks of a job in their order."""
 
     def tell(self, line: str) -> None:
-        """Say a line to whoever waits."""
+        """Print a line for the waiting user."""
 
 
 def blocks_of(
@@ -68,7 +68,7 @@ def computed_here(
 ) -> Iterator[BlockOutcomes[R]]:
     """Yield the blocks of a work in their order; units of later ones run meanwhile.
 
-    stores: those that units open by their URL. Scratch holds the units that were begun and whose block has not ended.
+    stores: the stores that units open by URL. Scratch holds begun units until their block ends.
 
     Raises: Fault for a store or disk at fault, and for a block that cannot be finished; as `Compute.map`.
     """
@@ -86,10 +86,10 @@ def computed_here(
         kept = work.finish is not None
         folders = [str(scratch / f"{number:06d}") if kept else "" for number in range(len(every))]
         first = 0
-        with closing(calls.outcomes(every, folders, progress)) as found:
+        with closing(calls.outcomes(every, folders, progress)) as answers:
             for number, block in enumerate(blocks):
                 own = folders[first : first + len(block)]
-                outcomes = list(islice(found, len(block)))
+                outcomes = list(islice(answers, len(block)))
                 part = calls.finish(number, block, own, outcomes)
                 for folder in own if kept else ():
                     shutil.rmtree(folder, ignore_errors=True)

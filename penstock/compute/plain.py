@@ -40,9 +40,9 @@ def from_json(data: bytes | memoryview, kind: type[T], where: str) -> T:
         raise Corrupt(f"{where} is no {kind.__name__}: {error}") from error
 
 
-def from_mapping(given: Mapping[str, object], kind: type[T]) -> T:
-    """Return the value of a type from plain values, such as those of a TOML file. Raises: ValueError."""
-    return msgspec.convert(given, kind, strict=True)
+def from_mapping(values: Mapping[str, object], kind: type[T]) -> T:
+    """Return the value of a type from plain values, for example of a TOML file. Raises: ValueError."""
+    return msgspec.convert(values, kind, strict=True)
 
 
 def to_frame(lines: Iterable[bytes]) -> bytes:

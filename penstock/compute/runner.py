@@ -2,7 +2,7 @@
 
 Element i takes blocks i, i + elements, ... that are not done. Every unit has exactly one outcome:
 
-- It returns, raises, hangs or dies in its worker: as `pool` says.
+- It returns, raises, hangs or dies in its worker: see `pool`.
 - The runner vanishes: the block begins again, with the outcomes that were kept.
 - It vanishes twice, unannounced: units that are left run one at a time, beside nothing else. Each is named in the
   store before it begins; a unit that was named before comes last.
@@ -28,26 +28,26 @@ from loader.storage.disk.scratch import held_folder
 from .code import libraries_here, python_release, source_hash
 from .job import MAX_STARTS, Head, JobDescription, JobFolder, Spent, Start, StoredOutcome, now_us
 from .pool import Compute
-from .pool.store_variables import store_variables
+from .pool.environment import store_variables
 from .work import Work
 from .worker_calls import WorkerCalls
 
-DONE, FAILED, REFUSED, TOLD = 0, 1, 3, 143
-"""Exit status: nothing is left to do; a fault, after which a new start may help; none will; told to end."""
+DONE, FAILED, REFUSED, STOPPED = 0, 1, 3, 143
+"""Exit status: nothing is left to do; a fault, after which a new start may help; none will; SIGTERM."""
 FINAL = (DONE, REFUSED)
 """Exit statuses after which a runner need not begin again."""
 STOP_S = 5.0
-"""Seconds between two looks whether the job is to end, at least."""
+"""Least seconds between two checks whether the job is to end."""
 KEEP_S = 30.0
 """Outcomes are kept at least this often, in s."""
 BLOCKS_AT_ONCE = 2
 """So that workers have units while the last ones of a block run."""
 VANISHED = 2
-"""Unannounced ends of a block's starts after which units run one at a time; and those of a unit before it crashed."""
+"""Unannounced ends of a block after which units run one at a time; a unit named at so many has crashed."""
 
 
-class Told(Exception):
-    """The runner was told to end."""
+class RunnerStopped(Exception):
+    """The runner received SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +79,13 @@ class Runner:
         packages: Sequence[str],
         gpus: Sequence[str] = (),
     ) -> None:
-        """gpus: those of the slot, as CUDA_VISIBLE_DEVICES names them."""
+        """gpus: GPUs of the slot, as entries of CUDA_VISIBLE_DEVICES."""
         check_code(description)
         self._folder, self._description, self._name, self._compute = folder, description, name, compute
         stores = {one.url: one.spec for one in description.stores}
         self._calls = WorkerCalls(compute, description.work, packages, stores, store_variables(*stores), gpus)
         self._libraries = libraries_here(self._calls.work.libraries)
-        self._told = threading.Event()
+        self._stop_requested = threading.Event()
         self._asked_s, self._stopped = -math.inf, False
         self._turns, self._next_turn = threading.Semaphore(BLOCKS_AT_ONCE), threading.Lock()
 
@@ -98,7 +98,7 @@ class Runner:
 
         def work() -> None:
             try:
-                while not self._told.is_set():
+                while not self._stop_requested.is_set():
                     with lock:
                         block = None if self._is_stopped() else next(waiting, None)
                     if block is None:
@@ -115,14 +115,14 @@ class Runner:
         for thread in threads:
             thread.join()
         for error in errors:
-            if not isinstance(error, Told):
+            if not isinstance(error, RunnerStopped):
                 raise error
-        if errors or self._told.is_set():
-            return TOLD
+        if errors or self._stop_requested.is_set():
+            return STOPPED
         return REFUSED if given_up else DONE
 
     def _is_stopped(self) -> bool:
-        """Return whether somebody wants the job ended, as of the last `STOP_S`: blocks may be short."""
+        """Return whether a user asked to end the job. Asks the store once per `STOP_S`: blocks may be short."""
         now_s = time.monotonic()
         if now_s > self._asked_s + STOP_S:
             self._asked_s, self._stopped = now_s, self._folder.stopped
@@ -130,18 +130,18 @@ class Runner:
 
     def tell_to_end(self) -> None:
         """End all units; `run` returns, once outcomes so far are kept."""
-        self._told.set()
+        self._stop_requested.set()
         self._compute.close()
 
     def block(self, block: int) -> bool:
-        """Compute a block; return False where it began too often. Raises: StoreError; Told."""
+        """Compute a block; return False where it began too often. Raises: StoreError; RunnerStopped."""
         starts = self._folder.starts(block)
         with self._turn(alone=_runs_alone(starts)):
             return self._block(block, starts)
 
     @contextmanager
     def _turn(self, *, alone: bool) -> Iterator[None]:
-        """Wait until a block may run. alone: no other one of this runner runs beside it, and could end the runner."""
+        """Wait until a block may run. alone: no other block runs meanwhile, which could end the runner."""
         n = BLOCKS_AT_ONCE if alone else 1
         with self._next_turn:
             for _ in range(n):
@@ -180,24 +180,24 @@ class Runner:
         return self._calls.work
 
     def results(self, units: Sequence[Any], folders: Sequence[str]) -> Iterator[StoredOutcome[Any]]:
-        """Yield the outcomes of units, which run beside each other. Raises: Fault; Told."""
-        with self._told_or_closed():
+        """Yield the outcomes of units, which run beside each other. Raises: Fault; RunnerStopped."""
+        with self._stopped_or_closed():
             yield from self._calls.outcomes(units, folders)
 
     def finish(
         self, block: int, units: Sequence[Any], folders: Sequence[str], outcomes: Sequence[StoredOutcome[Any]]
     ) -> Any:
-        """Return what the work's `finish` makes of a block; None for a work without. Raises: Fault; Told."""
-        with self._told_or_closed():
+        """Return what the work's `finish` makes of a block; None for a work without. Raises: Fault; RunnerStopped."""
+        with self._stopped_or_closed():
             return self._calls.finish(block, units, folders, outcomes)
 
     @contextmanager
-    def _told_or_closed(self) -> Iterator[None]:
+    def _stopped_or_closed(self) -> Iterator[None]:
         try:
             yield
         except InvalidRuntime:
-            if self._told.is_set():
-                raise Told from None
+            if self._stop_requested.is_set():
+                raise RunnerStopped from None
             raise
 
     def units(self, block: int) -> list[Any]:
@@ -234,19 +234,19 @@ class _BlockRun:
         self.n_computed = 0
 
     def outcomes(self) -> list[StoredOutcome[Any]]:
-        """Return the outcome of each unit. Raises: StoreError; Told."""
+        """Return the outcome of each unit. Raises: StoreError; RunnerStopped."""
         self._units = self._runner.units(self._block)
         numbers = range(len(self._units))
-        left = [number for number in numbers if number not in self._outcomes]
+        missing = [number for number in numbers if number not in self._outcomes]
         if _runs_alone(self._starts):
-            self._one_at_a_time(left)
+            self._one_at_a_time(missing)
         else:
-            for number, outcome in zip(left, self._results(left), strict=True):
+            for number, outcome in zip(missing, self._results(missing), strict=True):
                 self._take(number, outcome)
         return [self._outcomes[number] for number in numbers]
 
     def finish(self, outcomes: Sequence[StoredOutcome[Any]]) -> Any:
-        """Return what the work's `finish` makes of the block; None for a work without. Raises: Fault; Told."""
+        """Return what the work's `finish` makes of the block; None for a work without. Raises: Fault; RunnerStopped."""
         folders = self._folders(range(len(self._units)))
         return self._runner.finish(self._block, self._units, folders, outcomes)
 
@@ -258,21 +258,21 @@ class _BlockRun:
 
     def leave(self, error: BaseException) -> None:
         """Keep what is there, and say how this start ended; a store at fault may hear neither."""
-        left = "told" if isinstance(error, Told) else "failed"
+        reason = "told" if isinstance(error, RunnerStopped) else "failed"
         try:
             self._keep()
-            self._folder.tell_start(self._block, replace(self._start, left=left), self._number)
-            if left == "failed":
+            self._folder.tell_start(self._block, replace(self._start, left=reason), self._number)
+            if reason == "failed":
                 text = "".join(traceback.format_exception(error))
                 self._folder.put_log(self._block, self._number, text)
         except StoreError as silent:
             error.add_note(f"and how block {self._block} ended could not be written: {silent}")
 
-    def _one_at_a_time(self, left: Sequence[int]) -> None:
+    def _one_at_a_time(self, missing: Sequence[int]) -> None:
         deaths = Counter(one.unit for one in self._starts if not one.left)
-        for number in sorted(left, key=lambda number: deaths[number]):
+        for number in sorted(missing, key=lambda number: deaths[number]):
             if deaths[number] >= VANISHED:
-                reason = f"its runner vanished {deaths[number]} times while it ran alone"
+                reason = f"its runner vanished {deaths[number]} times while it ran by itself"
                 self._take(number, StoredOutcome(code="crashed", reason=reason))
                 continue
             if deaths[number]:

@@ -26,19 +26,19 @@ from .work import work_at
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a runner as this process; return its exit status, one of `runner`'s."""
-    given = parser().parse_args(argv)
+    arguments = parser().parse_args(argv)
     try:
-        runner = open_runner(given, LocalCompute)
+        runner = open_runner(arguments, LocalCompute)
     except (Changed, CodeMismatch, Corrupt, InvalidRuntime, ObjectNotFound) as error:
         # (ObjectNotFound: the job is over and deleted)
         print(f"penstock runner: {type(error).__name__}: {error}", file=sys.stderr)
         return REFUSED
 
-    def told(_: int, __: FrameType | None) -> None:
+    def stop(_: int, __: FrameType | None) -> None:
         threading.Thread(target=runner.tell_to_end).start()
 
-    signal.signal(signal.SIGTERM, told)
-    if given.with_parent:
+    signal.signal(signal.SIGTERM, stop)
+    if arguments.with_parent:
         threading.Thread(target=_end_with_parent, args=(runner,), daemon=True).start()
     try:
         return runner.run()
@@ -49,55 +49,59 @@ def main(argv: Sequence[str] | None = None) -> int:
         runner.tell_to_end()
 
 
-def open_runner(given: argparse.Namespace, compute: Callable[[int], Compute]) -> Runner:
+def open_runner(arguments: argparse.Namespace, compute: Callable[[int], Compute]) -> Runner:
     """Return the runner of the parser's arguments. compute: makes the pool of so many workers.
 
     Raises: Changed for another description than the submitter's; CodeMismatch; InvalidRuntime; StoreError,
     ObjectNotFound for a job that is not there.
     """
-    store = open_store(given.root, json.loads(given.options))
-    folder = JobFolder(store, given.job)
-    description = folder.description_of(given.sha256)
-    packages, gpus = given.packages.split(","), _gpus(given.gpus)
-    workers = work_at(description.work, packages).resources.units_at_once(given.cpus, given.memory, len(gpus))
+    store = open_store(arguments.root, json.loads(arguments.options))
+    folder = JobFolder(store, arguments.job)
+    description = folder.description_of(arguments.sha256)
+    packages, gpus = arguments.packages.split(","), _gpus(arguments.gpus)
+    workers = work_at(description.work, packages).resources.units_at_once(
+        arguments.cpus, arguments.memory, len(gpus)
+    )
     node = os.environ.get("PENSTOCK_NODE") or socket.gethostname()  # a pod's host name is its own
-    name = RunnerName(attempt=given.attempt, element=given.element, elements=given.elements, node=node)
+    name = RunnerName(
+        attempt=arguments.attempt, element=arguments.element, elements=arguments.elements, node=node
+    )
     return Runner(folder, description, name, compute(workers), packages, gpus)
 
 
-def _gpus(wanted: int | None) -> Sequence[str]:
+def _gpus(n_gpus: int | None) -> Sequence[str]:
     """Return the GPUs of a slot of so many; None: all that this process sees. Raises: InvalidRuntime."""
-    if wanted == 0:
+    if n_gpus == 0:
         return ()
     there = visible_gpus()
-    if wanted is not None and len(there) < wanted:
+    if n_gpus is not None and len(there) < n_gpus:
         raise InvalidRuntime(
-            f"slot.gpus = {wanted}, and {socket.gethostname()} shows {len(there)} GPUs: its engine gave fewer, or "
+            f"slot.gpus = {n_gpus}, and {socket.gethostname()} shows {len(there)} GPUs: its engine gave fewer, or "
             "torch there is not built for CUDA"
         )
-    return there[:wanted]
+    return there[:n_gpus]
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of a runner's arguments."""
-    made = argparse.ArgumentParser(prog="python -m penstock.compute.runner_process", description=__doc__)
-    made.add_argument("--root", required=True, help="URL of the store with the job's folder")
-    made.add_argument("--options", default="{}", help="options of that store, as JSON, without secrets")
-    made.add_argument("--job", required=True, help="id of the job")
-    made.add_argument(
+    top = argparse.ArgumentParser(prog="python -m penstock.compute.runner_process", description=__doc__)
+    top.add_argument("--root", required=True, help="URL of the store with the job's folder")
+    top.add_argument("--options", default="{}", help="options of that store, as JSON, without secrets")
+    top.add_argument("--job", required=True, help="id of the job")
+    top.add_argument(
         "--sha256", required=True, help="SHA-256 of the job's description, as its submitter vouches"
     )
-    made.add_argument(
+    top.add_argument(
         "--attempt", type=int, required=True, help="attempt at the job that the runner belongs to"
     )
-    made.add_argument("--element", type=int, required=True, help="number of this runner")
-    made.add_argument("--elements", type=int, required=True, help="number of runners")
-    made.add_argument("--cpus", type=int, required=True, help="processors of the slot")
-    made.add_argument("--memory", type=int, default=0, help="bytes of memory of the slot; 0: unknown")
-    made.add_argument("--gpus", type=int, help="GPUs of the slot; left out: all that the runner sees")
-    made.add_argument("--packages", required=True, metavar="A,B", help="packages whose works may run")
-    made.add_argument("--with-parent", action="store_true", help="end once standard input ends")
-    return made
+    top.add_argument("--element", type=int, required=True, help="number of this runner")
+    top.add_argument("--elements", type=int, required=True, help="number of runners")
+    top.add_argument("--cpus", type=int, required=True, help="processors of the slot")
+    top.add_argument("--memory", type=int, default=0, help="bytes of memory of the slot; 0: unknown")
+    top.add_argument("--gpus", type=int, help="GPUs of the slot; left out: all that the runner sees")
+    top.add_argument("--packages", required=True, metavar="A,B", help="packages whose works may run")
+    top.add_argument("--with-parent", action="store_true", help="end once standard input ends")
+    return top
 
 
 def _end_with_parent(runner: Runner) -> None:

@@ -24,7 +24,7 @@ U = TypeVar("U")
 R = TypeVar("R")
 Tell = Callable[[str], object]
 MAX_OTHERS = 16
-"""Folders of other work under the ids of one job; with more of them somebody forges them."""
+"""Folders of other work under the ids of one job; with more of them a writer forges them."""
 _COMPARED = ("work", "name", "version", "code", "python", "stores")
 _log = logging.getLogger(__name__)
 
@@ -59,12 +59,12 @@ def submitted(
     n_others = 0
     with held_folder("job") as scratch:
         path = scratch / "units"
-        mine = _described(job, write_units(job.work, units(), path))
+        new = _described(job, write_units(job.work, units(), path))
         while True:
             folder = JobFolder(job.store, job.id)
-            found, why = _taken(job.work, folder, mine, path, anew=anew)
-            if found is not None:
-                return Submission(folder=folder, description=found)
+            stored, why = _accepted(job.work, folder, new, path, anew=anew)
+            if stored is not None:
+                return Submission(folder=folder, description=stored)
             job = replace(job, attempt=job.attempt + 1)
             if why:
                 n_others += 1
@@ -77,8 +77,8 @@ def created(job: Job[U, R], units: Callable[[], Iterable[U]]) -> Submission | No
     folder = JobFolder(job.store, job.id)
     with held_folder("job") as scratch:
         path = scratch / "units"
-        mine = _described(job, write_units(job.work, units(), path))
-        return Submission(folder=folder, description=mine) if folder.create(mine, path) == mine else None
+        new = _described(job, write_units(job.work, units(), path))
+        return Submission(folder=folder, description=new) if folder.create(new, path) == new else None
 
 
 def recorded(folder: JobFolder, sha256: str) -> Submission | None:
@@ -92,7 +92,7 @@ def recorded(folder: JobFolder, sha256: str) -> Submission | None:
 def name_other(folder: JobFolder, why: str, tell: Tell, n_others: int) -> None:
     """Name a folder of other work. Raises: JobFailed for one too many."""
     tell(
-        f"{folder.key('')} in {folder.store.url} is left alone: {why}. The job goes on as its next attempt; look at "
+        f"{folder.key('')} in {folder.store.url} is not used: {why}. The job goes on as its next attempt; look at "
         f"it with penstock jobs show {folder.id}, and at who may write to {FOLDER} there"
     )
     if n_others >= MAX_OTHERS:
@@ -108,12 +108,12 @@ def own_folders(job: Job[Any, Any]) -> Iterator[JobFolder]:
     for attempt in range(job.attempt, job.attempt + MAX_OTHERS):
         folder = JobFolder(job.store, replace(job, attempt=attempt).id)
         try:
-            found = folder.description()
-        except Corrupt:  # somebody else's
+            stored = folder.description()
+        except Corrupt:  # another writer's
             continue
-        if found is None:
+        if stored is None:
             return
-        if (found.work, found.version, found.code) == (job.work.place, job.work.version, code):
+        if (stored.work, stored.version, stored.code) == (job.work.place, job.work.version, code):
             yield folder
 
 
@@ -134,36 +134,36 @@ def _described(job: Job[U, R], units: UnitsFile) -> JobDescription:
     )
 
 
-def _taken(
-    work: Work[U, Any], folder: JobFolder, mine: JobDescription, path: Path, *, anew: bool
+def _accepted(
+    work: Work[U, Any], folder: JobFolder, new: JobDescription, path: Path, *, anew: bool
 ) -> tuple[JobDescription | None, str]:
     """Return the description to go on with, created where there is none.
 
     Or None and why the folder holds other work; "" for a job that has ended, where it is wanted anew.
     """
     try:
-        found = folder.description()
-        others = [] if found is None else _other_fields(mine, found)
-        if found is not None and not others and not folder.has_units(found):
+        stored = folder.description()
+        others = [] if stored is None else _other_fields(new, stored)
+        if stored is not None and not others and not folder.has_units(stored):
             folder.remove()  # who removed it was killed in the middle
-            found = None
-        if found is None:
-            if folder.create(mine, path) == mine:
-                return mine, ""
-            return _taken(work, folder, mine, path, anew=anew)  # another process was first
-        if anew and _has_ended(folder, found):
+            stored = None
+        if stored is None:
+            if folder.create(new, path) == new:
+                return new, ""
+            return _accepted(work, folder, new, path, anew=anew)  # another process was first
+        if anew and _has_ended(folder, stored):
             return None, ""
-        if not others and not _has_units_of(work, folder, mine, found, path):
+        if not others and not _has_units_of(work, folder, new, stored, path):
             others = ["units"]
         if others:
             return None, f"it holds another job (other {', '.join(others)})"
-        return folder.description_of(found.sha256), ""
+        return folder.description_of(stored.sha256), ""
     except (Changed, Corrupt) as error:
         return None, str(error)
 
 
-def _other_fields(mine: JobDescription, found: JobDescription) -> list[str]:
-    return [name for name in _COMPARED if to_json(getattr(mine, name)) != to_json(getattr(found, name))]
+def _other_fields(new: JobDescription, stored: JobDescription) -> list[str]:
+    return [name for name in _COMPARED if to_json(getattr(new, name)) != to_json(getattr(stored, name))]
 
 
 def _has_ended(folder: JobFolder, description: JobDescription) -> bool:
@@ -171,17 +171,17 @@ def _has_ended(folder: JobFolder, description: JobDescription) -> bool:
 
 
 def _has_units_of(
-    work: Work[U, Any], folder: JobFolder, mine: JobDescription, found: JobDescription, path: Path
+    work: Work[U, Any], folder: JobFolder, new: JobDescription, stored: JobDescription, path: Path
 ) -> bool:
     """Return whether the stored units are this process's own but for what may differ. Costs a range per block then."""
-    if (found.units, found.blocks, found.frames) == (mine.units, mine.blocks, mine.frames):
+    if (stored.units, stored.blocks, stored.frames) == (new.units, new.blocks, new.frames):
         return True
-    if work.alike is None or [n for n, *_ in mine.blocks] != [n for n, *_ in found.blocks]:
+    if work.alike is None or [n for n, *_ in new.blocks] != [n for n, *_ in stored.blocks]:
         return False
     with path.open("rb") as file:
-        for block, (_, _, nbytes) in enumerate(mine.blocks):
+        for block, (_, _, nbytes) in enumerate(new.blocks):
             own = [from_json(line, work.unit, str(path)) for line in from_frame(file.read(nbytes), str(path))]
-            theirs = folder.units(found, block, work.unit)
+            theirs = folder.units(stored, block, work.unit)
             if [to_json(work.alike(one)) for one in own] != [to_json(work.alike(one)) for one in theirs]:
                 return False
     return True

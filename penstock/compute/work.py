@@ -6,7 +6,7 @@
         name="verify-shards", version="1", function=read_shard, unit=ShardUnit, result=ShardProblems, timeout_s=3600
     )
 
-Units and results lie in the store as JSON, so both are frozen dataclasses of plain values: whoever may write to a
+Units and results lie in the store as JSON, so both are frozen dataclasses of plain values: who may write to a
 bucket cannot run code on a node. The work stands at the top level of its function's module, by which a node finds it.
 """
 
@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 
 class Fault(StoreError):
-    """A store or a disk at fault, which says nothing about the unit: its block begins again."""
+    """A store or a disk at fault, not the unit's: its block begins again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ class Node:
     ) -> None:
         """Take the stores that the job names, or their specs, by their URL.
 
-        scratch: the folder, which whoever gives it removes; None for one of its own. packages: whose code may run.
+        scratch: a folder, which the caller removes; None for one of its own. packages: whose code may run.
         """
         self.stores, self.packages = stores, packages
         self._scratch, self._own = scratch, list[HeldFolder]()
@@ -99,7 +99,7 @@ class Node:
 
     @property
     def scratch(self) -> Path:
-        """Folder of this unit alone, removed after it; that of a work with `finish`, after its block."""
+        """Private folder of this unit, removed after it, or after its block if the work has `finish`."""
         if self._scratch is None:
             self._own.append(HeldFolder("unit"))
             self._scratch = self._own[0].path
@@ -117,8 +117,8 @@ class Node:
             raise InvalidRuntime(
                 f"the job names no store {url!r}; accepted: {', '.join(sorted(self.stores))}"
             )
-        found = self.stores[url]
-        return found.open() if isinstance(found, StoreSpec) else found
+        store = self.stores[url]
+        return store.open() if isinstance(store, StoreSpec) else store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,9 +204,9 @@ def work_at(place: str, packages: Sequence[str]) -> Work[Any, Any]:
             "name its package in `packages` of the cluster's file"
         )
     try:
-        found = getattr(import_module(module), name, None)
+        work = getattr(import_module(module), name, None)
     except ImportError as error:
         raise InvalidRuntime(f"work {place!r} cannot be imported here: {error}") from error
-    if not isinstance(found, Work):
+    if not isinstance(work, Work):
         raise InvalidRuntime(f"{place!r} is no work; accepted: a name that holds a `Work`")
-    return found
+    return work

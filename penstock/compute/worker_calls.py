@@ -49,9 +49,9 @@ class _Call:
 class _UnitCall(_Call):
     """The work's function as workers get it."""
 
-    def __call__(self, given: tuple[bytes, str]) -> bytes:
+    def __call__(self, arguments: tuple[bytes, str]) -> bytes:
         """Return an answer. given: JSON of a unit; its folder, "" for one of its own."""
-        work, (unit, folder) = self.work, given
+        work, (unit, folder) = self.work, arguments
         with closing(Node(self.stores, Path(folder) if folder else None, self.packages)) as node:
             try:
                 return _answer(lambda: work.function(from_json(unit, work.unit, "a unit"), node))
@@ -64,25 +64,25 @@ class _UnitCall(_Call):
 class _FinishCall(_Call):
     """The work's `finish` as workers get it."""
 
-    def __call__(self, given: tuple[int, list[bytes], list[str], list[bytes]]) -> bytes:
+    def __call__(self, arguments: tuple[int, list[bytes], list[str], list[bytes]]) -> bytes:
         """Return an answer. given: number, units, folders and outcomes of a block."""
-        work, (number, units, folders, outcomes) = self.work, given
+        work, (number, units, folders, outcomes) = self.work, arguments
         block = Block(
             number=number,
             units=[from_json(unit, work.unit, "a unit") for unit in units],
             folders=[Path(folder) for folder in folders],
         )
         stored = StoredOutcome.of(work.result)
-        told = [from_json(line, stored, "an outcome").outcome for line in outcomes]
+        stored_outcomes = [from_json(line, stored, "an outcome").outcome for line in outcomes]
         with closing(Node(self.stores, packages=self.packages)) as node:
-            return _answer(lambda: work.finish and work.finish(block, told, node))
+            return _answer(lambda: work.finish and work.finish(block, stored_outcomes, node))
 
 
 class WorkerCalls:
     """A work whose units and blocks a pool computes.
 
     place: 'module:name' of the work. packages: whose works may run. stores: URL -> store or spec. variables: names of
-    environment variables that the stores need. gpus: those of this machine that units may take.
+    environment variables that the stores need. gpus: GPUs of this machine for the units.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class WorkerCalls:
 
         folders: scratch folder of each, which stays; "" for one that is removed after the unit.
         """
-        found = self._compute.map(
+        answers = self._compute.map(
             self._unit,
             [(to_json(unit), folder) for unit, folder in zip(units, folders, strict=True)],
             timeout_s=[self.work.limit_s(unit) for unit in units],
@@ -116,7 +116,7 @@ class WorkerCalls:
             variables=self._variables,
             gpus=self._gpus,
         )
-        for outcome in found:
+        for outcome in answers:
             yield self._stored(outcome)
 
     def finish(
@@ -129,8 +129,10 @@ class WorkerCalls:
         """Return what `finish` makes of a block; None for a work without one. Raises: Fault; as `Compute.map`."""
         if self.work.finish is None:
             return None
-        given = (number, [*map(to_json, units)], list(folders), [*map(to_json, outcomes)])
-        (outcome,) = self._compute.map(self._finish, [given], timeout_s=FINISH_S, variables=self._variables)
+        arguments = (number, [*map(to_json, units)], list(folders), [*map(to_json, outcomes)])
+        (outcome,) = self._compute.map(
+            self._finish, [arguments], timeout_s=FINISH_S, variables=self._variables
+        )
         if outcome.value is None:
             raise Fault(f"block {number} could not be finished: {_failure(outcome).reason}")
         body, fault = _read(outcome.value)
@@ -145,7 +147,7 @@ class WorkerCalls:
         body, fault = _read(outcome.value)
         if fault:
             raise Fault(fault)
-        try:  # a worker may have been taken over by the file that it read
+        try:  # the file that it read may control the worker
             result = from_json(body, self.work.result, "the result of a unit")
         except Corrupt as error:
             return StoredOutcome(code="exception", reason=str(error))
@@ -159,12 +161,12 @@ def _failure(outcome: Outcome[Any]) -> Failure:
 def _answer(make: Callable[[], Any]) -> bytes:
     """Return an answer: a letter, and JSON of what a function makes, or the text of a fault."""
     try:
-        made = make()
+        answer = make()
     except Exception as error:
         if not _is_fault(error):
             raise
         return _FAULT + f"{type(error).__name__}: {error}".encode()
-    return _RESULT + to_json(made)
+    return _RESULT + to_json(answer)
 
 
 def _read(answer: bytes) -> tuple[memoryview, str]:

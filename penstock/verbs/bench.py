@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import loader
 
-from ..console.table import Table
 from ..units import number, share
+from .table import Table
 from .verb import Answer, Verb, add_fields, choose_fields
 
 if TYPE_CHECKING:
@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 FORM = ("{:<12}", " {:>10}", " {:>12}", " {:>10}", " {:>8}")
 
 
-def arguments(parser: ArgumentParser) -> None:
-    """Add the verb's arguments."""
+def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument("ref", help="e.g. photos@3")
     add_fields(parser)
     parser.add_argument("--batch", type=int, default=64, metavar="N", help="samples in a batch (default: 64)")
-    parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="how long (default: 10)")
+    parser.add_argument(
+        "--seconds", type=float, default=10.0, metavar="S", help="seconds to measure (default: 10)"
+    )
     parser.add_argument(
         "--workers", type=int, default=None, metavar="N", help="threads (default: one per core)"
     )
@@ -28,7 +29,7 @@ def arguments(parser: ArgumentParser) -> None:
         "--verify",
         choices=("crc32c", "sha256"),
         default="crc32c",
-        help="what samples are held against, as loader.Root(verify=) (default: crc32c)",
+        help="checksum to compare samples with, as in loader.Root(verify=) (default: crc32c)",
     )
 
 
@@ -38,7 +39,7 @@ def run(arguments: Namespace) -> Answer:
 
     version = loader.Root(arguments.root, verify=arguments.verify).open(arguments.ref)
     fields, where_present = choose_fields(version, arguments.fields)
-    found = measure(
+    result = measure(
         version,
         fields,
         where_present=where_present,
@@ -46,25 +47,25 @@ def run(arguments: Namespace) -> Answer:
         seconds=arguments.seconds,
         workers=arguments.workers,
     )
-    return found.to_json(), _text(found), 0
+    return result.to_json(), _text(result), 0
 
 
-def _text(found: "Bench") -> list[str | Table]:
+def _text(bench: "Bench") -> list[str | Table]:
     """Return a table of stages, one thread and all, and the verdict."""
-    whole = sum(rate.seconds for rate in found.stages.values())
-    rows = [(*_cells(name, rate), share(rate.seconds, whole)) for name, rate in found.stages.items()]
-    alone = [_cells("one thread", found.alone)]
-    if found.workers:
-        alone.append(_cells(f"{found.workers} workers", found.together))
+    whole = sum(rate.seconds for rate in bench.stages.values())
+    rows = [(*_cells(name, rate), share(rate.seconds, whole)) for name, rate in bench.stages.items()]
+    alone = [_cells("one thread", bench.alone)]
+    if bench.workers:
+        alone.append(_cells(f"{bench.workers} workers", bench.together))
     return [
-        f"{found.version}: {', '.join(found.fields)} of {number(found.n_samples)} samples, shuffled batches of "
-        f"{found.batch}",
+        f"{bench.version}: {', '.join(bench.fields)} of {number(bench.n_samples)} samples, shuffled batches of "
+        f"{bench.batch}",
         "",
         Table(form=FORM, header=("", "ms/batch", "samples/s", "MB/s", "share"), rows=[*rows, *alone]),
         "",
-        f"samples of a disk are read by: {found.native}",
-        f"limited by: {found.limited_by or 'nothing that was measured'}",
-        *(f"  {one}" for one in found.advice),
+        f"samples on disk are read by: {bench.native}",
+        f"limited by: {bench.limited_by or 'nothing that was measured'}",
+        *(f"  {one}" for one in bench.advice),
     ]
 
 
@@ -74,7 +75,7 @@ def _cells(name: str, rate: "Rate") -> tuple[str, ...]:
 
 
 VERB = Verb(
-    text="how fast a version can be loaded here, which stage limits, what to change",
+    text="measure how fast a version loads here, which stage limits, and what to change",
     run=run,
-    arguments=arguments,
+    arguments=_arguments,
 )

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import loader
 
-from ..console.table import Table
 from ..progress import progress
 from ..units import size
+from .table import Table
 from .verb import Answer, Verb
 
 if TYPE_CHECKING:
@@ -18,8 +18,7 @@ HEADER = ("run", "step", "saved (UTC)", "bytes", "ranks", "trained on")
 FORM = ("{:<20}", " {:>10}", " {:<19}", " {:>10}", " {:>5}", "  {}")
 
 
-def ls_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of `ls`."""
+def _ls_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", help="only this run")
 
 
@@ -42,8 +41,7 @@ def ls(arguments: Namespace) -> Answer:
     return body, [table] if body else f"{store.url} has no checkpoints", 1 if wrong else 0
 
 
-def verify_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of `verify`."""
+def _verify_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run")
     parser.add_argument("--step", type=int, default=None, help="only this one (default: all)")
 
@@ -55,35 +53,37 @@ def verify(arguments: Namespace) -> Answer:
 
     store = loader.Root(arguments.root).store
     steps = finished(store, arguments.run) if arguments.step is None else [arguments.step]
-    found = [marker.read(store, arguments.run, step) for step in steps]
-    objects, nbytes = sum(len(one.objects) for one in found), sum(one.nbytes for one in found)
-    looked = progress(damaged(store, found), "verify", size=lambda one: one[1].nbytes, total=nbytes)
+    markers = [marker.read(store, arguments.run, step) for step in steps]
+    objects, nbytes = sum(len(read.objects) for read in markers), sum(read.nbytes for read in markers)
+    looked = progress(damaged(store, markers), "verify", size=lambda read: read[1].nbytes, total=nbytes)
     wrong = [
-        {"step": one.step, "object": f"{store.url}/{one.key(part)}", "problem": problem}
-        for one, part, problem in looked
+        {"step": read.step, "object": f"{store.url}/{read.key(part)}", "problem": problem}
+        for read, part, problem in looked
         if problem
     ]
     lines = [f"{row['object']}: {row['problem']}" for row in wrong]
     lines.append(
-        f"{arguments.run}: {len(found)} checkpoints, {objects} objects, {size(nbytes)}; "
-        + (f"{len(wrong)} problems" if wrong else "nothing wrong" if found else "no save was finished yet")
+        f"{arguments.run}: {len(markers)} checkpoints, {objects} objects, {size(nbytes)}; "
+        + (f"{len(wrong)} problems" if wrong else "nothing wrong" if markers else "no save was finished yet")
     )
     body = {"run": arguments.run, "steps": steps, "objects": objects, "nbytes": nbytes, "problems": wrong}
     return body, "\n".join(lines), 1 if wrong else 0
 
 
-def _row(one: "Listed") -> dict[str, Any]:
-    found = one.found
+def _row(step: "Listed") -> dict[str, Any]:
+    checkpoint = step.checkpoint
     return {
-        "run": one.run,
-        "step": one.step,
-        "complete": not one.problem,
-        "problem": one.problem,
-        "nbytes": one.nbytes,
-        "saved": f"{datetime.fromtimestamp(found.at_us / 1e6, UTC):%Y-%m-%d %H:%M:%S}" if found else None,
-        "ranks": found.world_size if found else None,
-        "plan": found.plan if found else None,
-        "versions": list(found.versions) if found else [],
+        "run": step.run,
+        "step": step.step,
+        "complete": not step.problem,
+        "problem": step.problem,
+        "nbytes": step.nbytes,
+        "saved": f"{datetime.fromtimestamp(checkpoint.at_us / 1e6, UTC):%Y-%m-%d %H:%M:%S}"
+        if checkpoint
+        else None,
+        "ranks": checkpoint.world_size if checkpoint else None,
+        "plan": checkpoint.plan if checkpoint else None,
+        "versions": list(checkpoint.versions) if checkpoint else [],
     }
 
 
@@ -93,13 +93,13 @@ def _trained_on(row: dict[str, Any]) -> str:
 
 
 VERB = Verb(
-    text="checkpoints of trainings",
+    text="list and verify checkpoints of trainings",
     verbs={
         "ls": Verb(
-            text="runs and steps, complete or not, and what they were trained on",
+            text="list runs and steps, complete or not, and the versions that they trained on",
             run=ls,
-            arguments=ls_arguments,
+            arguments=_ls_arguments,
         ),
-        "verify": Verb(text="read every byte and compare its hash", run=verify, arguments=verify_arguments),
+        "verify": Verb(text="read every byte and compare its hash", run=verify, arguments=_verify_arguments),
     },
 )

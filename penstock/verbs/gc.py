@@ -1,4 +1,4 @@
-"""`penstock gc plan|sweep|retire`: bytes that nobody needs."""
+"""`penstock gc plan|sweep|retire`: collect bytes that no version needs."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -9,13 +9,12 @@ from loader.errors import InvalidRuntime
 from .verb import Answer, Verb, read_by
 
 
-def look(parser: ArgumentParser) -> None:
-    """Add the arguments of a look."""
+def _collection_arguments(parser: ArgumentParser) -> None:
     from ..units import parse_length
 
     for name, what in (
-        ("grace", "how long something has to be condemned before it may be deleted"),
-        ("silence", "how long a writer or reader may show no sign of life before it is dead"),
+        ("grace", "how long an object has to be condemned before it may be deleted"),
+        ("silence", "how long without a sign of life before a writer or reader counts as dead"),
     ):
         parser.add_argument(
             f"--{name}",
@@ -28,37 +27,49 @@ def look(parser: ArgumentParser) -> None:
         "--collector",
         default=None,
         metavar="NAME",
-        help="whose notes: one name per clock (default: this host's)",
+        help="name of the collector's notes, one per clock (default: this host's)",
     )
     parser.add_argument(
         "--give-up",
         action="append",
         default=[],
         metavar="REF",
-        help="a retired version that is lost: no tag, alias or lease keeps it; may be given again",
+        help="a retired version to lose: no tag, alias or lease keeps it; may be repeated",
     )
     parser.add_argument(
-        "--price", type=float, default=None, metavar="USD", help="per GiB and month (default: list price)"
+        "--price",
+        type=float,
+        default=None,
+        metavar="USD",
+        help="price per GiB and month (default: list price)",
     )
 
 
-def sweeping(parser: ArgumentParser) -> None:
-    """Add the arguments of a sweep."""
+def _sweep_arguments(parser: ArgumentParser) -> None:
     from ..units import parse_size
 
-    look(parser)
+    _collection_arguments(parser)
     parser.add_argument(
         "--apply", action="store_true", help="delete; without it nothing is deleted or aborted"
     )
-    parser.add_argument("--dataset", default=None, help="only what was this dataset's")
-    parser.add_argument("--max-objects", type=int, default=100_000, metavar="N", help="(default: 100000)")
+    parser.add_argument("--dataset", default=None, help="only objects of this dataset")
     parser.add_argument(
-        "--max-bytes", type=read_by(parse_size), default=10 * 2**40, metavar="SIZE", help="(default: 10TiB)"
+        "--max-objects",
+        type=int,
+        default=100_000,
+        metavar="N",
+        help="most objects to delete (default: 100000)",
+    )
+    parser.add_argument(
+        "--max-bytes",
+        type=read_by(parse_size),
+        default=10 * 2**40,
+        metavar="SIZE",
+        help="most bytes to delete (default: 10TiB)",
     )
 
 
-def retiring(parser: ArgumentParser) -> None:
-    """Add the arguments of a retention policy."""
+def _retire_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("dataset")
     parser.add_argument("--keep-last", type=int, required=True, metavar="K", help="the last K versions")
     parser.add_argument(
@@ -69,7 +80,7 @@ def retiring(parser: ArgumentParser) -> None:
 
 
 def _condemned(root: "loader.Root", given_up: Sequence[str]) -> set[str]:
-    """Return the ids of the versions that takedowns retired, and of those that were given up.
+    """Return the ids of the versions that takedowns retired or --give-up names.
 
     Raises: InvalidRuntime for a version that is not retired; VersionNotFound.
     """
@@ -79,7 +90,7 @@ def _condemned(root: "loader.Root", given_up: Sequence[str]) -> set[str]:
     for ref in given_up:
         record = root.record(ref, retired=True)
         if record.retired is None:
-            raise InvalidRuntime(f"{record.name} is not retired, and everybody may read it: retire it first")
+            raise InvalidRuntime(f"{record.name} is not retired and can still be read: retire it first")
         ids.add(record.id)
     return ids
 
@@ -128,17 +139,25 @@ def retire(arguments: Namespace) -> Answer:
     root = loader.Root(arguments.root)
     looked = read_signs(root.alone.store, own_name()).at
     now_us = earliest_us(looked, now())
-    found = retire_by_policy(root, arguments.dataset, policy, now_us=now_us, apply=arguments.apply)
-    body = {"policy": str(policy), "applied": arguments.apply, "versions": [one.name for one in found]}
+    versions = retire_by_policy(root, arguments.dataset, policy, now_us=now_us, apply=arguments.apply)
+    body = {"policy": str(policy), "applied": arguments.apply, "versions": [one.name for one in versions]}
     what = "retired" if arguments.apply else "would be retired (--apply does it)"
-    return body, "\n".join(f"{one.name} {what}" for one in found) or f"keep {policy}: nothing to retire", 0
+    return body, "\n".join(f"{one.name} {what}" for one in versions) or f"keep {policy}: nothing to retire", 0
 
 
 VERB = Verb(
     text="collect bytes that no version needs",
     verbs={
-        "plan": Verb(text="what is condemned, for how long, what it costs", run=plan, arguments=look),
-        "sweep": Verb(text="delete what has been condemned for the grace", run=sweep, arguments=sweeping),
-        "retire": Verb(text="retire versions by a retention policy", run=retire, arguments=retiring),
+        "plan": Verb(
+            text="list what is condemned, for how long, and its cost",
+            run=plan,
+            arguments=_collection_arguments,
+        ),
+        "sweep": Verb(
+            text="delete objects that were condemned for the whole grace",
+            run=sweep,
+            arguments=_sweep_arguments,
+        ),
+        "retire": Verb(text="retire versions by a retention policy", run=retire, arguments=_retire_arguments),
     },
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import loader
 from loader.errors import Corrupt, Forbidden, InvalidRuntime, ObjectNotFound
 
-from ..console.table import Table
+from .table import Table
 from .verb import Answer, Verb, read_by
 
 if TYPE_CHECKING:
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 FORM = ("{:<32}", " {}", ", {}", ", {}")
 
 
-def _one(parser: ArgumentParser) -> None:
-    parser.add_argument("id", help="id of the job, or its beginning")
+def _id_argument(parser: ArgumentParser) -> None:
+    parser.add_argument("id", help="id of the job, or its first characters")
 
 
 def _with_cluster(parser: ArgumentParser) -> None:
-    _one(parser)
-    parser.add_argument("--cluster", metavar="FILE", required=True, help="file of the cluster that has it")
+    _id_argument(parser)
+    parser.add_argument("--cluster", metavar="FILE", required=True, help="file of the job's cluster")
 
 
 def ls(arguments: Namespace) -> Answer:
@@ -37,7 +37,7 @@ def ls(arguments: Namespace) -> Answer:
         try:
             description = folder.description()
             if description is not None:
-                body.append(_told(folder, description))
+                body.append(_summary(folder, description))
         except (Corrupt, Forbidden) as error:
             damaged.append(f"{error}; penstock jobs clear {id_} deletes it")
     rows = [
@@ -54,9 +54,9 @@ def ls(arguments: Namespace) -> Answer:
 
 
 def show(arguments: Namespace) -> Answer:
-    """Show a job: how far it is, and what it cost."""
+    """Show a job's progress."""
     folder, description = _job(arguments)
-    body = _told(folder, description)
+    body = _summary(folder, description)
     again = {block: n for block, n in sorted(folder.n_starts().items()) if n > 1}
     body |= {"begun_again": again, "stopped": folder.stopped, "code": description.code}
     body |= {"sha256": description.sha256, "stores": [one.url for one in description.stores]}
@@ -70,24 +70,24 @@ def show(arguments: Namespace) -> Answer:
     if again:
         lines.append("begun again: " + ", ".join(f"block {block} ({n} times)" for block, n in again.items()))
     if body["stopped"]:
-        lines.append("somebody ended it: run its command again, or penstock jobs attach --sha256, to go on")
+        lines.append("a user ended it: run its command again, or penstock jobs attach --sha256, to go on")
     return body, "\n".join(lines), 0
 
 
 def why(arguments: Namespace) -> Answer:
-    """Tell where the newest attempt at a job is, and why it waits."""
+    """Show the newest attempt at a job, and why it waits."""
     from ..compute.cluster_compute import words_of_attempt
 
     folder, _ = _job(arguments)
     engine = _cluster(arguments).open()
-    attempt, given = folder.given()
-    if given is None:
+    attempt, record = folder.newest_attempt()
+    if record is None:
         return {"attempt": 0}, "no attempt was made yet", 0
     name = folder.attempt_name(attempt)
-    look = engine.look(name)
-    body = {"attempt": attempt, "name": name, "by": given.by, "state": look.state, "reason": look.reason}
-    body |= {"waiting": look.waiting, "running": look.running, "place": look.place}
-    return body, f"{name}, submitted by {given.by}: {words_of_attempt(attempt, look)}", 0
+    status = engine.status(name)
+    body = {"attempt": attempt, "name": name, "by": record.by, "state": status.state, "reason": status.reason}
+    body |= {"waiting": status.waiting, "running": status.running, "place": status.place}
+    return body, f"{name}, submitted by {record.by}: {words_of_attempt(attempt, status)}", 0
 
 
 def logs(arguments: Namespace) -> Answer:
@@ -101,8 +101,8 @@ def logs(arguments: Namespace) -> Answer:
             0,
         )
     if arguments.cluster is None:
-        raise InvalidRuntime("whose logs? pass --block N, or --cluster FILE for what a runner wrote")
-    attempt, _ = folder.given()
+        raise InvalidRuntime("pass --block N for a block's log, or --cluster FILE for a runner's")
+    attempt, _ = folder.newest_attempt()
     text = _cluster(arguments).open().logs(folder.attempt_name(attempt), arguments.element)
     return {"element": arguments.element, "text": text}, text or "nothing was written", 0
 
@@ -112,12 +112,12 @@ def _attach_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--sha256",
         metavar="HEX",
-        help="SHA-256 of the job's description, which you vouch for: begin what is missing (default: only wait)",
+        help="SHA-256 of the job's description, which you vouch for: begin missing blocks (default: only wait)",
     )
 
 
 def attach(arguments: Namespace) -> Answer:
-    """Wait for a job; begin what is missing of it, where the caller vouches for its description."""
+    """Wait for a job; begin missing blocks if the caller vouches for its description."""
     from ..compute.attach import follow
     from ..compute.cluster import OUR_PACKAGES
     from ..compute.submit import Submission
@@ -134,8 +134,10 @@ def attach(arguments: Namespace) -> Answer:
     try:
         there = Submission(folder=folder, description=description)
         blocks = follow(there, work, engine, cluster, begins=bool(arguments.sha256))
-        for block in progress(blocks, description.about, lambda one: len(one.outcomes), description.n_units):
-            ends.update("done" if one.error is None else one.error.code for one in block.outcomes)
+        for block in progress(
+            blocks, description.about, lambda done: len(done.outcomes), description.n_units
+        ):
+            ends.update("done" if done.error is None else done.error.code for done in block.outcomes)
     finally:
         engine.close()
     failed = ends.total() - ends["done"]
@@ -157,14 +159,14 @@ def _clear_arguments(parser: ArgumentParser) -> None:
     from ..units import parse_length
 
     parser.add_argument(
-        "id", nargs="?", help="id of a job, or its beginning; without one, all that are older"
+        "id", nargs="?", help="id of a job, or its first characters (default: all older jobs)"
     )
     parser.add_argument(
         "--older",
         type=read_by(parse_length),
         default=14 * 86_400.0,
         metavar="14d",
-        help="submitted so long ago (default: 14d)",
+        help="least age of the jobs to delete (default: 14d)",
     )
 
 
@@ -183,7 +185,7 @@ def clear(arguments: Namespace) -> Answer:
             try:
                 description = folder.description()
             except (Corrupt, Forbidden) as error:
-                damaged.append(f"left alone: {error}; penstock jobs clear {id_} deletes it")
+                damaged.append(f"not deleted: {error}; penstock jobs clear {id_} deletes it")
                 continue
             if description is None or now_us() - description.at_us > arguments.older * 1e6:
                 chosen.append(folder)
@@ -195,8 +197,8 @@ def clear(arguments: Namespace) -> Answer:
     )
 
 
-def _told(folder: "JobFolder", description: "JobDescription") -> dict[str, Any]:
-    attempt, _ = folder.given()
+def _summary(folder: "JobFolder", description: "JobDescription") -> dict[str, Any]:
+    attempt, _ = folder.newest_attempt()
     return {
         "id": folder.id,
         "about": description.about,
@@ -213,11 +215,11 @@ def _folder(arguments: Namespace) -> "JobFolder":
     from ..compute.job import JobFolder, job_ids
 
     store = loader.Root(arguments.root).store
-    found = [one for one in job_ids(store) if one.startswith(arguments.id)]
-    if len(found) != 1:
-        what = f"{len(found)} jobs whose ids begin so" if found else "no such job"
+    ids = [one for one in job_ids(store) if one.startswith(arguments.id)]
+    if len(ids) != 1:
+        what = f"{len(ids)} jobs whose ids begin so" if ids else "no such job"
         raise ObjectNotFound(f"{arguments.id!r} in {store.url}: {what}; penstock jobs ls names them")
-    return JobFolder(store, found[0])
+    return JobFolder(store, ids[0])
 
 
 def _job(arguments: Namespace) -> tuple["JobFolder", "JobDescription"]:
@@ -237,21 +239,23 @@ def _cluster(arguments: Namespace) -> "Cluster":
 
 
 def _logs_arguments(parser: ArgumentParser) -> None:
-    _one(parser)
+    _id_argument(parser)
     parser.add_argument("--block", type=int, default=None, help="why this block's last start failed")
     parser.add_argument("--element", type=int, default=0, help="number of the runner (default: 0)")
     parser.add_argument("--cluster", metavar="FILE", help="file of the cluster, for what a runner wrote")
 
 
 VERB = Verb(
-    text="data jobs on clusters",
+    text="manage data jobs on clusters",
     verbs={
-        "ls": Verb(text="the jobs of a root", run=ls),
-        "show": Verb(text="how far a job is", run=show, arguments=_one),
-        "why": Verb(text="where a job is, and why it waits", run=why, arguments=_with_cluster),
-        "logs": Verb(text="what a runner wrote, or why a block failed", run=logs, arguments=_logs_arguments),
+        "ls": Verb(text="list the jobs of a root", run=ls),
+        "show": Verb(text="show a job's progress", run=show, arguments=_id_argument),
+        "why": Verb(text="show where a job is, and why it waits", run=why, arguments=_with_cluster),
+        "logs": Verb(
+            text="show a runner's output, or why a block failed", run=logs, arguments=_logs_arguments
+        ),
         "attach": Verb(
-            text="wait for a job, or begin what is missing", run=attach, arguments=_attach_arguments
+            text="wait for a job, or begin its missing blocks", run=attach, arguments=_attach_arguments
         ),
         "cancel": Verb(text="end a job to its last process", run=cancel, arguments=_with_cluster),
         "clear": Verb(text="delete folders of old jobs", run=clear, arguments=_clear_arguments),

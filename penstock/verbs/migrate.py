@@ -8,8 +8,8 @@ import loader
 from loader.errors import InvalidRuntime
 from loader.storage import Store, open_store
 
-from .doctor import option, options_of
-from .verb import Answer, Verb, cluster_argument, cluster_of
+from .health import answer_of_root
+from .verb import Answer, Verb, cluster_argument, cluster_of, option, options_of
 
 if TYPE_CHECKING:
     from ..upkeep.migrate.prefix_copy import PrefixReport
@@ -23,7 +23,7 @@ def _options(parser: ArgumentParser, name: str, whose: str) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help=f"of {whose}, as loader.Root(options=) takes them, again and again",
+        help=f"option of {whose}, as in loader.Root(options=); may be repeated",
     )
 
 
@@ -39,7 +39,7 @@ def _target_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("url", help="path or URL of the target; an empty place becomes a mirror of the root")
     _options(parser, "--option", "the target's store")
     parser.add_argument(
-        "--scratch", metavar="FOLDER", help="for objects above 64 MiB on their way, and what was copied"
+        "--scratch", metavar="FOLDER", help="folder for objects above 64 MiB in transit, and for the journal"
     )
 
 
@@ -98,7 +98,7 @@ def _target(arguments: Namespace) -> Store:
 def _source(arguments: Namespace) -> Store | None:
     """Return the store of --from; None without it. Raises: InvalidRuntime for its options without it."""
     if arguments.from_option and not arguments.source:
-        raise InvalidRuntime("--from-option is of the store of --from, which is missing; give its URL")
+        raise InvalidRuntime("--from-option needs --from: give the URL of its store")
     return open_store(arguments.source, options_of(arguments.from_option)) if arguments.source else None
 
 
@@ -108,7 +108,7 @@ def _for_prefixes(arguments: Namespace) -> None:
         if is_given:
             raise InvalidRuntime(
                 f"{name} is for plain prefixes, with --from URL: objects of a root never change, and shards and tables "
-                "are held against the hashes that its manifests say; leave it out"
+                "are checked against the hashes in its manifests; leave it out"
             )
 
 
@@ -130,10 +130,10 @@ def plan(arguments: Namespace) -> Answer:
             if path
         }
         if source is not None:
-            found = plan_prefix(source, target, scratch=arguments.scratch, egress=arguments.egress, **lists)
+            report = plan_prefix(source, target, scratch=arguments.scratch, egress=arguments.egress, **lists)
         else:
-            found = plan_migration(loader.Root(arguments.root), target, egress=arguments.egress, **lists)
-    return found.to_json(), found.to_text(), 0
+            report = plan_migration(loader.Root(arguments.root), target, egress=arguments.egress, **lists)
+    return report.to_json(), report.to_text(), 0
 
 
 def run(arguments: Namespace) -> Answer:
@@ -167,7 +167,7 @@ def run(arguments: Namespace) -> Answer:
 
 
 def status(arguments: Namespace) -> Answer:
-    """Return how far the target is. Exit status 1 when it lags: it lacks a version, a retirement, a tag, a takedown."""
+    """Return the target's progress. Exit status 1 when it lags: it lacks a version, a retirement, a tag, a takedown."""
     from ..upkeep.copying.journal import Journal
     from ..upkeep.migrate.contents import new_versions
     from ..upkeep.migrate.prefix_status import prefix_status
@@ -175,8 +175,8 @@ def status(arguments: Namespace) -> Answer:
 
     source, target = _source(arguments), _target(arguments)
     if source is not None:
-        found = prefix_status(source, target, arguments.scratch)
-        return found.to_json(), found.to_text(), int(found.lags)
+        report = prefix_status(source, target, arguments.scratch)
+        return report.to_json(), report.to_text(), int(report.lags)
     root = loader.Root(arguments.root)
     after, state = copied_entries(root.store, target), root.state
     missing = [one.name for one in new_versions(state, after)]
@@ -184,24 +184,23 @@ def status(arguments: Namespace) -> Answer:
     body = {"entries": state.n, "copied_entries": after, "missing_versions": missing, "lags": is_behind}
     with Journal(target, scratch=arguments.scratch) as journal:
         body["unfinished_objects"] = len(journal)
-    text = f"log: {after} of {state.n} entries; versions that it lacks: {', '.join(missing) or 'none'}"
+    text = f"log: {after} of {state.n} entries; missing versions: {', '.join(missing) or 'none'}"
     if body["unfinished_objects"]:
         text += f"; an unfinished run has copied {body['unfinished_objects']} objects"
     return body, text, int(is_behind)
 
 
 def verify(arguments: Namespace) -> Answer:
-    """Check that all of a plain prefix arrived; check a mirror as `penstock verify` does.
+    """Check that a plain prefix arrived whole; check a mirror like `penstock verify`.
 
     Exit status 1 when anything is wrong.
     """
     from ..upkeep.migrate.prefix_verify import verify_prefix
-    from .verify import answer_of_root
 
     source, target = _source(arguments), _target(arguments)
     if source is not None:
-        found = verify_prefix(source, target, full=arguments.full, scratch=arguments.scratch)
-        return found.to_json(), found.to_text(), int(bool(found.problems))
+        report = verify_prefix(source, target, full=arguments.full, scratch=arguments.scratch)
+        return report.to_json(), report.to_text(), int(bool(report.problems))
     root = loader.Root(arguments.url, options=options_of(arguments.option))
     return answer_of_root(root, full=arguments.full)
 
@@ -222,19 +221,17 @@ def promote(arguments: Namespace) -> Answer:
 
 
 VERB = Verb(
-    text="mirrors: copies of a root in other stores, with the same ids; and plain prefixes (--from)",
+    text="copy a root to a mirror in another store, with the same ids, or a plain prefix (--from)",
     verbs={
-        "plan": Verb(
-            text="what it would take: objects, bytes, requests, cost", run=plan, arguments=_plan_arguments
-        ),
+        "plan": Verb(text="estimate objects, bytes, requests and cost", run=plan, arguments=_plan_arguments),
         "run": Verb(
             text="make a mirror, or bring it up to date; copy a plain prefix",
             run=run,
             arguments=_run_arguments,
         ),
-        "status": Verb(text="how far a copy is", run=status, arguments=_where),
+        "status": Verb(text="show a copy's progress", run=status, arguments=_where),
         "verify": Verb(
-            text="whether all of it is whole; of a prefix, also whether all arrived",
+            text="check a copy; for a prefix, also whether all objects arrived",
             run=verify,
             arguments=_verify_arguments,
         ),

@@ -1,18 +1,23 @@
-"""`penstock order REF --step S`: what a plan over one version would read."""
+"""`penstock order|order-of|plans`: the order of a plan, the rest of an epoch, saved plans."""
 
+import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import loader
+from loader.errors import InvalidRuntime
+from loader.json_text import parse_json
 
-from ..console.table import Table
-from .verb import Answer, Verb, add_fields, add_world, choose_fields
+from ..units import minute
+from .table import Table
+from .verb import Answer, Verb, add_fields, add_world, choose_fields, key_lines
 
-FORM = ("{:>6}", "  {}", "  {}")
+ORDER_FORM = ("{:>6}", "  {}", "  {}")
 
 
-def arguments(parser: ArgumentParser) -> None:
-    """Add the verb's arguments."""
+def _order_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("ref", help="e.g. photos@3")
     parser.add_argument("--step", type=int, required=True)
     parser.add_argument("--batch", type=int, required=True, help="global batch size")
@@ -21,7 +26,7 @@ def arguments(parser: ArgumentParser) -> None:
     add_world(parser)
 
 
-def run(arguments: Namespace) -> Answer:
+def run_order(arguments: Namespace) -> Answer:
     """Return the planned batch of a step over one version; the source has the dataset's name."""
     version = loader.Root(arguments.root).open(arguments.ref)
     fields, where_present = choose_fields(version, arguments.fields)
@@ -43,7 +48,250 @@ def run(arguments: Namespace) -> Answer:
         "step": arguments.step,
         "ids": [[slot, source, key] for slot, (source, key) in ids],
     }
-    return body, [Table(form=FORM, header=("slot", "source", "key"), rows=body["ids"], titled=False)], 0
+    return body, [Table(form=ORDER_FORM, header=("slot", "source", "key"), rows=body["ids"], titled=False)], 0
 
 
-VERB = Verb(text="the keys of a step's batch", run=run, arguments=arguments)
+def _order_of_seen_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("ref", help="e.g. photos@3")
+    parser.add_argument(
+        "--seen",
+        required=True,
+        metavar="FILE",
+        help="file with the keys of read samples, one per line; - is standard input",
+    )
+    parser.add_argument(
+        "--by",
+        choices=("key", "source_key"),
+        default="key",
+        help="column that has these keys: the version's own, or source_key, the one that the sample had before",
+    )
+    parser.add_argument("--where", default=None, help="SQL expression: samples of the training")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the order of the remaining samples")
+    add_fields(parser)
+
+
+def run_order_of_seen(arguments: Namespace) -> Answer:
+    """Store the list of the remaining samples."""
+    from ..formats.mds.foreign_orders import left_over, ordinals_of
+
+    version = loader.Root(arguments.root).open(arguments.ref)
+    fields, where_present = choose_fields(version, arguments.fields)
+    view = version.select(*fields, where_present=where_present)
+    if arguments.where:
+        view = view.where(arguments.where)
+    keys = list(key_lines("--seen", arguments.seen))
+    seen = ordinals_of(version, keys, arguments.by)
+    rest = loader.listed(view, left_over(view, seen, arguments.seed))
+    excluded = int((seen < 0).sum())
+    body = {
+        "version": version.name,
+        "list": rest.list_sha256,
+        "view": rest.id,
+        "samples": len(rest),
+        "of": len(view),
+        "seen": len(keys),
+        "seen_excluded": excluded,
+    }
+    lines = [
+        f"list {rest.list_sha256}",
+        f"{len(rest)} of {len(view)} samples of {version.name} remain; {len(keys)} keys were seen, {excluded} of them "
+        f"excluded from {version.name}",
+        f'open it as loader.listed(view, "{rest.list_sha256}")',
+    ]
+    return body, "\n".join(lines), 0
+
+
+def _streaming_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("ref", help="version of the dataset's samples, registered or imported")
+    parser.add_argument("url", help="folder or bucket prefix of an index.json: the dataset's, or a split's")
+    parser.add_argument("--batch-size", type=int, required=True, help="samples of a rank's batch")
+    parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("--ranks", type=int, default=1, help="of a node (default: 1)")
+    parser.add_argument("--workers", type=int, default=0, help="num_workers of the DataLoader (default: 0)")
+    parser.add_argument(
+        "--step", type=int, default=0, help="first step to read, of the epoch or behind --state"
+    )
+    parser.add_argument("--epoch", type=int, default=0)
+    parser.add_argument(
+        "--shuffle", metavar="ALGO", default=None, help="shuffle_algo (default: not shuffled)"
+    )
+    parser.add_argument("--seed", type=int, default=9176, help="shuffle_seed (default: 9176, the library's)")
+    parser.add_argument("--state", metavar="FILE", help="JSON of StreamingDataset.state_dict(), resumed from")
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="further argument of StreamingDataset, as JSON; may be repeated",
+    )
+    parser.add_argument("--python", default=sys.executable, help="interpreter that has mosaicml-streaming")
+    add_fields(parser)
+
+
+def run_streaming(arguments: Namespace) -> Answer:
+    """Store the list of the samples that an epoch of MosaicML streaming has yet to read."""
+    from loader.storage import open_store
+
+    from ..formats.mds.streaming_order import ordinals_of_numbers, rest_of, streaming_epoch
+
+    for name in ("batch_size", "nodes", "ranks"):
+        if (number := getattr(arguments, name)) < 1:
+            raise InvalidRuntime(f"--{name.replace('_', '-')} {number}: a number above 0 is needed")
+    version = loader.Root(arguments.root).open(arguments.ref)
+    fields, where_present = choose_fields(version, arguments.fields)
+    view = version.select(*fields, where_present=where_present)
+    shuffle = {"shuffle_algo": arguments.shuffle} if arguments.shuffle else {}
+    asked = {
+        "dataset": {
+            "batch_size": arguments.batch_size,
+            "shuffle": bool(shuffle),
+            "shuffle_seed": arguments.seed,
+            **shuffle,
+            **dict(_option(text) for text in arguments.option),
+        },
+        **{name: getattr(arguments, name) for name in ("nodes", "ranks", "workers", "epoch")},
+        "state": _state(arguments.state),
+    }
+    epoch = streaming_epoch(arguments.url, asked, arguments.python)
+    numbers = rest_of(epoch.steps, arguments.step)
+    rest = loader.listed(view, ordinals_of_numbers(version, numbers, open_store(arguments.url).url))
+    batch = epoch.steps.shape[1]
+    body = {
+        "version": version.name,
+        "list": rest.list_sha256,
+        "view": rest.id,
+        "samples": len(rest),
+        "global_batch": batch,
+        "steps": -(-len(rest) // batch),
+        "streaming": epoch.release,
+    }
+    lines = [
+        f"list {rest.list_sha256}",
+        f"{len(rest)} samples of {version.name} remain in {body['steps']} steps of {batch}, as "
+        f"streaming {epoch.release} lays them out",
+        f'open it as loader.listed(view, "{rest.list_sha256}"), in a plan with global_batch={batch}',
+    ]
+    return body, "\n".join(lines), 0
+
+
+def _option(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise InvalidRuntime(f"--option {text!r}: NAME=VALUE is needed")
+    try:
+        return name, parse_json(value.encode())
+    except ValueError:
+        return name, value
+
+
+def _state(file: str | None) -> Any:
+    if file is None:
+        return None
+    needed = {"epoch", "sample_in_epoch", "num_canonical_nodes", "shuffle_seed"}
+    try:
+        state = parse_json(Path(file).read_bytes())
+    except (OSError, ValueError) as error:
+        raise InvalidRuntime(
+            f"--state {file} cannot be read ({error}); name the JSON of a state_dict()"
+        ) from None
+    if not isinstance(state, dict) or not needed <= state.keys():
+        raise InvalidRuntime(
+            f"--state {file} is no state of a StreamingDataset, which has {', '.join(sorted(needed))}"
+        )
+    return state
+
+
+PLANS_HEADER = ("plan", "saved (UTC)", "batch", "seed", "sources")
+PLANS_FORM = ("{:<66}", "  {:<16}", " {:>7}", " {:>6}", "  {}")
+
+
+def _plans_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("dataset", nargs="?", help="only plans that read versions of this dataset")
+
+
+def ls_plans(arguments: Namespace) -> Answer:
+    """List saved plans, the newest first: the store's time, global batch, seed, and versions. A request per plan."""
+    from loader.api.plan_of import saved_plans
+    from loader.storage.mirror.store import primary_of
+
+    root = loader.Root(arguments.root)
+    names = {record.id: record.name for dataset in root.datasets() for record in root.versions(dataset)}
+    if arguments.dataset:
+        root.versions(arguments.dataset)  # which names the closest dataset where there is none
+    body = []
+    for info, plan in saved_plans(primary_of(root.store)):
+        sources = {name: _source(names, one["view"]) for name, one in plan["sources"].items()}
+        if arguments.dataset and not any(
+            one["version"].partition("@")[0] == arguments.dataset for one in sources.values()
+        ):
+            continue
+        body.append(
+            {
+                "plan": info.key.removeprefix("plans/").removesuffix(".json"),
+                "saved_us": info.modified_us,
+                "global_batch": plan["global_batch"],
+                "seed": plan["seed"],
+                "sources": sources,
+            }
+        )
+    body.sort(key=lambda row: (-(row["saved_us"] or 0), row["plan"]))
+    rows = [
+        (
+            row["plan"],
+            "-" if (us := row["saved_us"]) is None else minute(us),
+            row["global_batch"],
+            row["seed"],
+            ", ".join(_words(name, one) for name, one in row["sources"].items()),
+        )
+        for row in body
+    ]
+    return (
+        body,
+        [Table(form=PLANS_FORM, header=PLANS_HEADER, rows=rows)]
+        if rows
+        else f"{root.url} has no saved plans",
+        0,
+    )
+
+
+def _source(names: Mapping[str, str], view: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the version, fields and predicate of a plan's view; a packed or listed view has its samples'."""
+    while "version" not in view and isinstance(inner := view.get("documents") or view.get("view"), Mapping):
+        view = inner
+    version = str(view.get("version", ""))
+    return {
+        "version": names.get(version, version or str(view.get("kind"))),
+        "fields": list(view.get("fields", ())),
+        "where": view.get("where"),
+    }
+
+
+def _words(name: str, source: Mapping[str, Any]) -> str:
+    where = f" where {source['where']}" if source["where"] else ""
+    return f"{name}: {source['version']}{where}"
+
+
+ORDER = Verb(text="list the keys of a step's batch", run=run_order, arguments=_order_arguments)
+ORDER_OF = Verb(
+    text="list the rest of an epoch that began elsewhere",
+    verbs={
+        "seen": Verb(
+            text="list an epoch without the keys of a file",
+            run=run_order_of_seen,
+            arguments=_order_of_seen_arguments,
+        ),
+        "mds": Verb(
+            text="list what an epoch of MosaicML streaming has yet to read",
+            run=run_streaming,
+            arguments=_streaming_arguments,
+        ),
+    },
+)
+PLANS = Verb(
+    text="list saved plans",
+    verbs={
+        "ls": Verb(
+            text="list what each plan reads, and when it was saved", run=ls_plans, arguments=_plans_arguments
+        )
+    },
+)

@@ -9,7 +9,7 @@ from typing import Any
 import loader
 from loader.errors import InvalidRuntime, VersionNotFound
 
-from ..console.table import Table
+from .table import Table
 from .verb import Answer, Verb, cluster_argument, cluster_of
 
 FORM = ("{:>8}", "  {:<16}", " {}", ": {}")
@@ -17,7 +17,7 @@ FORM = ("{:>8}", "  {:<16}", " {}", ": {}")
 
 def _request_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--subject", action="append", default=[], help="whom samples show; may be given again"
+        "--subject", action="append", default=[], help="person whom samples show; may be repeated"
     )
     parser.add_argument(
         "--raw",
@@ -27,8 +27,10 @@ def _request_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--sample", action="append", default=[], help="key of a sample; needs --dataset")
     parser.add_argument("--dataset", default="", help="of one dataset only")
-    parser.add_argument("--reason", required=True, help="a ticket, say: no names, the log is for ever")
-    parser.add_argument("--by", required=True, help="who asks for it")
+    parser.add_argument(
+        "--reason", required=True, help="for example a ticket; no names, the log is permanent"
+    )
+    parser.add_argument("--by", required=True, help="who requests it")
 
 
 def request(arguments: Namespace) -> Answer:
@@ -57,9 +59,9 @@ def request(arguments: Namespace) -> Answer:
     targets += [Target(kind="raw", value=uri, dataset=arguments.dataset) for uri in whole]
     deny = root.log.deny(targets, arguments.reason, arguments.by)
     body = {"takedown": deny.n, "scope": deny.scope, "hashes": list(deny.hashes), "salt": deny.salt}
-    text = f"takedown {deny.n} is in the log; penstock takedown run {deny.n} shows what it is of"
-    told = [f"{uri} has a file of that name, and is taken down whole" for uri in whole]
-    return body | {"whole": whole}, "\n".join([*told, text]), 0
+    text = f"takedown {deny.n} is in the log; penstock takedown run {deny.n} shows its samples"
+    notes = [f"{uri} has a file of that name; all of it is included" for uri in whole]
+    return body | {"whole": whole}, "\n".join([*notes, text]), 0
 
 
 def ls(arguments: Namespace) -> Answer:
@@ -78,20 +80,18 @@ def _which(parser: ArgumentParser) -> None:
 
 def _run_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("id", type=int, nargs="?", help="of one takedown (default: all)")
-    parser.add_argument(
-        "--apply", action="store_true", help="do it: without, it is only said what would be done"
-    )
+    parser.add_argument("--apply", action="store_true", help="write the takedown (default: only list it)")
     parser.add_argument(
         "--delete-raw",
         action="store_true",
-        help="delete raw objects at their source too, those that nothing else was cut of",
+        help="also delete raw objects at their source, unless other samples were cut from them",
     )
     parser.add_argument(
         "--raw-below",
         action="append",
         default=[],
         metavar="URL",
-        help="with --delete-raw: the place below which raw objects may be deleted; may be given again",
+        help="with --delete-raw: the place below which raw objects may be deleted; may be repeated",
     )
     parser.add_argument(
         "--mirror",
@@ -146,7 +146,7 @@ def run(arguments: Namespace) -> Answer:
 
 
 def _which_place(root: "loader.Root") -> str:
-    """Return the error of --delete-raw alone: whoever writes manifests of batches must not choose what is deleted."""
+    """Return the error of --delete-raw without --raw-below: batch manifests must not choose what is deleted."""
     from ..denied.find import all_datasets
     from ..denied.sources import landings
 
@@ -166,21 +166,21 @@ def _prove_arguments(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="TEXT",
-        help="a place that penstock cannot know, such as 'backups until 2026-12-24': out of reach",
+        help="a place out of penstock's reach, such as 'backups until 2026-12-24'",
     )
     parser.add_argument(
         "--keeps-nothing",
         action="append",
         default=[],
         metavar="URL",
-        help="the root or a mirror, where what it keeps of deleted objects cannot be looked at and its operator says "
-        "that it keeps nothing: no versions, soft delete or unfinished uploads; stands in the proof as told",
+        help="the root or a mirror whose versions, soft deletes and unfinished uploads cannot be listed, and whose "
+        "operator vouches that it keeps none; the proof records it as a statement",
     )
     _which(parser)
 
 
 def prove(arguments: Namespace) -> Answer:
-    """Prove a takedown. Exit status 1 for a proof that says "incomplete"."""
+    """Prove a takedown. Exit status 1 for an incomplete proof."""
     from ..upkeep.takedown.prove import prove as make
 
     proof = make(
@@ -199,12 +199,14 @@ def prove(arguments: Namespace) -> Answer:
             raise InvalidRuntime(
                 f"{arguments.out} cannot be written: {error.strerror or error}; name another place"
             ) from error
-    clean, left = ([one for one in proof["places"] if one["clean"] is is_clean] for is_clean in (True, False))
+    clean, unclean = (
+        [one for one in proof["places"] if one["clean"] is is_clean] for is_clean in (True, False)
+    )
     lines = [f"clean: {_name(one)}: {one['evidence']}" for one in clean]
-    lines += [f"not clean: {_name(one)}: {one['why']}" for one in left]
+    lines += [f"not clean: {_name(one)}: {one['why']}" for one in unclean]
     lines.append(
-        f"takedown {proof['takedown']}: {proof['result']}, {len(clean) + len(left)} places: {len(clean)} clean, "
-        f"{len(left)} not clean"
+        f"takedown {proof['takedown']}: {proof['result']}, {len(clean) + len(unclean)} places: {len(clean)} clean, "
+        f"{len(unclean)} not clean"
     )
     return proof, "\n".join(lines), 0 if proof["result"] == "complete" else 1
 
@@ -215,13 +217,13 @@ def _name(place: Mapping[str, Any]) -> str:
 
 
 VERB = Verb(
-    text="take samples down, everywhere, and prove it",
+    text="delete samples everywhere, and prove it",
     verbs={
         "request": Verb(
             text="deny a subject, raw object or sample, for ever", run=request, arguments=_request_arguments
         ),
-        "ls": Verb(text="what was requested", run=ls),
+        "ls": Verb(text="list requests", run=ls),
         "run": Verb(text="find it, and with --apply redact it", run=run, arguments=_run_arguments),
-        "prove": Verb(text="look at every place", run=prove, arguments=_prove_arguments),
+        "prove": Verb(text="check every place", run=prove, arguments=_prove_arguments),
     },
 )

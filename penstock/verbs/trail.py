@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import loader
 from loader.errors import Corrupt, FormatTooNew, PenstockError
 
-from ..console.table import Table
 from ..progress import progress
+from .table import Table
 from .verb import Answer, Verb
 
 if TYPE_CHECKING:
@@ -26,13 +26,12 @@ MAX_SLOTS = 20
 """Slots that are shown of a step that differs."""
 
 
-def ls_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of `ls`."""
+def _ls_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", help="only this run")
 
 
 def ls(arguments: Namespace) -> Answer:
-    """List the runs with a trail. Exit status 1 when one cannot be read, or had a step twice that is not alike."""
+    """List the runs with a trail. Exit status 1 when one cannot be read, or has two different records of a step."""
     from loader.run.trail.read_trail import trail_runs
     from loader.storage.mirror.store import primary_of
 
@@ -57,10 +56,10 @@ def _cell(value: object) -> object:
 def _summary(root: "loader.Root", run: str) -> Row:
     row: Row = dict.fromkeys(("first", "last", "from", "to")) | {"steps": 0, "ranks": 0, "plans": []}
     try:
-        found = loader.read_trail(root, run)
+        trail = loader.read_trail(root, run)
     except (Corrupt, FormatTooNew) as error:
         return {"run": run, **row, "problem": str(error)}
-    steps = found.steps
+    steps = trail.steps
     if len(steps):
         row = {
             "first": steps["step"].min(),
@@ -70,14 +69,12 @@ def _summary(root: "loader.Root", run: str) -> Row:
             "steps": steps["step"].n_unique(),
             "ranks": steps["rank"].n_unique(),
         }
-    differ = found.differing
-    problem = (
-        f"{len(differ)} steps were done twice and are not alike, the first is {differ[0]}" if differ else ""
-    )
+    differ = trail.differing
+    problem = f"{len(differ)} steps have two different records, the first is {differ[0]}" if differ else ""
     return {
         "run": run,
         **row,
-        "plans": list(dict.fromkeys(one.plan for one in found.starts)),
+        "plans": list(dict.fromkeys(one.plan for one in trail.starts)),
         "problem": problem,
     }
 
@@ -86,8 +83,7 @@ def _time(at_us: Any) -> str:
     return f"{datetime.fromtimestamp(at_us / 1e6, UTC):%Y-%m-%d %H:%M:%S}"
 
 
-def verify_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of `verify`."""
+def _verify_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run")
     parser.add_argument("--ledger", metavar="URL", help="root with the run's ledger (default: the same root)")
 
@@ -99,33 +95,33 @@ def verify(arguments: Namespace) -> Answer:
     """
     root = loader.Root(arguments.root)
     ledger = loader.Root(arguments.ledger) if arguments.ledger else root
-    found = loader.read_trail(root, arguments.run)
-    looked = progress(_computed(root, ledger, found), "verify", total=len(found.steps))
+    trail = loader.read_trail(root, arguments.run)
+    looked = progress(_computed(root, ledger, trail), "verify", total=len(trail.steps))
     wrong = [row for row in looked if row["problem"]]
     unknown = sum(not row["checked"] for row in wrong)
     lines = [
         f"step {row['step']} rank {row['rank']} of {row['world_size']}: {row['problem']}" for row in wrong
     ]
     lines.append(
-        f"{arguments.run}: {len(found.steps)} records of {found.steps['step'].n_unique()} steps; "
+        f"{arguments.run}: {len(trail.steps)} records of {trail.steps['step'].n_unique()} steps; "
         + (
             f"{len(wrong) - unknown} differ, {unknown} could not be checked"
             if wrong
-            else "the stored bytes are those of the training"
+            else "the stored bytes equal the training's"
         )
     )
-    body = {"run": arguments.run, "records": len(found.steps), "problems": wrong}
+    body = {"run": arguments.run, "records": len(trail.steps), "problems": wrong}
     return body, "\n".join(lines), 1 if wrong else 0
 
 
-def _computed(root: "loader.Root", ledger: "loader.Root", found: "RunTrail") -> Iterator[Row]:
-    """Yield each row of a trail, with the reason why its digest is not that of the stored bytes, or ""."""
+def _computed(root: "loader.Root", ledger: "loader.Root", trail: "RunTrail") -> Iterator[Row]:
+    """Yield each row of a trail, with the reason why its digest differs from the stored bytes', or ""."""
     from ..view.replays.index_replay import index_replay
 
-    rows = found.steps.sort("start", "world_size", "rank", "step")
-    for (start_id,), mine in rows.group_by("start", maintain_order=True):
-        named = mine.select(*KEPT).iter_rows(named=True)
-        start = found.start(str(start_id))
+    rows = trail.steps.sort("start", "world_size", "rank", "step")
+    for (start_id,), records in rows.group_by("start", maintain_order=True):
+        named = records.select(*KEPT).iter_rows(named=True)
+        start = trail.start(str(start_id))
         try:
             plan = loader.open_plan(root, start.plan, retired=True)
         except PenstockError as error:
@@ -153,8 +149,7 @@ def _problem(replay: "loader.Replay", row: Row) -> tuple[bool, str]:
     return True, f"the training got digest {row['digest']:016x}, the stored bytes have {now:016x}"
 
 
-def against_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of `against`."""
+def _against_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run")
     parser.add_argument("other", help="another run under the same root")
 
@@ -166,26 +161,27 @@ def against(arguments: Namespace) -> Answer:
     from ..view.samples.marks import counted
 
     root = loader.Root(arguments.root)
-    found = run_comparison(root, *(loader.read_trail(root, run) for run in (arguments.run, arguments.other)))
-    text: list[str | Table] = ["\n".join(found.lines)]
-    if found.slots:
-        rows = [(one.slot, *map(compared_sample, one.samples)) for one in found.slots[:MAX_SLOTS]]
+    comparison = run_comparison(
+        root, *(loader.read_trail(root, run) for run in (arguments.run, arguments.other))
+    )
+    text: list[str | Table] = ["\n".join(comparison.lines)]
+    if comparison.slots:
+        rows = [(one.slot, *map(compared_sample, one.samples)) for one in comparison.slots[:MAX_SLOTS]]
         text.append(Table(form=SLOTS_FORM, header=SLOTS, rows=rows))
-        if found.n_slots > len(rows):
-            listed = f"; --json lists {len(found.slots)}" if len(found.slots) > len(rows) else ""
-            text.append(f"and {counted(found.n_slots - len(rows), 'more slot')}{listed}")
-    return found.to_json(), text, 0 if found.compared and found.step < 0 else 1
+        if comparison.n_slots > len(rows):
+            listed = f"; --json lists {len(comparison.slots)}" if len(comparison.slots) > len(rows) else ""
+            text.append(f"and {counted(comparison.n_slots - len(rows), 'more slot')}{listed}")
+    return comparison.to_json(), text, 0 if comparison.compared and comparison.step < 0 else 1
 
 
-def window_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of `window`."""
+def _window_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run", help="run, or hash of a plan")
     parser.add_argument("--from", dest="first", type=int, metavar="STEP", help="first step")
     parser.add_argument("--to", dest="last", type=int, metavar="STEP", help="last step, at most 2,000 in all")
 
 
 def window(arguments: Namespace) -> Answer:
-    """Tell the repeated samples, mixture, buckets and substitutes of some steps; without ends of the last 100."""
+    """Show repeated samples, mixture, buckets and substitutes of some steps (default: the last 100)."""
     from ..view.inspect.plain_text import window_text
     from ..view.inspect.step_window import step_window
     from ..view.replays.training import Training
@@ -198,14 +194,13 @@ def window(arguments: Namespace) -> Answer:
     return record.to_json(), window_text(record), 0
 
 
-def show_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of `show`."""
+def _show_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run", help="name of the run")
     parser.add_argument("--all", action="store_true", help="list all unusual steps (default: the worst 20)")
 
 
 def show(arguments: Namespace) -> Answer:
-    """Show a run as the viewer's page of it does. Raises: RunNotFound without a trail."""
+    """Show a run like its page in the viewer. Raises: RunNotFound without a trail."""
     from ..view.inspect.plain_text import run_text
     from ..view.inspect.run_record import MOST_SPIKES, run_record
     from ..view.replays.training import Training
@@ -221,26 +216,28 @@ def show(arguments: Namespace) -> Answer:
 
 
 VERB = Verb(
-    text="trails of trainings: what each step delivered",
+    text="read trails (run logs) of trainings: what each step delivered",
     verbs={
         "ls": Verb(
-            text="runs and steps, and steps done twice that are not alike", run=ls, arguments=ls_arguments
+            text="list runs and steps, and steps with two different records", run=ls, arguments=_ls_arguments
         ),
         "show": Verb(
-            text="unusual steps of a run, and its samples with the largest notes",
+            text="show unusual steps of a run, and its samples with the largest metrics",
             run=show,
-            arguments=show_arguments,
+            arguments=_show_arguments,
         ),
         "verify": Verb(
-            text="compute every recorded digest anew, without media", run=verify, arguments=verify_arguments
+            text="compute every recorded digest anew, without media", run=verify, arguments=_verify_arguments
         ),
         "against": Verb(
-            text="the first step that differs between two runs", run=against, arguments=against_arguments
+            text="find the first step that differs between two runs",
+            run=against,
+            arguments=_against_arguments,
         ),
         "window": Verb(
-            text="some steps together: repeated samples, mixture, buckets, substitutes",
+            text="summarize some steps: repeated samples, mixture, buckets, substitutes",
             run=window,
-            arguments=window_arguments,
+            arguments=_window_arguments,
         ),
     },
 )

@@ -1,5 +1,6 @@
 """The type of a verb of the command line, and arguments of several verbs."""
 
+import json
 import shlex
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
@@ -10,9 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import loader
-from loader.errors import FieldNotFound, InvalidRuntime
+from loader.errors import FieldNotFound, InvalidRuntime, InvalidStore
+from loader.storage.options import RUNTIME_OPTIONS
+from loader.storage.spec import is_secret
 
-from ..console.table import Text
+from .table import Text
 
 if TYPE_CHECKING:
     from ..compute.cluster import Cluster
@@ -78,7 +81,7 @@ def add_fields(parser: ArgumentParser) -> None:
         "--fields",
         default=None,
         metavar="A,B",
-        help="fields of one kind of samples; others are left out (default: the fields that all samples have)",
+        help="fields of one kind of sample; other samples are left out (default: the fields that all samples have)",
     )
 
 
@@ -99,7 +102,7 @@ def key_lines(option: str, file: str | None) -> Iterator[str]:
     yield from (key for line in lines if (key := line.removesuffix("\r")))
 
 
-def choose_fields(version: "loader.Version", given: str | None) -> tuple[list[str], bool]:
+def choose_fields(version: "loader.Version", option: str | None) -> tuple[list[str], bool]:
     """Return the fields of --fields, and whether samples without them are left out.
 
     Without --fields they are the fields that all samples have.
@@ -107,9 +110,9 @@ def choose_fields(version: "loader.Version", given: str | None) -> tuple[list[st
     Raises: FieldNotFound, with what --fields accepts.
     """
     whole = fields_of_all(version)
-    if not given and whole:
+    if not option and whole:
         return whole, False
-    fields = [name for name in (given or "").split(",") if name]
+    fields = [name for name in (option or "").split(",") if name]
     groups = {version.group_of(name) for name in fields}
     if fields and set(fields) <= set(whole):
         return fields, False
@@ -149,20 +152,67 @@ def kinds(version: "loader.Version") -> list[Kind]:
     samples: Counter[frozenset[str]] = Counter()
     for position, n in enumerate(parts.first_ordinal[1:] - parts.first_ordinal[:-1]):
         samples[frozenset(name for name in groups if has[name][position])] += int(n)
-    found = [
+    of_version = [
         Kind(
-            groups=mine,
-            fields=sorted(field for name in mine for field in groups[name]["field_nbytes"]),
-            n_samples=sum(n for theirs, n in samples.items() if mine <= theirs),
+            groups=its_groups,
+            fields=sorted(field for name in its_groups for field in groups[name]["field_nbytes"]),
+            n_samples=sum(n for theirs, n in samples.items() if its_groups <= theirs),
         )
-        for mine, n in samples.items()
+        for its_groups, n in samples.items()
         if n
     ]
-    return sorted(found, key=lambda kind: (-kind.n_samples, kind.fields))
+    return sorted(of_version, key=lambda kind: (-kind.n_samples, kind.fields))
 
 
 def fields_of_all(version: "loader.Version") -> list[str]:
-    """Return the fields of the groups that every part has: those of another would leave samples out."""
+    """Return the fields of the groups that every part has: a field of another group would leave samples out."""
     groups = version.manifest["groups"].values()
     whole = [group for group in groups if group["n_parts"] == version.manifest["n_parts"]]
     return [field for group in whole for field in group["field_nbytes"]]
+
+
+def option(text: str) -> tuple[list[str], Any]:
+    """Return the names, from the outside in, and the value of an option such as 'fsspec.anon=true'.
+
+    JSON values are parsed. Only penstock's own options and fsspec's may be numbers; a key of digits is text.
+
+    Raises: ArgumentTypeError.
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not all(name.split(".")):
+        raise ArgumentTypeError(f"{name!r}: write NAME=VALUE, such as region=eu-west-1 or fsspec.anon=true")
+    names = name.split(".")
+    return names, _value(names, value)
+
+
+def _value(names: list[str], text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    if is_secret(names[-1]):
+        return value if isinstance(value, dict) else text
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return text if is_number and names[0] != "fsspec" and names[0] not in RUNTIME_OPTIONS else value
+
+
+def options_of(pairs: list[tuple[list[str], Any]]) -> dict[str, Any]:
+    """Return the options that `loader.Root(url, options=...)` takes.
+
+    Raises: InvalidStore for a name that has a value, and names below it.
+    """
+    options: dict[str, Any] = {}
+    for names, value in pairs:
+        inner = options
+        for name in names[:-1]:
+            inner = inner.setdefault(name, {})
+            if not isinstance(inner, dict):
+                raise InvalidStore(_both(names, name))
+        if isinstance(inner.get(names[-1]), dict):
+            raise InvalidStore(_both(names, names[-1]))
+        inner[names[-1]] = value
+    return options
+
+
+def _both(names: list[str], name: str) -> str:
+    return f"option {'.'.join(names)}: {name!r} has both a value and names below it; give one of them"

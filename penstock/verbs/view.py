@@ -1,12 +1,13 @@
-"""`penstock view [WHERE]`: trainings and versions in a browser, from a server of this machine's own."""
+"""`penstock view|tui`: trainings and versions in a browser or a terminal."""
 
+import sys
 from argparse import ArgumentParser, Namespace
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import loader
-from loader.errors import InvalidRuntime, NotRecorded
+from loader.errors import InvalidRuntime, MissingDependency, NotRecorded
 
 from .verb import Answer, Verb
 
@@ -14,10 +15,10 @@ if TYPE_CHECKING:
     from loader.dataset.log.state import VersionRecord
 
     from ..view.replays.metrics_file import MetricsFile
+    from ..view.terminal.addresses import Place
 
 
-def arguments(parser: ArgumentParser) -> None:
-    """Add the verb's arguments."""
+def _view_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "where",
         nargs="?",
@@ -55,7 +56,7 @@ def add_recipe(parser: ArgumentParser) -> None:
         "--recipe",
         default=None,
         metavar="train:recipe",
-        help="function that gives the training's decode and transform; it runs in a process of its own",
+        help="function that returns the training's decode and transform; runs in its own process",
     )
 
 
@@ -66,30 +67,33 @@ def add_metrics(parser: ArgumentParser) -> None:
         type=Path,
         default=None,
         metavar="FILE",
-        help="CSV, JSON lines or Parquet with a column step: notes of the run, and its digest",
+        help="CSV, JSON lines or Parquet with a column step: metrics of the run, and its digest",
     )
 
 
 def add_raw(parser: ArgumentParser) -> None:
     """Add --raw."""
     parser.add_argument(
-        "--raw", default="", metavar="URL", help="place below which raw objects may be fetched and shown"
+        "--raw",
+        default="",
+        metavar="URL",
+        help="location below which the viewer may fetch and show raw objects",
     )
 
 
-def metrics_of(root: "loader.Root", given: str, path: Path | None) -> "dict[str, MetricsFile]":
+def metrics_of(root: "loader.Root", name: str, path: Path | None) -> "dict[str, MetricsFile]":
     """Return the run that WHERE names -> its metrics; nothing without a file. Raises: InvalidRuntime without a run."""
     from ..view.replays.metrics_file import read_metrics
     from ..view.replays.training import where
 
     if path is None:
         return {}
-    if not given or given.partition("@")[0] in root.datasets():
-        raise InvalidRuntime(f"--metrics {path} is of a run: name the run, run@step or plan hash")
-    return {where(root, given)[0]: read_metrics(path)}
+    if not name or name.partition("@")[0] in root.datasets():
+        raise InvalidRuntime(f"--metrics {path} needs a run: name the run, run@step or plan hash")
+    return {where(root, name)[0]: read_metrics(path)}
 
 
-def run(arguments: Namespace) -> Answer:
+def run_view(arguments: Namespace) -> Answer:
     """Serve until Ctrl-C. Raises: MissingDependency."""
     from ..view.web.serve import check_packages, serve
 
@@ -115,11 +119,11 @@ def run(arguments: Namespace) -> Answer:
     return {}, "", 0
 
 
-def _first(root: "loader.Root", given: str, step: int | None) -> str:
-    """Return the address of the first page, relative to that of the site."""
+def _first(root: "loader.Root", name: str, step: int | None) -> str:
+    """Return the address of the first page, relative to the site's."""
     from ..view.web.page import address
 
-    version, run, step = named(root, given, step)
+    version, run, step = named(root, name, step)
     if version is not None:
         return address("v", version.dataset, version.number)
     if not run:
@@ -127,9 +131,7 @@ def _first(root: "loader.Root", given: str, step: int | None) -> str:
     return address("r", run) if step is None else address("r", run, step)
 
 
-def named(
-    root: "loader.Root", given: str, step: int | None
-) -> "tuple[VersionRecord | None, str, int | None]":
+def named(root: "loader.Root", name: str, step: int | None) -> "tuple[VersionRecord | None, str, int | None]":
     """Return the version that WHERE names, or its run and step; neither for "".
 
     Raises: NotARoot; RunNotFound for a run that left nothing; InvalidRuntime.
@@ -137,13 +139,13 @@ def named(
     from ..view.replays.training import where
 
     datasets = root.datasets()
-    if not given:
+    if not name:
         return None, "", None
-    dataset, at, _ = given.partition("@")
+    dataset, at, _ = name.partition("@")
     if step is None and dataset in datasets:
-        return root.record(given if at else f"{given}@latest", retired=True), "", None
-    run, told = where(root, given)
-    step = told if step is None else step
+        return root.record(name if at else f"{name}@latest", retired=True), "", None
+    run, recorded = where(root, name)
+    step = recorded if step is None else step
     if step is not None and step < 0:
         raise InvalidRuntime(f"--step {step}: steps count from 0")
     if not _has_trail(root, run):
@@ -158,8 +160,73 @@ def _has_trail(root: "loader.Root", run: str) -> bool:
     from loader.run.trail.trail import check_run_name
     from loader.storage.mirror.store import primary_of
 
-    found = primary_of(root.store).list(trail_folder(check_run_name(run)))
-    return next(iter(found), None) is not None
+    files = primary_of(root.store).list(trail_folder(check_run_name(run)))
+    return next(iter(files), None) is not None
 
 
-VERB = Verb(text="trainings and versions in a browser", run=run, arguments=arguments)
+PICTURES = ("auto", "kitty", "sixel", "halves", "shades", "none")
+
+
+def _tui_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "where",
+        nargs="?",
+        default="",
+        help="version such as photos@3, run, run@step, plan hash or state file",
+    )
+    parser.add_argument("--step", type=int, default=None, help="step to begin with")
+    add_recipe(parser)
+    add_metrics(parser)
+    add_raw(parser)
+    parser.add_argument(
+        "--pictures",
+        choices=PICTURES,
+        default="auto",
+        help="kitty or sixel: the terminal's own; halves: two pixels a cell; shades: without colours (auto)",
+    )
+
+
+def run_tui(arguments: Namespace) -> Answer:
+    """Show pages until q. Raises: InvalidRuntime without a terminal; MissingDependency."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise InvalidRuntime("penstock tui needs a terminal; `penstock batch` gives a step as text or JSON")
+    try:
+        import textual_image  # noqa: F401 - the image widgets import it later
+
+        from ..view.terminal.viewer_app import ViewerApp
+    except ImportError as error:
+        package = str(error.name).partition(".")[0]
+        raise MissingDependency(
+            f"the viewer in a terminal needs the package {package!r}, which is not installed: "
+            "pip install 'penstock-data[tui]'"
+        ) from error
+    from ..view.open_data import OpenData
+    from ..view.raw_source import RawSource
+
+    root = loader.Root(arguments.root)
+    metrics = metrics_of(root, arguments.where, arguments.metrics)
+    raw = RawSource(root, arguments.raw) if arguments.raw else None
+    data = OpenData(root, arguments.recipe, quiet=True, metrics=metrics, raw=raw)
+    try:
+        app = ViewerApp(data, first_place(root, arguments.where, arguments.step), arguments.pictures)
+        data.start()
+        app.run()
+    finally:
+        data.close()
+    return {}, "", 0
+
+
+def first_place(root: "loader.Root", name: str, step: int | None) -> "Place":
+    """Return the first page."""
+    from ..view.terminal.addresses import RootPlace, RunPlace, StepPlace, VersionPlace
+
+    version, run, step = named(root, name, step)
+    if version is not None:
+        return VersionPlace(dataset=version.dataset, number=version.number)
+    if not run:
+        return RootPlace()
+    return RunPlace(run=run) if step is None else StepPlace(run=run, step=step)
+
+
+VIEW = Verb(text="view trainings and versions in a browser", run=run_view, arguments=_view_arguments)
+TUI = Verb(text="view trainings and versions in a terminal", run=run_tui, arguments=_tui_arguments)

@@ -13,9 +13,9 @@ from penstock.cli import main
 from penstock.compute import runner_process, submit
 from penstock.compute.attach import attach
 from penstock.compute.cluster import Cluster, Slot
-from penstock.compute.engines.inline_engine import InlineEngine
 from penstock.compute.engines.kubernetes_job import KubernetesCluster, job_object
-from penstock.compute.engines.slurm_script import element_script
+from penstock.compute.engines.local_engine import InlineEngine
+from penstock.compute.engines.slurm import element_script
 from penstock.compute.job import Head, JobFolder, StoredOutcome, job_ids
 from penstock.compute.plain import to_frame, to_json
 from penstock.compute.pool import InlineCompute
@@ -149,7 +149,7 @@ def test_a_description_with_another_field_is_left_alone(tmp_path, change, caplog
     job.store.put(folder.key("job.json"), to_json(replace(there.description, **change)))
     assert told_of(done_by(job, numbers(3), INLINE)) == [0, 1, 4]
     assert (
-        f"{folder.key('')} in {job.store.url} is left alone: it holds another job (other {next(iter(change))})"
+        f"{folder.key('')} in {job.store.url} is not used: it holds another job (other {next(iter(change))})"
         in (caplog.text)
     )
     assert folder.done() == []
@@ -239,7 +239,7 @@ def test_forged_folders_do_not_stop_a_list_of_jobs(node, capsys):
     assert main(["jobs", "ls", "--root", root.url]) == 1
     said = capsys.readouterr().out
     assert "maximum recursion depth" in said
-    assert "given/1.json is no Given" in said
+    assert "given/1.json is no AttemptRecord" in said
 
 
 @pytest.mark.parametrize("id_", ["..", "../x", "", ".", "a/b", "0" * 31 + "/", "A" * 32])

@@ -19,9 +19,8 @@ from penstock.compute import runner_process, submit
 from penstock.compute.attach import attach, cancel
 from penstock.compute.blocks import MAX_COST_S, MAX_NBYTES, MAX_UNITS, cut_blocks
 from penstock.compute.cluster import Cluster
-from penstock.compute.engines.engine import Look
-from penstock.compute.engines.inline_engine import InlineEngine
-from penstock.compute.engines.local_engine import LocalEngine
+from penstock.compute.engines.engine import AttemptStatus
+from penstock.compute.engines.local_engine import InlineEngine, LocalEngine
 from penstock.compute.job import MAX_STARTS, Head, Job, JobFolder, Start, StoredOutcome, job_ids
 from penstock.compute.plain import to_json
 from penstock.compute.pool import LocalCompute
@@ -258,29 +257,29 @@ def test_a_job_that_is_cancelled_goes_on_if_it_is_run_again(tmp_path):
 def test_an_intent_without_an_engine_is_overtaken(tmp_path, monkeypatch):
     job, folder = job_in(tmp_path), folder_of(job_in(tmp_path))
     submitted(job, numbers(3))
-    given = attaching.Given(by="gone:1", at_us=attaching.now_us(), n_begun=0)
+    given = attaching.AttemptRecord(by="gone:1", at_us=attaching.now_us(), n_begun=0)
     assert folder.intend(1, given)
     assert not folder.intend(1, replace(given, by="late:2"))
     monkeypatch.setattr(attaching, "INTENT_S", 0.5)
     assert told_of(done_by(job, numbers(3), LOCAL)) == [0, 1, 4]
-    assert folder.given()[0] == 2
+    assert folder.newest_attempt()[0] == 2
 
 
 def test_an_attempt_of_which_nothing_is_known_has_not_ended(tmp_path):
     class Silent(LocalEngine):
         looks = 0
 
-        def look(self, name):
+        def status(self, name):
             self.looks += 1
             if self.looks % 2:
                 raise EngineUnreachable("no answer")
-            return Look(state="unknown") if self.looks < 8 else super().look(name)
+            return AttemptStatus(state="unknown") if self.looks < 8 else super().status(name)
 
     job, engine = job_in(tmp_path), Silent()
     blocks = list(attach(job, numbers(5, seconds=0.2), engine, LOCAL))
     engine.close()
     assert engine.looks > 1
-    assert (len(blocks), folder_of(job).given()[0]) == (3, 1)
+    assert (len(blocks), folder_of(job).newest_attempt()[0]) == (3, 1)
 
 
 def test_an_engine_is_asked_once_more_behind_the_last_block(tmp_path):
@@ -288,9 +287,9 @@ def test_an_engine_is_asked_once_more_behind_the_last_block(tmp_path):
     asked = []
 
     class Held(InlineEngine):
-        def look(self, name):
+        def status(self, name):
             asked.append((name, folder_of(job).done()))
-            return Look(state="waiting", waiting=1, place="Slurm job 3 in partition long")
+            return AttemptStatus(state="waiting", waiting=1, place="Slurm job 3 in partition long")
 
         def cancel(self, name):
             raise AssertionError("its logs would go")
@@ -298,7 +297,7 @@ def test_an_engine_is_asked_once_more_behind_the_last_block(tmp_path):
     job, told = job_in(tmp_path), []
     assert len(list(attach(job, numbers(5), Held(), INLINE, told.append))) == 3
     assert asked == [(folder_of(job).attempt_name(1), [0, 1, 2])]
-    assert told[-1].look == Look(state="ended", place="Slurm job 3 in partition long")
+    assert told[-1].status == AttemptStatus(state="ended", place="Slurm job 3 in partition long")
 
 
 def test_a_runner_of_a_job_that_is_over_and_deleted_is_not_begun_again(tmp_path, capsys):

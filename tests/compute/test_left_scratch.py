@@ -15,7 +15,7 @@ from loader.storage.disk.scratch import remove_left_folders
 from penstock.compute.cluster import Cluster
 from penstock.compute.code import source_hash
 from penstock.compute.engines.local_engine import LocalEngine
-from penstock.compute.engines.slurm_script import element_script
+from penstock.compute.engines.slurm import element_script
 from penstock.compute.submit import submitted
 from tests.compute.job_checks import REPOSITORY, done_by, job_in, numbers, told_of
 
@@ -135,7 +135,7 @@ def test_the_folder_of_local_runners_is_no_link(tmp_path, monkeypatch):
     other = tmp_path / "other"
     other.mkdir()
     (tmp_path / f"penstock-runners-{os.getuid()}").symlink_to(other)
-    with pytest.raises(EngineUnreachable, match="no folder of this user alone"):
+    with pytest.raises(EngineUnreachable, match="not a private folder of this user"):
         LocalEngine().submit("pk-1", [sys.executable, "-c", ""], 1)
     assert list(other.iterdir()) == []
 

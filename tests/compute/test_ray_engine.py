@@ -17,7 +17,7 @@ RAY = 'engine = "ray"\naddress = "http://head:8265"\n'
 def test_silence_is_no_end():
     engine = RayEngine(f"http://127.0.0.1:{free_port()}", slots=1, cpus=1)
     for ask in (
-        lambda: engine.look("pk-a-1"),
+        lambda: engine.status("pk-a-1"),
         lambda: engine.find("pk-a-1"),
         lambda: engine.cancel("pk-a-1"),
         lambda: engine.submit("pk-a-1", ["true"], 1),
@@ -38,13 +38,13 @@ def test_a_404_of_something_before_the_head_is_no_end():
         return 404, b"no backend", {}
 
     with answering(proxy) as engine, pytest.raises(EngineUnreachable, match="404: no backend"):
-        engine.look("pk-a-1")
+        engine.status("pk-a-1")
 
     def head(_):
         return 404, b"Job pk-a-1 does not exist", {}
 
     with answering(head) as engine:
-        assert engine.look("pk-a-1").state == "ended"
+        assert engine.status("pk-a-1").state == "ended"
 
 
 def test_a_token_goes_to_the_head_alone(monkeypatch):
@@ -61,7 +61,7 @@ def test_a_token_goes_to_the_head_alone(monkeypatch):
             return 302, b"", {"Location": f"{other.endpoint}/api/jobs/pk-a-1"}
 
         with answering(head) as engine, pytest.raises(InvalidCluster, match="302"):
-            engine.look("pk-a-1")
+            engine.status("pk-a-1")
     assert not seen
 
 
@@ -79,7 +79,7 @@ def test_a_token_that_cannot_be_read_is_told(monkeypatch, tmp_path):
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "none"))
     with pytest.raises(InvalidCluster, match="RAY_AUTH_TOKEN_PATH"):
-        RayEngine("http://127.0.0.1:1", slots=1, cpus=1).look("pk-a-1")
+        RayEngine("http://127.0.0.1:1", slots=1, cpus=1).status("pk-a-1")
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ class World:
         run_id, process = self.run()
 
         def is_placed() -> bool:
-            given = [JobFolder(self.store, id_).given()[1] for id_ in job_ids(self.store)]
+            given = [JobFolder(self.store, id_).newest_attempt()[1] for id_ in job_ids(self.store)]
             return any(one is not None and one.placed for one in given)
 
         until(is_placed, "a job is placed", process)
@@ -150,4 +150,4 @@ def test_a_person_who_ends_the_run_ends_the_job(tmp_path: Path, world: World) ->
         in (tmp_path / f"{run_id}.log").read_text()
     )
     engine = waiting_run.Elsewhere(tmp_path)
-    until(lambda: engine.look(world.submitted[0]).state == "ended", "its runner has ended")
+    until(lambda: engine.status(world.submitted[0]).state == "ended", "its runner has ended")

@@ -27,7 +27,7 @@ def test_the_table(cli, filled):
     assert all(re.fullmatch(r".{12} +[\d,.]+ +[\d,]+ +[\d,]+( +.* %)?", row) for row in rows[: len(names)]), (
         rows
     )
-    assert rows[len(names) + 1] == f"samples of a disk are read by: {KIND}"
+    assert rows[len(names) + 1] == f"samples on disk are read by: {KIND}"
     limit = rows[len(names) + 2].removeprefix("limited by: ")
     assert limit in LIMITS.values()
     assert rows[-1] == f"  {ADVICE[limit]}"

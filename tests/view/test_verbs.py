@@ -14,8 +14,7 @@ from PIL import Image
 import loader
 from loader.errors import InvalidPlan, InvalidRuntime, NotARoot, RunNotFound
 from penstock.cli import main
-from penstock.verbs.tui import first_place
-from penstock.verbs.view import _first, metrics_of
+from penstock.verbs.view import _first, first_place, metrics_of
 from tests.view.conftest import BATCH, STEPS
 
 RECIPE = "tests.view.recipes:recipe"
@@ -84,7 +83,7 @@ def test_saved_values_are_the_tensors(trained, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["batch", "one"], "which step of one"),
+        (["batch", "one"], "a step of one is needed"),
         (["batch", "nobody@1"], "nobody"),
         (["batch", "one@1", "--slot", "99"], "slot = 99"),
         (["batch", "one@1", "--recipe", "train"], "module:function"),

@@ -26,7 +26,7 @@ class Edited:
         self.names = sorted({name for file in files for name in file["columns"]})
         self._rows = np.zeros(0, np.int64)
         self._values: dict[str, pa.Array] = {}
-        self._left: dict[str, Bools] = {}
+        self._remaining: dict[str, Bools] = {}
         if not files:
             return
         table = last_said(version.store, files, self.names).to_arrow()
@@ -37,9 +37,9 @@ class Edited:
         for name in self.names:
             kind = type_named(version.manifest["columns"][name]["type"])
             self._values[name] = table[name].combine_chunks().take(pa.array(order)).cast(kind)
-            said = table[f"{name} said"].fill_null(False).to_numpy()
-            self._left[name] = said[order].astype(bool)
-        self._said = {name: said.copy() for name, said in self._left.items()}
+            annotated = table[f"{name} said"].fill_null(False).to_numpy()
+            self._remaining[name] = annotated[order].astype(bool)
+        self._annotated = {name: column.copy() for name, column in self._remaining.items()}
 
     def laid_over(self, rows: Int64s, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return a batch of these rows with the values that annotations give to the columns that it has."""
@@ -48,25 +48,25 @@ class Edited:
             return batch
         at = np.minimum(np.searchsorted(self._rows, rows), len(self._rows) - 1)
         for name in names:
-            mine = (self._rows[at] == rows) & self._said[name][at]
-            if mine.any():
-                self._left[name][at[mine]] = False
+            changed = (self._rows[at] == rows) & self._annotated[name][at]
+            if changed.any():
+                self._remaining[name][at[changed]] = False
                 values = self._values[name]
                 there = batch.column(name).cast(values.type)
-                laid = pc.if_else(pa.array(mine), values.take(pa.array(at)), there)
+                laid = pc.if_else(pa.array(changed), values.take(pa.array(at)), there)
                 batch = batch.set_column(batch.schema.get_field_index(name), name, laid)
         return batch
 
-    def said(self, name: str) -> tuple[Int64s, pa.Array]:
+    def annotated_rows(self, name: str) -> tuple[Int64s, pa.Array]:
         """Return (rows, values) of a column's cells that were annotated; no rows where none was."""
         if name not in self._values:
             return np.zeros(0, np.int64), pa.nulls(0, pa.string())
-        at = np.flatnonzero(self._said[name])
+        at = np.flatnonzero(self._annotated[name])
         return self._rows[at], self._values[name].take(pa.array(at))
 
     def rest(self) -> Iterator[tuple[Int64s, pa.RecordBatch]]:
         """Yield (rows, a column of them) for annotated cells that no batch had."""
-        for name, left in self._left.items():
-            if left.any():
-                at = np.flatnonzero(left)
+        for name, column in self._remaining.items():
+            if column.any():
+                at = np.flatnonzero(column)
                 yield self._rows[at], pa.record_batch({name: self._values[name].take(pa.array(at))})

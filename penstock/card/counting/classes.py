@@ -36,7 +36,7 @@ DURATIONS = (
 """Classes of length; the lower end belongs to the class, the upper one to the next."""
 
 ASPECTS = ("9:21", "9:16", "2:3", "3:4", "1:1", "4:3", "3:2", "16:9", "21:9")
-"""Width to height: each picture goes to the nearest of these, by the logarithm of the ratio."""
+"""Width to height: each image goes to the nearest of these, by the logarithm of the ratio."""
 _RATIOS = np.array([int(name.split(":")[0]) / int(name.split(":")[1]) for name in ASPECTS])
 _HALFWAYS = np.sqrt(_RATIOS[1:] * _RATIOS[:-1])
 
@@ -91,13 +91,13 @@ def modality_of(fields: "frozenset[str] | set[str]") -> str:
 def media_field(fields: "frozenset[str] | set[str]", modality: str) -> str | None:
     """Return the field that gives a sample this modality: the shortest name, then the first."""
     known = MODALITIES.get(modality, ())
-    mine = [field for field in fields if field.rpartition(".")[2].lower() in known]
-    # A clip's own bytes are `mp4`, those of its mask `mask.mp4`; a document is `txt`, its caption `caption.txt`.
-    return min(mine, key=lambda field: (field.count("."), len(field), field), default=None)
+    candidates = [field for field in fields if field.rpartition(".")[2].lower() in known]
+    # A clip's own bytes are `mp4`, its mask's `mask.mp4`; a document is `txt`, its caption `caption.txt`.
+    return min(candidates, key=lambda field: (field.count("."), len(field), field), default=None)
 
 
 def is_unknown_licence(name: str) -> bool:
-    """Return whether a licence column's value says that nobody knows."""
+    """Return whether a licence column's value means "unknown"."""
     return name.strip().lower() in _UNKNOWN_LICENCES
 
 

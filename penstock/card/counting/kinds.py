@@ -18,7 +18,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 MAX_NAMES = 60
-"""Different kinds, or splits, that are told apart; a column with more is not what its name says."""
+"""Most kinds, or splits; a column with more values does not hold what its name promises."""
 CANDIDATES = 4
 """Candidates kept per sample that will be shown, to choose from different raw objects."""
 OTHERS = "(others)"
@@ -40,7 +40,7 @@ class KindScan:
     raw_objects: int | None = None
     """Distinct raw objects; None where no sample names its own."""
     sound_s: float = 0.0
-    """The length of clips that have their sound beside them, in seconds."""
+    """Length of clips with an audio field, in seconds."""
     duration_s: Spread = field(default_factory=Spread)
     """The lengths of samples, in seconds."""
     durations: Int64s = field(default_factory=lambda: np.zeros(len(classes.DURATIONS), np.int64))
@@ -63,7 +63,7 @@ class KindScan:
         return int(self.splits.sum())
 
     def add(self, batch: pa.RecordBatch, splits: Int64s, with_sound: Bools) -> None:
-        """Count rows. splits, with_sound: of each row, the code of its split, and whether its sound is beside it."""
+        """Count rows. splits, with_sound: of each row, the code of its split, and whether it has an audio field."""
         names = set(batch.schema.names)
         if names.issuperset(SIDES):
             self._add_sides(*(floats(batch.column(name)) for name in SIDES))
@@ -117,29 +117,29 @@ class Names:
         known = self._codes.get(name)
         if known is not None:
             return known
-        wanted = name if len(self.names) < MAX_NAMES - 1 else OTHERS
-        if wanted not in self._codes:
-            self._codes[wanted] = len(self.names)
-            self.names.append(wanted)
-        return self._codes[wanted]
+        label = name if len(self.names) < MAX_NAMES - 1 else OTHERS
+        if label not in self._codes:
+            self._codes[label] = len(self.names)
+            self.names.append(label)
+        return self._codes[label]
 
     def codes(self, values: pa.Array, unknown: Int64s) -> Int64s:
         """Return a code per value; nulls and blanks take theirs from `unknown`."""
         encoded = text(values).dictionary_encode()
         found_names = encoded.dictionary.to_pylist()
         places = encoded.indices.fill_null(len(found_names)).to_numpy(zero_copy_only=False).astype(np.int64)
-        found = np.array([self.code(word) if word.strip() else -1 for word in found_names] + [-1], np.int64)[
+        codes = np.array([self.code(word) if word.strip() else -1 for word in found_names] + [-1], np.int64)[
             places
         ]
-        return np.where(found < 0, unknown, found)
+        return np.where(codes < 0, unknown, codes)
 
 
 def floats(values: pa.Array) -> Floats:
     """Return values as float64; NaN for null and for types that are no numbers."""
     if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
         return np.full(len(values), np.nan)
-    found: Floats = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False).astype(np.float64)
-    return found
+    numbers: Floats = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False).astype(np.float64)
+    return numbers
 
 
 def text(values: pa.Array) -> pa.Array:
@@ -151,12 +151,14 @@ def text(values: pa.Array) -> pa.Array:
 
 def words(values: pa.Array) -> pa.Array:
     """Return values as strings; blank ones are null."""
-    told = text(values)
-    return pc.if_else(pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(told)), 0), None, told)
+    texts = text(values)
+    return pc.if_else(pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0), None, texts)
 
 
 def licences(values: pa.Array) -> pa.Array:
-    """Return values as strings; null where the column says that nobody knows."""
+    """Return values as strings; null for the column's words for "unknown"."""
     encoded = text(values).dictionary_encode()
-    told = [None if classes.is_unknown_licence(name) else name for name in encoded.dictionary.to_pylist()]
-    return pa.array(told, pa.string()).take(encoded.indices)
+    licence_names = [
+        None if classes.is_unknown_licence(name) else name for name in encoded.dictionary.to_pylist()
+    ]
+    return pa.array(licence_names, pa.string()).take(encoded.indices)

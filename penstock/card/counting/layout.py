@@ -23,12 +23,12 @@ class Layouts:
     modalities: tuple[str, ...]
     """The modality of samples, by layout."""
     sounds: tuple[bool, ...]
-    """By layout: whether its samples are clips with their sound beside them."""
+    """By layout: whether its samples are clips with an audio field."""
 
     def of_rows(self, rows: Int64s) -> Int64s:
         """Return the layout of each of these rows."""
-        found: Int64s = self.of_part[np.searchsorted(self.start, rows, side="right") - 1]
-        return found
+        layouts: Int64s = self.of_part[np.searchsorted(self.start, rows, side="right") - 1]
+        return layouts
 
     def place(self, row: int) -> tuple[int, int]:
         """Return (position of the part, row in it)."""

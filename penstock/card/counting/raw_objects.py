@@ -19,7 +19,7 @@ _SECRETS = re.compile(r"//[^/@]*@")
 
 
 class RawObjects:
-    """Counts distinct raw objects by a 64-bit hash of the name that says most: 8 bytes each.
+    """Counts distinct raw objects by a 64-bit hash of its most specific name: 8 bytes each.
 
     Among ten million, two share a hash with a probability of 3 in a million.
     """
@@ -41,12 +41,12 @@ class RawObjects:
             self._n += len(batch)
             values = batch.column(self._name)
             for kind in np.unique(kinds).tolist():
-                mine = pc.unique(values.filter(pa.array(kinds == kind)).drop_null())
-                self._hashes.setdefault(kind, []).append(_hashed(mine))
+                hashes = pc.unique(values.filter(pa.array(kinds == kind)).drop_null())
+                self._hashes.setdefault(kind, []).append(_hashed(hashes))
         if "subject" in names:
-            found = _hashed(pc.unique(batch.column("subject").drop_null()))
-            self._has_subjects = self._has_subjects or len(found) > 0
-            self._subjects.update(found.tolist())
+            subjects = _hashed(pc.unique(batch.column("subject").drop_null()))
+            self._has_subjects = self._has_subjects or len(subjects) > 0
+            self._subjects.update(subjects.tolist())
         if "raw_key" in names:
             self._folders.add(pc.struct_field(pc.extract_regex(batch.column("raw_key"), _FOLDER), "folder"))
         if "raw_uri" in names:
@@ -58,8 +58,8 @@ class RawObjects:
         """Return the number of raw objects of one kind or of all; None where no sample names its raw object."""
         for code in self._hashes if kind is None else [kind]:
             self._hashes[code] = [_different(self._hashes.get(code, []))]
-        found = [pieces[0] for code, pieces in self._hashes.items() if kind is None or code == kind]
-        different = found[0] if len(found) == 1 else _different(found)
+        pieces_of_kinds = [pieces[0] for code, pieces in self._hashes.items() if kind is None or code == kind]
+        different = pieces_of_kinds[0] if len(pieces_of_kinds) == 1 else _different(pieces_of_kinds)
         return len(different) or None
 
     @property
@@ -100,12 +100,12 @@ def _sources(uris: pa.Array, keys: pa.Array | None) -> pa.Array:
         out = np.array(places.to_pylist(), object)
         for n in np.unique(length[length > 0]).tolist():
             # One landing place is one length: a loop over places, not over rows.
-            mine = np.flatnonzero(length == n)
-            some = uris.take(pa.array(mine))
-            front = pc.utf8_slice_codeunits(some, 0, int(n))
-            ends = pc.equal(pc.utf8_slice_codeunits(some, int(n)), keys.take(pa.array(mine)))
+            rows = np.flatnonzero(length == n)
+            examples = uris.take(pa.array(rows))
+            front = pc.utf8_slice_codeunits(examples, 0, int(n))
+            ends = pc.equal(pc.utf8_slice_codeunits(examples, int(n)), keys.take(pa.array(rows)))
             fits = ends.to_numpy(zero_copy_only=False).astype(bool)
-            out[mine[fits]] = np.array(front.to_pylist(), object)[fits]
+            out[rows[fits]] = np.array(front.to_pylist(), object)[fits]
         places = pa.array(out.tolist(), pa.string())
     encoded = places.dictionary_encode()
     words = [_public(word) for word in encoded.dictionary.to_pylist()]

@@ -34,7 +34,7 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 BATCH_ROWS = 65_536
 NO_SPLIT = "(no split)"
 FACTS = ("key", "split", *SIDES, "duration_s", "n_chars", "label", *LANGUAGES, "licence", "raw_key")
-"""Columns that a card tells of a sample that it shows, where the table has them."""
+"""Columns that a card shows of an example, if the table has them."""
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class _Scanner:
         for position in np.flatnonzero(parts.n_live != parts.n_rows).tolist():
             self._live[start[position] : start[position + 1]] = parts.live_members(position)
         self._kind_names, self._split_names = Names(), Names()
-        # The kind of samples whose own column says none is what their fields say.
+        # The fields decide the kind of samples without one in their own column.
         by_layout = np.array([self._kind_names.code(name) for name in self._layouts.modalities], np.int16)
         self._kind = np.repeat(by_layout[self._layouts.of_part], parts.n_rows)
         self._no_split = self._split_names.code(NO_SPLIT)
@@ -92,24 +92,29 @@ class _Scanner:
 
     def run(self) -> Scan:
         total = sum(file["n_rows"] for run in self._runs for file in run)
-        rows, kinds = self._edited.said("kind")  # also of samples that came in files without such a column
+        rows, kinds = self._edited.annotated_rows(
+            "kind"
+        )  # also of samples that came in files without such a column
         self._kind[rows] = self._kind_names.codes(kinds, self._kind[rows].astype(np.int64))
         numbered = list(enumerate(self._runs))
         for number, run in progress(
-            numbered, "samples table", lambda one: sum(file["n_rows"] for file in one[1]), total
+            numbered,
+            "samples table",
+            lambda numbered_table: sum(file["n_rows"] for file in numbered_table[1]),
+            total,
         ):
             opened = [self._open(file) for file in run]
             for table in opened:
                 self._name_rows(table)
             for table in opened:
-                for rows, batch in self._batches(table, self._wanted(table)):
+                for rows, batch in self._batches(table, self._columns_to_read(table)):
                     self._add(rows, batch, number)
         for rows, batch in self._edited.rest():
             self._add(rows, batch, 0)
-        found = self._finished_kinds()
+        by_kind = self._finished_kinds()
         return Scan(
             splits=self._split_names.names,
-            kinds=dict(sorted(found.items(), key=lambda item: (-item[1].samples, item[0]))),
+            kinds=dict(sorted(by_kind.items(), key=lambda item: (-item[1].samples, item[0]))),
             columns=dict(sorted(self._columns.items())),
             spans=dict(sorted(self._spans.items())),
             licences=self._licences,
@@ -120,28 +125,28 @@ class _Scanner:
         )
 
     def _finished_kinds(self) -> dict[str, KindScan]:
-        found = {}
+        finished = {}
         for code in np.unique(self._kind[self._live]).tolist():
-            mine = self._live & (self._kind == code)
+            chosen = self._live & (self._kind == code)
             kind = self._kinds.setdefault(code, KindScan())
-            kind.splits = np.bincount(self._split[mine], minlength=len(self._split_names.names))
-            layout = self._layouts.of_rows(np.array([mine.argmax()]))[0]
+            kind.splits = np.bincount(self._split[chosen], minlength=len(self._split_names.names))
+            layout = self._layouts.of_rows(np.array([chosen.argmax()]))[0]
             kind.modality = self._layouts.modalities[int(layout)]
             kind.raw_objects = self._raw.distinct(code)
-            found[self._kind_names.names[code]] = kind
-        return found
+            finished[self._kind_names.names[code]] = kind
+        return finished
 
     def _facts(self) -> dict[int, dict[str, Any]]:
         """Return the facts of the chosen rows, from the files of their runs once more."""
         chosen = {row: run for kind in self._kinds.values() for _, row, run in kind.best}
         facts: dict[int, dict[str, Any]] = {row: {} for row in chosen}
         for run in sorted(set(chosen.values())):
-            mine = np.array([row for row, where in chosen.items() if where == run])
+            rows_of_run = np.array([row for row, where in chosen.items() if where == run])
             for file in self._runs[run]:
                 table = self._open(file)
                 names = [name for name in FACTS if name in table.schema_arrow.names]
                 for rows, batch in self._batches(table, names):
-                    for at in np.flatnonzero(np.isin(rows, mine)).tolist():
+                    for at in np.flatnonzero(np.isin(rows, rows_of_run)).tolist():
                         facts[int(rows[at])].update(batch.slice(at, 1).to_pylist()[0])
         for rows, batch in self._edited.rest():
             name = batch.schema.names[0]
@@ -176,16 +181,16 @@ class _Scanner:
 
     def _name_rows(self, table: pq.ParquetFile) -> None:
         """Take the kind and split of the run's rows from their columns, where it has them."""
-        found = [name for name in ("kind", "split") if name in table.schema_arrow.names]
-        for rows, batch in self._batches(table, found):
-            if "kind" in found:
+        names = [name for name in ("kind", "split") if name in table.schema_arrow.names]
+        for rows, batch in self._batches(table, names):
+            if "kind" in names:
                 by_fields = self._kind[rows].astype(np.int64)
                 self._kind[rows] = self._kind_names.codes(batch.column("kind"), by_fields)
-            if "split" in found:
+            if "split" in names:
                 unknown = np.full(len(rows), self._no_split, np.int64)
                 self._split[rows] = self._split_names.codes(batch.column("split"), unknown)
 
-    def _wanted(self, table: pq.ParquetFile) -> list[str]:
+    def _columns_to_read(self, table: pq.ParquetFile) -> list[str]:
         known = {*RawObjects.COLUMNS, *(["key"] if self._n_examples else [])}
         return [
             name
@@ -203,12 +208,12 @@ class _Scanner:
             self._licences.add(licences(batch.column("licence")))
         self._raw.add(kinds, batch)
         for code in np.unique(kinds).tolist():
-            mine = np.flatnonzero(kinds == code)
-            of_kind = batch if len(mine) == len(rows) else batch.take(pa.array(mine))
+            rows_of_kind = np.flatnonzero(kinds == code)
+            of_kind = batch if len(rows_of_kind) == len(rows) else batch.take(pa.array(rows_of_kind))
             kind = self._kinds.setdefault(code, KindScan())
-            kind.add(of_kind, splits[mine], with_sound[mine])
+            kind.add(of_kind, splits[rows_of_kind], with_sound[rows_of_kind])
             if "key" in names and self._n_examples:
-                kind.choose(rows[mine], of_kind.column("key"), run, self._n_examples)
+                kind.choose(rows[rows_of_kind], of_kind.column("key"), run, self._n_examples)
 
     def _add_column(self, name: str, values: pa.Array) -> None:
         kind = values.type
@@ -223,8 +228,8 @@ class _Scanner:
             if isinstance(spread, Spread):
                 spread.add(floats(values))
         elif pa.types.is_timestamp(kind) and values.null_count < len(values):
-            told = pc.min_max(values)
-            first, last = told["min"].value, told["max"].value
+            extremes = pc.min_max(values)
+            first, last = extremes["min"].value, extremes["max"].value
             low, high = self._spans.get(name, (first, last))
             self._spans[name] = (min(low, first), max(high, last))
 
@@ -234,7 +239,7 @@ class _Scanner:
 
 
 def _runs(version: Version) -> list[list[dict[str, Any]]]:
-    """Return the files of the samples table that came with their samples, those of one change together."""
+    """Return the files of the samples table that came with their samples, grouped by change."""
     runs: dict[str, list[dict[str, Any]]] = {}
     for file in files_of(version.manifest["samples"], None, annotations=False):
         runs.setdefault(file["path"].rpartition("/")[0], []).append(dict(file))

@@ -22,7 +22,7 @@ RATIO = 1.005
 A quantile is right to half a percent of its value, and exact where the values beside it are equal.
 """
 SMALLEST, LARGEST = 1e-12, 1e15
-"""The smallest number that the sketch tells from 0, and the largest that it tells from larger ones."""
+"""The smallest number that the sketch distinguishes from 0, and the largest from larger ones."""
 
 _FINEST = -1000
 """Exponent of the bins of nothing but zeros: any other number that comes makes them wider."""
@@ -93,7 +93,7 @@ class Numbers:
 
 
 class Tally:
-    """Counts names; gives up, and says so, when there are more than `most` of them."""
+    """Counts names; sets `gave_up` when there are more than `most` of them."""
 
     def __init__(self, most: int = MAX_DISTINCT) -> None:
         self._most, self._counts, self.n = most, Counter[str](), 0
@@ -127,7 +127,7 @@ class Tally:
         return dict(self._counts)
 
     def result(self, n_rows: int, listed: int = 16) -> Counts:
-        """Return the counts of `n_rows` rows: those that were not added are unknown. listed: names that stand alone."""
+        """Return the counts of `n_rows` rows: others are unknown. listed: names with a row of their own."""
         if self.overflowed:
             return Counts(others=self.n, unknown=n_rows - self.n, complete=False)
         return ranked(self._counts, n_rows - self.n, listed)
@@ -159,21 +159,21 @@ class Spread:
 
     def add(self, values: Floats) -> None:
         """Add numbers, without those not finite or beyond 1e150: no measure of anything. Below 1e-150 is 0."""
-        found = values[np.abs(values) < 1e150]
-        found = np.where(np.abs(found) < 1e-150, 0.0, found)
-        if not len(found):
+        numbers = values[np.abs(values) < 1e150]
+        numbers = np.where(np.abs(numbers) < 1e-150, 0.0, numbers)
+        if not len(numbers):
             return
-        self.n += len(found)
-        self._sum += float(found.sum())
-        self._low, self._high = min(self._low, float(found.min())), max(self._high, float(found.max()))
-        size = np.abs(found)
-        step = np.zeros(len(found), np.int64)
+        self.n += len(numbers)
+        self._sum += float(numbers.sum())
+        self._low, self._high = min(self._low, float(numbers.min())), max(self._high, float(numbers.max()))
+        size = np.abs(numbers)
+        step = np.zeros(len(numbers), np.int64)
         large = size >= SMALLEST
         step[large] = 1 + np.clip(np.log(size[large] / SMALLEST) / math.log(RATIO), 0, _STEPS - 1).astype(int)
-        marks = _STEPS + step * np.sign(found).astype(int)
+        marks = _STEPS + step * np.sign(numbers).astype(int)
         self._marks += np.bincount(marks, minlength=len(self._marks))
-        self._sums += np.bincount(marks, weights=found, minlength=len(self._sums))
-        self._bins.add(found, self._low, self._high)
+        self._sums += np.bincount(marks, weights=numbers, minlength=len(self._sums))
+        self._bins.add(numbers, self._low, self._high)
 
     def result(self, n_rows: int) -> Numbers | None:
         """Return the distribution in `n_rows` rows, None when nothing was added; rows not added are unknown."""
@@ -228,7 +228,9 @@ class _Bins:
 
     def _widen(self, k: int) -> None:
         if self._k is not None and self._k < k and self._first == 0 and len(self._counts) == 1:
-            self._k = k  # only bin 0, however wide: that of nothing but zeros is some thousand doublings away
+            self._k = (
+                k  # only bin 0, however wide: a bin of nothing but zeros is some thousand doublings away
+            )
         while self._k is not None and self._k < k:
             first = self._first // 2
             places = (np.arange(self._first, self._first + len(self._counts)) // 2) - first

@@ -32,12 +32,12 @@ def front_matter(card: Card) -> str:
 
 def hub_licences(card: Card) -> list[str]:
     """Return the Hub's identifiers, 'other' and 'unknown' last."""
-    found = {hub_licence(name) for name, _ in card.licences.counts}
+    licences = {hub_licence(name) for name, _ in card.licences.counts}
     if card.licences.n_others or not card.licences.complete:
-        found.add("other")
+        licences.add("other")
     if card.licences.unknown:
-        found.add("unknown")
-    return sorted(found, key=lambda name: ({"other": 1, "unknown": 2}.get(name, 0), name))
+        licences.add("unknown")
+    return sorted(licences, key=lambda name: ({"other": 1, "unknown": 2}.get(name, 0), name))
 
 
 def _other_licences(card: Card) -> str:
@@ -55,7 +55,7 @@ def languages(card: Card) -> set[str]:
 
 
 def tasks(card: Card) -> Iterator[str]:
-    """Yield tasks that the fields themselves make possible: pictures with a class, pictures with a caption, texts."""
+    """Yield tasks that the fields themselves make possible: images with a class, images with a caption, texts."""
     fields = {
         modality: {name for group in card.groups if modality in group.modalities for name in group.fields}
         for modality in MODALITIES

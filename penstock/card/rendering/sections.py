@@ -1,12 +1,15 @@
 """The content of a card: the same headings, bars and rows in Markdown and in HTML."""
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ...units import length, number, share, size
 from ..counting.tally import Counts
 from ..value import Card, Column, Kind
+from .hub_metadata import front_matter
+from .templates import templates
 
 _OUTCOMES = {
     "landed": "objects landed",
@@ -17,7 +20,7 @@ _OUTCOMES = {
     "dropped": "dropped: sound, not taken",
 }
 MANY = 8
-"""A column with more different values than these, most of them once, is told by their number, not by the first few."""
+"""A column with more different values, most of them once, shows their number, not the first few."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,10 +109,10 @@ def _of_kind(kind: Kind) -> Iterator[Bars]:
         note = "Width to height, the nearest of the usual ratios."
         yield _of_classes(f"Aspect of {kind.name} samples", kind.aspects, n, note)
     if kind.duration_s is not None:
-        told = kind.duration_s
+        durations = kind.duration_s
         note = (
-            f"{length(told.minimum)} to {length(told.maximum)}, median {length(told.p50)}, "
-            f"together {length(told.total)}."
+            f"{length(durations.minimum)} to {length(durations.maximum)}, median {length(durations.p50)}, "
+            f"together {length(durations.total)}."
         )
         yield _of_classes(f"Length of {kind.name} samples", kind.durations, n, note)
 
@@ -136,13 +139,13 @@ def _bars(title: str, known: tuple[tuple[str, int], ...], unknown: int, total: i
 def column_words(column: Column) -> tuple[str, str]:
     """Return (known samples, their values) of a column, in words."""
     if column.numbers is not None:
-        told = column.numbers
-        spread = f"{number(told.minimum)} to {number(told.maximum)}"
-        if told.minimum == told.maximum:
-            return f"{told.known:,}", f"always {number(told.minimum)}"
+        numbers = column.numbers
+        spread = f"{number(numbers.minimum)} to {number(numbers.maximum)}"
+        if numbers.minimum == numbers.maximum:
+            return f"{numbers.known:,}", f"always {number(numbers.minimum)}"
         return (
-            f"{told.known:,}",
-            f"{spread}, mean {number(told.mean)}, median {number(told.p50, 3)}",
+            f"{numbers.known:,}",
+            f"{spread}, mean {number(numbers.mean)}, median {number(numbers.p50, 3)}",
         )
     if column.counts is not None:
         counts = column.counts
@@ -218,15 +221,15 @@ def object_rows(card: Card) -> list[tuple[str, str]]:
 
 def provenance_rows(card: Card) -> list[tuple[str, str]]:
     """Return (name, value) about the version's origin."""
-    made = card.history
+    past = card.history
     rows = [
         ("version", card.id),
         ("parent", card.parent or "none: the first version"),
         ("created", card.created),
     ]
-    rows += [(name.replace("_", " "), value) for name, value in made.run.items()]
-    if made.batches:
-        rows.append(("batches", f"{made.batches:,} in {made.versions:,} versions"))
+    rows += [(name.replace("_", " "), value) for name, value in past.run.items()]
+    if past.batches:
+        rows.append(("batches", f"{past.batches:,} in {past.versions:,} versions"))
     rows += [("source", f"{name} ({n:,} samples)") for name, n in card.sources.counts]
     if card.folders.counts:
         named = [f"{name} ({n:,})" for name, n in card.folders.counts[:12]]
@@ -239,11 +242,34 @@ def provenance_rows(card: Card) -> list[tuple[str, str]]:
 
 def making_rows(card: Card) -> list[tuple[str, str, str]]:
     """Return (kind, text, batches): policies, featurizers with their versions, filters."""
-    made = card.history
-    rows = [("cut by", text, f"{n:,}") for text, n in made.policies]
+    past = card.history
+    rows = [("cut by", text, f"{n:,}") for text, n in past.policies]
     rows += [
         ("featurizer", f"{name} {version}" + (f" ({parameters})" if parameters else ""), f"{n:,}")
-        for name, version, parameters, n in made.featurizers
+        for name, version, parameters, n in past.featurizers
     ]
-    rows += [("filter", text, f"{n:,}") for text, n in made.filters]
+    rows += [("filter", text, f"{n:,}") for text, n in past.filters]
     return rows
+
+
+def render_html(card: Card) -> str:
+    """Return the whole page. Raises: MissingDependency."""
+    return templates().get_template("card.html.j2").render(shown(card))
+
+
+def render_markdown(card: Card, sheets: Mapping[str, str] | None = None) -> str:
+    """Return the whole card. sheets: kind -> file name of an image of its examples, beside the Markdown file.
+
+    Raises: MissingDependency.
+    """
+    body = templates().get_template("card.md.j2").render(shown(card), sheets=sheets or {})
+    return re.sub(r"\n{3,}", "\n\n", f"{front_matter(card)}\n\n{body.strip()}\n")
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]], *, right: int | None = None) -> str:
+    """Return a Markdown table. right: the column from which on numbers stand on the right.
+
+    Raises: MissingDependency.
+    """
+    text: str = templates().get_template("parts.md.j2").module.table(header, rows, right)  # type: ignore[attr-defined]
+    return text.strip()

@@ -29,7 +29,7 @@ _DECLARING = ("e", "escape", "forceescape", "safe", "tojson", "urlize", "xmlattr
 
 @cache
 def templates(folder: Path = OWN) -> "Environment":
-    """Return the templates `<name>.html.j2` and `<name>.md.j2` of a folder, which may name those of this package.
+    """Return the templates `<name>.html.j2` and `<name>.md.j2` of a folder, which may include this package's.
 
     Filters beside the engine's: `base64` of bytes; `clean(longest)` of a text; `fenced` of a text between the fences of
     Markdown's code, where escapes are read as they stand; `number`, `share(whole)`. `line` is of a text whose blanks

@@ -1,7 +1,7 @@
-"""The interface of engines: who places an attempt at a job, and tells how it stands.
+"""The interface of engines: an engine places an attempt at a job and reports its status.
 
-An attempt's name is its handle: whoever can compute it can find, look at and cancel the attempt. What is done is told
-by the job's folder alone. An engine is one file here, and one line of `cluster.ENGINES`.
+An attempt's name is its handle: a process that can compute it can find, poll and cancel the attempt. Only the job's
+folder records which blocks are done. An engine is one file here, and one line of `cluster.ENGINES`.
 """
 
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ from typing import Literal, Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """State of an attempt, as its engine tells it."""
+class AttemptStatus:
+    """Status of an attempt, from its engine."""
 
     state: Literal["waiting", "running", "ended", "unknown"]
-    """"ended": the engine answered, and nothing waits or runs. "unknown": the answer says neither."""
+    """"ended": the engine answered, and nothing waits or runs. "unknown": the answer shows neither."""
     reason: str = ""
     """Why runners wait, in the engine's words and with their number; "" where none does."""
     waiting: int = 0
@@ -31,7 +31,7 @@ class Engine(Protocol):
     Every method but `close` raises EngineUnreachable for an engine that does not answer, which is no end.
     """
 
-    look_s: float
+    poll_s: float
     """Seconds between two looks at an attempt, at least."""
 
     def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
@@ -45,10 +45,10 @@ class Engine(Protocol):
         ...
 
     def find(self, name: str) -> bool:
-        """Return whether the engine knows an attempt."""
+        """Return whether the engine has an attempt of this name."""
         ...
 
-    def look(self, name: str) -> Look:
+    def status(self, name: str) -> AttemptStatus:
         """Return the state of an attempt that was placed."""
         ...
 

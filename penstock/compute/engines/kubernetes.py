@@ -1,7 +1,7 @@
 """Kubernetes as an engine: an attempt at a job is one Indexed Job of the attempt's name, and each pod is a runner.
 
-Schema-checked, run against an emulator, never on a cluster by us. The name is the handle. The store says what is done;
-Kubernetes is asked alone if anything still waits or runs. Needs release 1.29 or newer.
+Schema-checked, run against an emulator, never on a cluster by us. The name is the handle. The store records the
+finished blocks; Kubernetes only answers whether anything still waits or runs. Needs release 1.29 or newer.
 """
 
 import time
@@ -11,7 +11,7 @@ from typing import Any
 
 from loader.errors import EngineUnreachable
 
-from .engine import Look
+from .engine import AttemptStatus
 from .kubernetes_api import KubernetesApi, how_ended, is_true, why_pending
 from .kubernetes_job import QUEUE_LABEL, KubernetesCluster, job_object
 
@@ -24,7 +24,7 @@ ASK_S = 0.5
 class KubernetesEngine:
     """Attempts in one namespace of a cluster, by name: 'pk-<job>-<token>-<attempt>'."""
 
-    look_s = 5.0
+    poll_s = 5.0
 
     def __init__(self, cluster: KubernetesCluster) -> None:
         self._cluster = cluster
@@ -40,11 +40,11 @@ class KubernetesEngine:
         body = job_object(self._cluster, name, runner, n_blocks, final)
         until_s = time.monotonic() + CANCEL_S
         while not self._api.create_job(body):
-            found = self._api.job(name)
-            if found is not None:
-                if not _is_leaving(found) and not is_true(found, "Complete", "Failed"):
+            job = self._api.job(name)
+            if job is not None:
+                if not _is_leaving(job) and not is_true(job, "Complete", "Failed"):
                     return
-                self._api.delete_job(name, found["metadata"]["uid"])
+                self._api.delete_job(name, job["metadata"]["uid"])
             if time.monotonic() > until_s:
                 raise EngineUnreachable(f"an earlier Job {name} is not gone after {CANCEL_S:.0f} s")
             time.sleep(ASK_S)
@@ -53,23 +53,27 @@ class KubernetesEngine:
         """Return whether Kubernetes has an attempt. Raises: EngineUnreachable."""
         return self._api.job(name) is not None
 
-    def look(self, name: str) -> Look:
+    def status(self, name: str) -> AttemptStatus:
         """Return the state of an attempt that was placed. Costs a request, and one more where pods wait.
 
         Raises: EngineUnreachable, which is no end.
         """
         job = self._api.job(name)
         if job is None:
-            left = [
+            remaining = [
                 one for one in self._api.pods(name) if one["status"].get("phase") in ("Pending", "Running")
             ]
-            return Look(state="running", running=len(left), reason="ending") if left else Look(state="ended")
+            return (
+                AttemptStatus(state="running", running=len(remaining), reason="ending")
+                if remaining
+                else AttemptStatus(state="ended")
+            )
         if is_true(job, "Complete", "Failed"):
-            return Look(state="ended")
+            return AttemptStatus(state="ended")
         spec, status = job["spec"], job.get("status", {})
         active, ending = status.get("active", 0), status.get("terminating", 0)
         if _is_leaving(job):
-            return Look(state="running", running=active + ending, reason="ending")
+            return AttemptStatus(state="running", running=active + ending, reason="ending")
         reasons: Counter[str] = Counter()
         if active > status.get("ready", 0):
             reasons.update(why_pending(pod) for pod in self._api.pods(name, phase="Pending"))
@@ -84,19 +88,19 @@ class KubernetesEngine:
             reason = f"no free slot ({without})"
         state = "running" if running else "waiting"
         place = f"Kubernetes Job {name} in namespace {job['metadata'].get('namespace', 'default')}"
-        return Look(state=state, reason=reason, waiting=waiting, running=running, place=place)  # type: ignore[arg-type]
+        return AttemptStatus(state=state, reason=reason, waiting=waiting, running=running, place=place)  # type: ignore[arg-type]
 
     def _why_suspended(self, job: dict[str, Any]) -> str:
         queue = job["metadata"].get("labels", {}).get(QUEUE_LABEL)
         if not queue:
             return "suspended"
-        told = self._api.queued(job["metadata"]["uid"])
-        return f"suspended by queue {queue}: {told or 'no word of Kueue'}"
+        reason = self._api.queued(job["metadata"]["uid"])
+        return f"suspended by queue {queue}: {reason or 'no word of Kueue'}"
 
     def cancel(self, name: str) -> None:
         """Delete an attempt that has not ended, and return when its last pod is gone. Raises: EngineUnreachable."""
         until_s = time.monotonic() + CANCEL_S
-        while self.look(name).state != "ended":
+        while self.status(name).state != "ended":
             job = self._api.job(name)
             if job is not None and not _is_leaving(job):
                 self._api.delete_job(name, job["metadata"]["uid"])
@@ -110,7 +114,7 @@ class KubernetesEngine:
         Raises: EngineUnreachable.
         """
         pods = self._api.pods(name, element=element)
-        for pod in sorted(pods, key=lambda one: str(one["metadata"]["creationTimestamp"]), reverse=True):
+        for pod in sorted(pods, key=lambda entry: str(entry["metadata"]["creationTimestamp"]), reverse=True):
             text, end = self._api.log(pod["metadata"]["name"]), how_ended(pod)
             if text or end:
                 return "\n".join(filter(None, [text.rstrip("\n"), end])) + "\n"

@@ -1,6 +1,6 @@
 """Kubernetes' API server through the official client: Jobs, their pods, and why they wait, as plain JSON.
 
-Only an answer of the server counts. One that is out of reach, or overloaded, says nothing about a Job.
+Only an answer of the server counts. A server out of reach, or overloaded, is no statement about a Job.
 """
 
 import json
@@ -56,7 +56,7 @@ class KubernetesApi:
             raise InvalidCluster(
                 f"no cluster of Kubernetes: {error}; set KUBECONFIG, or kubernetes.context of the cluster's file"
             ) from error
-        configuration.retries = False  # silence is told at once, and asked about again by who waits
+        configuration.retries = False  # no answer is an error at once; the waiting process tries again
         self._client = client.ApiClient(configuration=configuration)
         self._batch, self._core = client.BatchV1Api(self._client), client.CoreV1Api(self._client)
         self._objects = client.CustomObjectsApi(self._client)
@@ -79,8 +79,8 @@ class KubernetesApi:
         """Return the pods of a Job: of all elements or of one, in any phase or in one."""
         labels = f"{JOB_LABEL}={job}" + ("" if element is None else f",{INDEX_LABEL}={element}")
         chosen: dict[str, Any] = {"field_selector": f"status.phase={phase}"} if phase else {}
-        found = self._json(self._core.list_namespaced_pod, label_selector=labels, **chosen)
-        return list(found["items"]) if found else []
+        pods = self._json(self._core.list_namespaced_pod, label_selector=labels, **chosen)
+        return list(pods["items"]) if pods else []
 
     def log(self, pod: str) -> str:
         """Return the last 64 KiB that a pod wrote, "" where it has not begun or is gone."""
@@ -91,7 +91,7 @@ class KubernetesApi:
     def queued(self, uid: str) -> str:
         """Return why Kueue lets a Job wait, "" where it has not said so or may not be asked."""
         for version in _KUEUE:
-            found = self._json(
+            workloads = self._json(
                 self._objects.list_namespaced_custom_object,
                 group="kueue.x-k8s.io",
                 version=version,
@@ -99,7 +99,7 @@ class KubernetesApi:
                 label_selector=f"kueue.x-k8s.io/job-uid={uid}",
                 silent=(403, 404),
             )
-            for workload in (found or {}).get("items", []):
+            for workload in (workloads or {}).get("items", []):
                 for condition in workload.get("status", {}).get("conditions", []):
                     if condition["status"] == "False" and condition.get("message"):
                         return str(condition["message"])
@@ -109,8 +109,10 @@ class KubernetesApi:
         """Close connections."""
         self._client.close()
 
-    def _json(self, call: Callable[..., Any], *, silent: tuple[int, ...] = (), **given: Any) -> Json | None:
-        answer = self._ask(call, silent=silent, **given)
+    def _json(
+        self, call: Callable[..., Any], *, silent: tuple[int, ...] = (), **arguments: Any
+    ) -> Json | None:
+        answer = self._ask(call, silent=silent, **arguments)
         if answer is None:
             return None
         try:
@@ -118,13 +120,15 @@ class KubernetesApi:
         except ValueError as error:  # of something between here and the server
             raise EngineUnreachable(f"the API server's answer is no JSON: {error}") from error
 
-    def _ask(self, call: Callable[..., Any], *, silent: tuple[int, ...] = (), **given: Any) -> bytes | None:
+    def _ask(
+        self, call: Callable[..., Any], *, silent: tuple[int, ...] = (), **arguments: Any
+    ) -> bytes | None:
         """Return the body of an answer, None for a status of `silent`."""
         from urllib3.exceptions import HTTPError
 
         try:
             response = call(
-                namespace=self._namespace, **given, _preload_content=False, _request_timeout=ANSWER_S
+                namespace=self._namespace, **arguments, _preload_content=False, _request_timeout=ANSWER_S
             )
             body = bytes(response.data)
         except self._refusal as error:
@@ -139,14 +143,14 @@ class KubernetesApi:
 
     def _refused(self, error: Any, silent: tuple[int, ...]) -> None:
         status = error.status or 0
-        told = f"Kubernetes answers {status}: {_message(error)}"
+        answer = f"Kubernetes answers {status}: {_message(error)}"
         if status in silent:
             self._heard = True
         elif status in _SILENT or status >= 500 or (status in _OF_THE_USER and self._heard):
-            raise EngineUnreachable(told) from error
+            raise EngineUnreachable(answer) from error
         else:
             raise InvalidCluster(
-                f"{told}; see image, queue, secret, slot and kubernetes of the cluster"
+                f"{answer}; see image, queue, secret, slot and kubernetes of the cluster"
             ) from error
 
 
@@ -182,8 +186,11 @@ def how_ended(pod: Mapping[str, Any]) -> str:
     return ""
 
 
-def _words(told: Mapping[str, Any]) -> str:
-    return ": ".join(str(told[name]) for name in ("reason", "message") if told.get(name)) or "no reason"
+def _words(condition: Mapping[str, Any]) -> str:
+    return (
+        ": ".join(str(condition[name]) for name in ("reason", "message") if condition.get(name))
+        or "no reason"
+    )
 
 
 def _message(error: Any) -> str:

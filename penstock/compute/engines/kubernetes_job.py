@@ -17,7 +17,7 @@ ELEMENTS_PER_SLOT = 4
 MAX_ELEMENTS = 100_000
 """Indexes of a Job, at most."""
 GRACE_S = 30
-"""A pod that is told to end is killed after this time, in s: within it its runner keeps outcomes."""
+"""Grace period of a pod, in s: its runner stores outcomes before Kubernetes kills it."""
 KEPT_S = 86_400
 """Kubernetes deletes a Job this long after its end, in s; logs of its runners go with it."""
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
@@ -183,10 +183,10 @@ def _container(cluster: KubernetesCluster, runner: Sequence[str], elements: int)
 
 
 def _resources(cluster: KubernetesCluster) -> Mapping[str, str]:
-    wanted = {
+    resources = {
         "cpu": cluster.cpus,
         "memory": cluster.memory_bytes,
         "ephemeral-storage": cluster.scratch_bytes,
         "nvidia.com/gpu": cluster.gpus,
     }
-    return {name: str(amount) for name, amount in wanted.items() if amount}
+    return {name: str(amount) for name, amount in resources.items() if amount}

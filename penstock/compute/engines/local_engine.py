@@ -17,10 +17,12 @@ from pathlib import Path
 
 from loader.errors import EngineUnreachable
 
-from .engine import Look
+from ..pool import InlineCompute
+from ..runner_process import open_runner, parser
+from .engine import AttemptStatus
 
 END_S = 10.0
-"""Seconds for a runner to keep its outcomes once it was told to end; then it is killed."""
+"""Seconds that a runner has after SIGTERM to store its outcomes, before SIGKILL."""
 LOG_BYTES = 64 * 2**10
 KEPT_S = 86_400.0
 """Files of a runner whose parent was killed stay this long, in s."""
@@ -29,19 +31,19 @@ KEPT_S = 86_400.0
 class LocalEngine:
     """Attempts as a process each."""
 
-    look_s = 0.1
+    poll_s = 0.1
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.gettempdir()) / f"penstock-runners-{os.getuid()}"
         self._begun: dict[str, subprocess.Popen[bytes]] = {}
 
     def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
-        """Begin a runner. Where it fails, `look` says "ended", and the next attempt begins another one."""
+        """Begin a runner. Where it fails, `status` returns "ended", and the next attempt begins another one."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         there = self._folder.lstat()  # a link may lead anywhere
         if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.getuid() or there.st_mode & 0o022:
             raise EngineUnreachable(
-                f"{self._folder} is no folder of this user alone; remove it, or set TMPDIR to a folder of your own"
+                f"{self._folder} is not a private folder of this user; remove it, or set TMPDIR to a folder of your own"
             )
         self._remove_left()
         with self._path(name, "lock").open("w") as lock, self._path(name, "log").open("wb") as log:
@@ -62,11 +64,15 @@ class LocalEngine:
         """See `Engine.find`."""
         return self._path(name, "lock").exists()
 
-    def look(self, name: str) -> Look:
-        """See `Engine.look`; attempts of other machines have ended as far as this one can tell."""
+    def status(self, name: str) -> AttemptStatus:
+        """See `Engine.status`; attempts of other machines have ended as far as this one can tell."""
         if name in self._begun:
             self._begun[name].poll()
-        return Look(state="ended") if self._runner(name) is None else Look(state="running", running=1)
+        return (
+            AttemptStatus(state="ended")
+            if self._runner(name) is None
+            else AttemptStatus(state="running", running=1)
+        )
 
     def cancel(self, name: str) -> None:
         """See `Engine.cancel`."""
@@ -122,9 +128,42 @@ class LocalEngine:
 def _environment(runner: Sequence[str]) -> dict[str, str]:
     """Return the variables of a runner, which imports what this process does, whatever folder both run in.
 
-    Python puts the current folder first on the path of `python -m`, and that of the script on the path of a command.
+    Python puts the current folder first on the path of `python -m`, and the script's folder on the path of a command.
     """
     safe = {**os.environ, "PYTHONSAFEPATH": "1"}
     if runner[0] == sys.executable:
         safe["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, sys.path))
     return safe
+
+
+class InlineEngine:
+    """An engine whose `submit` returns once the attempt has ended; errors of the runner come through."""
+
+    poll_s = 0.0
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+
+    def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
+        """Run all blocks. See `Engine.submit`."""
+        self._names.add(name)
+        arguments = [*runner[runner.index("-m") + 2 :], "--element", "0", "--elements", "1"]
+        open_runner(parser().parse_args(arguments), lambda _: InlineCompute()).run()
+
+    def find(self, name: str) -> bool:
+        """See `Engine.find`."""
+        return name in self._names
+
+    def status(self, name: str) -> AttemptStatus:
+        """See `Engine.status`."""
+        return AttemptStatus(state="ended")
+
+    def cancel(self, name: str) -> None:
+        """See `Engine.cancel`."""
+
+    def logs(self, name: str, element: int) -> str:
+        """See `Engine.logs`."""
+        return ""
+
+    def close(self) -> None:
+        """See `Engine.close`."""

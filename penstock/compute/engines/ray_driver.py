@@ -1,4 +1,4 @@
-"""Driver of an attempt on a Ray cluster: it keeps a runner per slot at work, and begins again those that die.
+"""Driver of an attempt on a Ray cluster: it keeps one runner per slot at work, and restarts runners that die.
 
 It is the entrypoint of the Ray job, and runs where the head puts it, with the cluster's own Ray.
 """
@@ -17,8 +17,8 @@ BEGUN = 8
 """Starts of a runner, at most, in an attempt."""
 
 
-TOLD = 143
-"""Exit status of a driver that was told to end."""
+STOPPED = 143
+"""Exit status after SIGTERM."""
 
 
 def main() -> int:
@@ -34,20 +34,20 @@ def main() -> int:
 class _Driver:
     """The runners of an attempt."""
 
-    def __init__(self, ray: Any, told: dict[str, Any], ends: threading.Event) -> None:
-        self._ray, self._told, self._ends = ray, told, ends
+    def __init__(self, ray: Any, settings: dict[str, Any], ends: threading.Event) -> None:
+        self._ray, self._settings, self._ends = ray, settings, ends
         resources = {
-            "num_cpus": told["cpus"],
-            **({"memory": told["memory_bytes"]} if told["memory_bytes"] else {}),
-            **({"num_gpus": told["gpus"]} if told["gpus"] else {}),
-            **({"accelerator_type": told["gpu_type"]} if told["gpu_type"] else {}),
+            "num_cpus": settings["cpus"],
+            **({"memory": settings["memory_bytes"]} if settings["memory_bytes"] else {}),
+            **({"num_gpus": settings["gpus"]} if settings["gpus"] else {}),
+            **({"accelerator_type": settings["gpu_type"]} if settings["gpu_type"] else {}),
         }
         self._task = ray.remote(element).options(
             max_retries=0, scheduling_strategy="SPREAD", name="penstock runner", **resources
         )
-        self._slots = min(told["n_blocks"], told["slots"])
+        self._slots = min(settings["n_blocks"], settings["slots"])
         # A runner keeps its models through all of its blocks: with GPUs a slot has one, as an actor would.
-        self._elements = min(told["n_blocks"], (1 if told["gpus"] else 4) * told["slots"])
+        self._elements = min(settings["n_blocks"], (1 if settings["gpus"] else 4) * settings["slots"])
         self._begun: Counter[int] = Counter()
         self._running: dict[Any, int] = {}
 
@@ -59,14 +59,14 @@ class _Driver:
             ended, _ = self._ray.wait(list(self._running), num_returns=1, timeout=0.5)
             if self._ends.is_set():
                 self._cancel()
-                return TOLD
+                return STOPPED
             for ref in ended:
                 number = self._running.pop(ref)
-                code, said = self._result(ref)
-                if code in self._told["final"]:
+                code, text = self._result(ref)
+                if code in self._settings["final"]:
                     status = status or code
                     continue
-                self._say(number, code, said)
+                self._say(number, code, text)
                 if self._begun[number] < BEGUN:
                     waiting.append(number)
                     time.sleep(1)
@@ -76,24 +76,24 @@ class _Driver:
 
     def _begin(self, number: int) -> None:
         self._begun[number] += 1
-        given = self._told["runner"], number, self._elements, self._told["environment"]
-        self._running[self._task.remote(*given)] = number
+        arguments = self._settings["runner"], number, self._elements, self._settings["environment"]
+        self._running[self._task.remote(*arguments)] = number
 
     def _result(self, ref: Any) -> tuple[int, str]:
-        """Return exit status and last words of a runner; those of Ray where its node or process died."""
+        """Return exit status and last output of a runner, or Ray's error if its node or process died."""
         try:
-            code, said = self._ray.get(ref)
-            return int(code), str(said)
+            code, text = self._ray.get(ref)
+            return int(code), str(text)
         except self._ray.exceptions.RayError as error:
             return 1, f"{type(error).__name__}: {error}"
 
-    def _say(self, number: int, code: int, said: str) -> None:
+    def _say(self, number: int, code: int, text: str) -> None:
         """Write the last words of a runner, by which `RayEngine.logs` finds them."""
-        for line in (*said.splitlines(), f"begun {self._begun[number]} times, ended with {code}"):
+        for line in (*text.splitlines(), f"begun {self._begun[number]} times, ended with {code}"):
             print(f"element {number}: {line}", flush=True)
 
     def _cancel(self) -> None:
-        """Tell all runners to end, and wait for them."""
+        """Cancel all runners, and wait for them."""
         for ref in self._running:
             self._ray.cancel(ref, force=False)
         if self._running:

@@ -13,7 +13,7 @@ from contextlib import suppress
 LOG_BYTES = 64 * 2**10
 """Bytes that a runner wrote, the last ones, which its driver gets."""
 END_S = 10.0
-"""Seconds for a runner to keep its outcomes once it was told to end; then it is killed."""
+"""Seconds that a runner has after SIGTERM to store its outcomes, before SIGKILL."""
 LINE = re.compile(r"element (\d+): (.*)")
 """A line of the driver that a runner wrote."""
 
@@ -32,7 +32,7 @@ def element(runner: Sequence[str], number: int, elements: int, environment: str)
             command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
         )
         try:
-            while process.poll() is None:  # not wait(): a cancelled task is told between two sleeps
+            while process.poll() is None:  # not wait(): Ray cancels a task between two sleeps
                 time.sleep(0.1)
         finally:
             _end(process)
@@ -41,7 +41,7 @@ def element(runner: Sequence[str], number: int, elements: int, environment: str)
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End a runner that lives: it is told, and killed with its workers if it does not hear."""
+    """End a live runner: SIGTERM, then SIGKILL for it and its workers."""
     with suppress(ProcessLookupError):
         if process.poll() is None:
             process.terminate()

@@ -19,7 +19,7 @@ from loader.errors import EngineUnreachable, InvalidCluster
 from loader.storage.spec import redact
 
 from . import ray_driver
-from .engine import Look
+from .engine import AttemptStatus
 from .ray_element import LINE, LOG_BYTES
 
 ANSWER_S = 30.0
@@ -40,7 +40,7 @@ _LOOKS = {
 class RayEngine:
     """Attempts on one Ray cluster, by name: 'pk-<job>-<token>-<attempt>'."""
 
-    look_s = 5.0
+    poll_s = 5.0
 
     def __init__(
         self,
@@ -69,11 +69,11 @@ class RayEngine:
         }
 
     def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
-        """See `Engine.submit`. The Ray job holds names alone: secrets are those of the nodes."""
-        told = json.dumps({"runner": [*runner], "n_blocks": n_blocks, "final": [*final], **self._facts})
+        """See `Engine.submit`. The Ray job holds only names: secrets come from the nodes."""
+        settings = json.dumps({"runner": [*runner], "n_blocks": n_blocks, "final": [*final], **self._facts})
         body = {
             "submission_id": name,
-            "entrypoint": shlex.join([runner[0], "-m", ray_driver.__name__, told]),
+            "entrypoint": shlex.join([runner[0], "-m", ray_driver.__name__, settings]),
             "runtime_env": {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(END_S)}},
         }
         try:
@@ -86,22 +86,22 @@ class RayEngine:
         """See `Engine.find`."""
         return self._job(name) is not None
 
-    def look(self, name: str) -> Look:
-        """See `Engine.look`."""
+    def status(self, name: str) -> AttemptStatus:
+        """See `Engine.status`."""
         job = self._job(name)
         if job is None:
-            return Look(state="ended", reason="the cluster does not know it: its head began anew")
+            return AttemptStatus(state="ended", reason="the cluster does not know it: its head began anew")
         state = _LOOKS.get(job["status"], "unknown")
         place = f"Ray job {redact(self._address)}/#/jobs/{job.get('job_id') or name}"
         if state == "ended":
-            return Look(state="ended", place=place)
+            return AttemptStatus(state="ended", place=place)
         counts = self._counts(job.get("job_id") or "")
         running = counts.get("RUNNING", 0)
         waiting = sum(n for state, n in counts.items() if state.startswith(("PENDING", "SUBMITTED")))
         reason = self._free(waiting) if waiting or not running else ""
         if state == "waiting":
             reason = str(job.get("message") or reason)
-        return Look(
+        return AttemptStatus(
             state="running" if running else "waiting" if state != "unknown" else "unknown",
             reason=reason,
             waiting=waiting,
@@ -110,7 +110,7 @@ class RayEngine:
         )
 
     def cancel(self, name: str) -> None:
-        """See `Engine.cancel`: Ray tells the driver to end, which waits for its runners."""
+        """See `Engine.cancel`: Ray sends SIGTERM to the driver, which waits for its runners."""
         until_s = time.monotonic() + CANCEL_S
         while (job := self._job(name)) is not None and _LOOKS.get(job["status"]) != "ended":
             self._asked("POST", f"/api/jobs/{name}/stop")
@@ -121,18 +121,18 @@ class RayEngine:
     def logs(self, name: str, element: int) -> str:
         """See `Engine.logs`: of runners that failed, and of the driver where it began none."""
         text = str((self._asked("GET", f"/api/jobs/{name}/logs") or {}).get("logs", ""))
-        mine = [
-            found[2] for line in text.splitlines() if (found := LINE.match(line)) and int(found[1]) == element
+        lines = [
+            match[2] for line in text.splitlines() if (match := LINE.match(line)) and int(match[1]) == element
         ]
         others = [line for line in text.splitlines() if not LINE.match(line)]
-        return "\n".join(mine or others)[-LOG_BYTES:]
+        return "\n".join(lines or others)[-LOG_BYTES:]
 
     def close(self) -> None:
         """Leave attempts to Ray: they go on."""
 
     def _job(self, name: str) -> dict[str, Any] | None:
-        found: dict[str, Any] | None = self._asked("GET", f"/api/jobs/{name}")
-        return found
+        job: dict[str, Any] | None = self._asked("GET", f"/api/jobs/{name}")
+        return job
 
     def _counts(self, job_id: str) -> Mapping[str, int]:
         """Return state -> number of a job's runners that are tasks of Ray by now."""
@@ -140,10 +140,10 @@ class RayEngine:
             return {}
         query = f"?filter_keys=job_id&filter_predicates=%3D&filter_values={job_id}"
         body = self._asked("GET", f"/api/v0/tasks/summarize{query}") or {}
-        found = re.findall(r"\"state_counts\": (\{[^}]*\})", json.dumps(body))
+        matches = re.findall(r"\"state_counts\": (\{[^}]*\})", json.dumps(body))
         counts: dict[str, int] = {}
-        for one in found:
-            for state, n in json.loads(one).items():
+        for text in matches:
+            for state, n in json.loads(text).items():
                 counts[state] = counts.get(state, 0) + n
         return counts
 
@@ -171,7 +171,7 @@ class RayEngine:
                 return json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
             why = error.read().decode(errors="replace").strip()[-500:]
-            if error.code == 404 and "does not exist" in why:  # a 404 of a proxy tells nothing about a job
+            if error.code == 404 and "does not exist" in why:  # a 404 of a proxy is no statement about a job
                 return None
             if error.code in (400, 401, 403) or 300 <= error.code < 400:
                 raise InvalidCluster(

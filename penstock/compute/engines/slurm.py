@@ -1,21 +1,72 @@
 """Slurm as an engine: an attempt at a job is arrays of one name, and each element begins the job's runner.
 
-The name is the handle. The store says what is done; Slurm is asked alone if anything still waits or runs.
+The name is the handle. The store records what is done; Slurm only answers whether anything still waits or runs.
 """
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loader.errors import InvalidCluster
 
-from .engine import Look
+from .engine import AttemptStatus
 from .slurm_queue import ENDED, RUNNING, WAITING, SlurmQueue
-from .slurm_script import element_script
+
+BEGUN = 8
+"""Starts of the runner in an element, at most: a runner that the kernel killed costs no turn in Slurm's queue."""
+
+_SCRIPT = """\
+#!/bin/sh
+# An element of a penstock job. It ends well where its runner does; told to end, it begins no further runner.
+# Other users may write to the folder that it runs in: nothing there is imported.
+export PYTHONSAFEPATH=1
+{environment}element=$(({first} + SLURM_ARRAY_TASK_ID))
+told=0
+trap 'told=1; kill -TERM "$runner"' TERM INT
+for begun in {begun}; do
+    [ "$told" = 0 ] || exit 143
+    {runner} --element "$element" --elements {elements} &
+    runner=$!
+    [ "$told" = 0 ] || kill -TERM "$runner" # told just before it began
+    wait "$runner"
+    status=$?
+    while kill -0 "$runner" 2> /dev/null; do # a signal had ended the wait, not the runner
+        wait "$runner"
+        status=$?
+    done
+    case $status in {final}) exit "$status" ;; esac
+    echo "runner of element $element, begun $begun times, ended with $status on $SLURMD_NODENAME" >&2
+    sleep 1
+done
+exit "$status"
+"""
+
+
+def element_script(
+    runner: Sequence[str], *, environment: str, first: int, elements: int, final: Sequence[int] = (0,)
+) -> str:
+    """Return the text that sbatch gets.
+
+    runner: its command, without element and elements.
+    environment: file of NAME=value lines on the nodes, for a shell; "" without one.
+    first: the number that the array's element 0 stands for.
+    elements: number of elements of all arrays of the attempt.
+    final: exit codes after which nothing would change, 0 among them.
+    """
+    return _SCRIPT.format(
+        environment=f"set -a\n. {shlex.quote(environment)}\nset +a\n" if environment else "",
+        first=first,
+        begun=" ".join(str(n) for n in range(1, BEGUN + 1)),
+        runner=shlex.join(runner),
+        elements=elements,
+        final="|".join(str(code) for code in final),
+    )
+
 
 ELEMENTS_PER_SLOT = 4
 """Blocks differ in cost: who is done with an element's share takes another one."""
 NOTICE_S = 120
-"""A runner is told this long before its time limit, in s."""
+"""A runner gets its signal this long before its time limit, in s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +126,7 @@ class Array:
 class SlurmEngine:
     """Attempts on one cluster, by name: 'pk-<job>-<token>-<attempt>'."""
 
-    look_s = 5.0
+    poll_s = 5.0
 
     def __init__(self, cluster: SlurmCluster) -> None:
         self._cluster = cluster
@@ -101,26 +152,26 @@ class SlurmEngine:
             self._queue.submit(script, options_of(self._cluster, name, array))
 
     def find(self, name: str) -> bool:
-        """Return whether the controller knows an attempt. Raises: EngineUnreachable."""
+        """Return whether the controller has an attempt of this name. Raises: EngineUnreachable."""
         return bool(self._queue.elements(name).states)
 
-    def look(self, name: str) -> Look:
+    def status(self, name: str) -> AttemptStatus:
         """Return the state of an attempt that was placed.
 
         Elements that Slurm holds after a failed launch may begin again: they would wait until a person released them.
 
         Raises: EngineUnreachable, which is no end.
         """
-        found = self._queue.elements(name)
-        self._queue.release(found.held)
-        waiting, running = found.count(WAITING), found.count(RUNNING)
-        known = waiting + running + found.count(ENDED) == sum(found.states.values())
-        return Look(
+        elements = self._queue.elements(name)
+        self._queue.release(elements.held)
+        waiting, running = elements.count(WAITING), elements.count(RUNNING)
+        known = waiting + running + elements.count(ENDED) == sum(elements.states.values())
+        return AttemptStatus(
             state="running" if running else "waiting" if waiting else "ended" if known else "unknown",
-            reason=found.reason,
+            reason=elements.reason,
             waiting=waiting,
             running=running,
-            place=found.place,
+            place=elements.place,
         )
 
     def cancel(self, name: str) -> None:
@@ -150,7 +201,7 @@ def arrays_of(n_blocks: int, slots: int, array_max: int) -> list[Array]:
 
 def options_of(cluster: SlurmCluster, name: str, array: Array) -> list[str]:
     """Return the options of sbatch. The environment of who submits stays away from Slurm, which would keep it."""
-    wanted = {
+    options = {
         "job-name": name,
         "array": f"0-{array.size - 1}%{array.at_once}",
         "export": "NONE",
@@ -168,7 +219,7 @@ def options_of(cluster: SlurmCluster, name: str, array: Array) -> list[str]:
         "partition": cluster.queue,
         "account": cluster.account,
     }
-    return ["--requeue", *(f"--{key}={value}" for key, value in wanted.items() if value)]
+    return ["--requeue", *(f"--{key}={value}" for key, value in options.items() if value)]
 
 
 def _log(cluster: SlurmCluster, name: str, first: int, index: str) -> str:

@@ -1,6 +1,6 @@
 """Slurm's queue through its own commands: array jobs are placed, found, looked at and cancelled by their name.
 
-Only the controller's answer counts. A command that fails says nothing about a job, which goes on meanwhile.
+Only the controller's answer counts. A failed command is no statement about a job, which goes on meanwhile.
 """
 
 import shlex
@@ -15,7 +15,7 @@ from loader.errors import EngineUnreachable, InvalidCluster
 ANSWER_S = 60.0
 """A command that takes longer has no answer."""
 KILL_AFTER_S = 5.0
-"""Cancelled elements get SIGKILL after this time: Slurm alone would give them KillWait, 30 s by default."""
+"""Cancelled elements get SIGKILL after this time; Slurm itself waits for KillWait, 30 s by default."""
 CANCEL_S = 120.0
 """Elements on a node that is lost stay in the queue until Slurm takes the node for down."""
 LOG_BYTES = 64 * 2**10
@@ -29,7 +29,7 @@ PLAIN = {
     "JobArrayTaskLimit": "as many run as the cluster's file has slots",
     "JobHeldAdmin": "an administrator holds it",
     "JobHeldUser": "its owner holds it: scontrol release",
-    "Licenses": "a licence is taken",
+    "Licenses": "no licence is free",
     "PartitionDown": "the partition takes no jobs at the moment",
     "PartitionInactive": "the partition takes no jobs at the moment",
     "PartitionNodeLimit": "the slot asks for more than the partition gives",
@@ -73,7 +73,7 @@ class Elements:
     states: Mapping[str, int]
     """Slurm's word -> how many elements."""
     reasons: Mapping[str, int]
-    """Why elements wait, in Slurm's words -> how many; those that nothing holds are left out."""
+    """Slurm's reason why elements wait -> how many; elements without a reason are left out."""
 
     held: Sequence[str]
     """Ids of elements that Slurm holds because their launch failed."""
@@ -100,10 +100,10 @@ class Elements:
 def plain(reason: str) -> str:
     """Return ': ' and plain words for a reason of Slurm, "" for one that has none."""
     word = reason.partition(",")[0].partition(" ")[0]
-    told = PLAIN.get(reason) or PLAIN.get(word)
-    if told is None and word.startswith(("Assoc", "QOS", "MaxJob")):
-        told = "a limit of the account or of its quality of service"
-    return f": {told}" if told else ""
+    text = PLAIN.get(reason) or PLAIN.get(word)
+    if text is None and word.startswith(("Assoc", "QOS", "MaxJob")):
+        text = "a limit of the account or of its quality of service"
+    return f": {text}" if text else ""
 
 
 class SlurmQueue:
@@ -119,15 +119,15 @@ class SlurmQueue:
         """Hand a script to sbatch by its standard input. Raises: EngineUnreachable, InvalidCluster if Slurm refuses."""
         ended = self._run(["sbatch", "--parsable", *options], script)
         if ended.returncode:
-            told = ended.stderr.strip()
-            if any(word in told for word in _REFUSED) and not any(word in told for word in _SILENT):
+            message = ended.stderr.strip()
+            if any(word in message for word in _REFUSED) and not any(word in message for word in _SILENT):
                 raise InvalidCluster(
-                    f"Slurm refuses the job: {told}; see queue, account and slot of the cluster"
+                    f"Slurm refuses the job: {message}; see queue, account and slot of the cluster"
                 )
-            raise EngineUnreachable(f"sbatch ended with {ended.returncode}: {told or 'no message'}")
+            raise EngineUnreachable(f"sbatch ended with {ended.returncode}: {message or 'no message'}")
 
     def elements(self, name: str) -> Elements:
-        """Return the elements that the controller knows; it forgets those that ended MinJobAge (300 s) ago.
+        """Return the controller's elements; it forgets an element MinJobAge (300 s) after its end.
 
         Elements that were cancelled before they began count as one. Raises: EngineUnreachable.
         """
@@ -157,11 +157,11 @@ class SlurmQueue:
         """Cancel all elements of a name, and return when the last process has ended. Raises: EngineUnreachable."""
         begun = time.monotonic()
         self._answer(["scancel", f"--name={name}"])
-        while (found := self.elements(name)).count(WAITING | RUNNING):
+        while (elements := self.elements(name)).count(WAITING | RUNNING):
             lasted = time.monotonic() - begun
             if lasted > CANCEL_S:
                 raise EngineUnreachable(
-                    f"{found.count(WAITING | RUNNING)} elements of {name} have not ended after {CANCEL_S:.0f} s; "
+                    f"{elements.count(WAITING | RUNNING)} elements of {name} have not ended after {CANCEL_S:.0f} s; "
                     "cancel again"
                 )
             kill = ["--signal=KILL", "--full"] if lasted > KILL_AFTER_S else []
@@ -181,11 +181,11 @@ class SlurmQueue:
             )
         return ended.stdout
 
-    def _run(self, command: Sequence[str], given: str = "") -> subprocess.CompletedProcess[str]:
+    def _run(self, command: Sequence[str], text: str = "") -> subprocess.CompletedProcess[str]:
         full = [*self._prefix, shlex.join(command)] if self._prefix else list(command)
         try:
             return subprocess.run(
-                full, input=given, capture_output=True, text=True, errors="replace", timeout=ANSWER_S
+                full, input=text, capture_output=True, text=True, errors="replace", timeout=ANSWER_S
             )
         except FileNotFoundError as error:
             raise InvalidCluster(

@@ -16,13 +16,15 @@ A unit's temporary files do not outlive its worker. A worker imports the functio
 import dagster (a second and 60 MiB for every worker).
 
 The value of a unit comes back as plain data (`worker.encoded`): None, bool, int, float, str, bytes, paths, numpy
-arrays, lists, tuples, sets, dicts, and those dataclasses that its return annotation names. A worker opens files that
-nobody has vouched for. So nothing that it says is unpickled, and of the environment it gets a short list
-(`environment`).
+arrays, lists, tuples, sets, dicts, and those dataclasses that its return annotation names. A worker opens
+untrusted files. So its answers are never unpickled, and it gets a short list of environment variables (`environment`).
 """
 
+from collections.abc import Callable, Collection, Mapping
+
+from loader.errors import InvalidRuntime
+
 from .contract import Compute, Failure, Outcome, Progress
-from .engines import ENGINES, open_compute
 from .inline import InlineCompute
 from .local import LocalCompute
 
@@ -36,3 +38,17 @@ __all__ = [
     "Progress",
     "open_compute",
 ]
+
+ENGINES: Mapping[str, Callable[[int | None, Collection[str]], Compute]] = {
+    "local": LocalCompute,
+    "inline": InlineCompute,
+}
+"""name -> function of the number of workers (None: one per core) and of further variables of the environment that they
+get. A client is imported inside the function."""
+
+
+def open_compute(engine: str, workers: int | None = None, variables: Collection[str] = ()) -> Compute:
+    """Open an engine; close it after use. Raises: InvalidRuntime for a name or a number that is none."""
+    if engine not in ENGINES:
+        raise InvalidRuntime(f"compute engine {engine!r}; accepted: {', '.join(sorted(ENGINES))}")
+    return ENGINES[engine](workers, variables)

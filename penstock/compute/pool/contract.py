@@ -25,7 +25,7 @@ class Failure:
     """"exception": the function raised, its unit does not pickle, or its value is not plain. "timeout": it took too
     long. "crashed": its process died (signal, exit). "memory": it raised MemoryError."""
     reason: str
-    """The first line says it all; lines after it are the end of the traceback."""
+    """The first line is the summary; lines after it are the end of the traceback."""
 
     @property
     def summary(self) -> str:

@@ -1,12 +1,14 @@
 """Environment of a worker: a short list of this process's variables, and none of the secrets beside them.
 
-A worker decodes files that nobody has vouched for. Such a file cannot make it tell a secret that it does not hold.
+A worker decodes untrusted files. Such a file cannot leak a secret that the worker does not hold.
 """
 
 import os
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterator, Mapping
 from fnmatch import fnmatchcase
 
+from loader.storage import RangeReader
 from loader.storage.spec import is_secret
 
 _NEEDED = frozenset(
@@ -29,7 +31,7 @@ _FAMILIES = (
     *("LC_*", "OMP_*", "OPENBLAS_*", "MKL_*", "KMP_*", "GOMP_*", "BLIS_*", "MALLOC_*", "SVT_LOG"),
     *("CUDA_*", "NVIDIA_*", "CUBLAS_*", "CUDNN_*", "HIP_*", "ROCR_*", "PYTORCH_*", "TORCH*", "TRITON_*"),
 )
-"""Threads, memory, and accelerators; not those that are secret by their name."""
+"""Threads, memory, and accelerators; names of secrets are excluded."""
 
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 """There is a worker for every core. OpenBLAS, which numpy comes with, would start a thread for every core in each of
@@ -48,3 +50,47 @@ def _is_for(name: str, more: Collection[str]) -> bool:
     if name in _NEEDED or any(fnmatchcase(name, pattern) for pattern in more):
         return True
     return any(fnmatchcase(name, family) for family in _FAMILIES) and not is_secret(name)
+
+
+_OF_PROVIDER: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("s3", "s3a"), ("AWS_*",)),
+    **dict.fromkeys(("gs", "gcs"), ("GOOGLE_*", "CLOUDSDK_*", "GCE_METADATA_*", "STORAGE_EMULATOR_HOST")),
+    **dict.fromkeys(("az", "abfs", "abfss", "adl"), ("AZURE_*", "MSI_*", "IDENTITY_*")),
+    "hf": ("HF_*",),
+}
+_OF_NETWORKS = (
+    *(
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "ALL_PROXY",
+        "NO_PROXY",
+        "http_proxy",
+        "https_proxy",
+        "all_proxy",
+        "no_proxy",
+    ),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "FSSPEC_*"),
+)
+_ON_THIS_MACHINE = ("file", "local", "memory")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+
+
+def store_variables(*places: RangeReader | str) -> frozenset[str]:
+    """Return names of variables, or 'AWS_*' for all that begin so.
+
+    places: stores, or URLs that are read beside them. A file system of fsspec outside this list needs
+    the variables in `ComputeResource.variables`.
+    """
+    return frozenset(name for place in places for name in _of(place))
+
+
+def _of(place: RangeReader | str) -> Iterator[str]:
+    if not isinstance(place, str):
+        yield from getattr(place, "variables", ())  # variables that a source's options name
+        for member in getattr(place, "stores", ()):  # of a root with mirrors
+            yield from _of(member)
+    url = place if isinstance(place, str) else place.url
+    for scheme in _SCHEME.findall(url):
+        if scheme.lower() not in _ON_THIS_MACHINE:
+            yield from _OF_NETWORKS
+            yield from _OF_PROVIDER.get(scheme.lower(), ())

@@ -1,6 +1,6 @@
-"""GPUs that a process may use, told without importing torch, and the binding of a worker to some of them.
+"""Count the GPUs of a process without importing torch, and bind a worker to some of them.
 
-A bound worker sees its own GPUs alone, numbered from 0, and stays bound to them until it ends.
+A bound worker sees only its own GPUs, numbered from 0, and stays bound to them until it ends.
 """
 
 import ctypes
@@ -19,11 +19,11 @@ _CUDA_BUILD = re.compile(r"^cuda\b[^=]*=\s*['\"]", re.M)
 
 def visible_gpus() -> tuple[str, ...]:
     """Return the entries of CUDA_VISIBLE_DEVICES; without the variable, numbers of all GPUs that torch would use."""
-    told = os.environ.get(VISIBLE)
-    if told is None:
+    variable = os.environ.get(VISIBLE)
+    if variable is None:
         return tuple(map(str, range(n_gpus())))
     entries = []
-    for entry in map(str.strip, told.split(",")):
+    for entry in map(str.strip, variable.split(",")):
         if not entry or entry.startswith("-") or entry == "NoDevFiles":  # CUDA reads no further
             break
         entries.append(entry)

@@ -18,8 +18,8 @@ class InlineCompute:
     """Engine that runs a unit when its outcome is asked for.
 
     Units still go through pickle, and values through plain data, so that working code works with other engines too. It
-    does not keep timeout_s, and the environment is the caller's, with all of its GPUs. The arguments workers and
-    variables are taken for the registry's sake.
+    does not keep timeout_s, and the environment is the caller's, with all of its GPUs. It accepts workers and
+    variables only because the registry passes them.
     """
 
     isolates = False

@@ -1,7 +1,7 @@
 """Processes on this machine: a poison unit costs itself, not the map and not its neighbours.
 
 A thread per worker takes the next unit, hands it to a process of its own, and waits for the reply, the end of the
-process, or the timeout. Short units are handed over several at a time: a lot. `pool` tells the outcome of a unit whose
+process, or the timeout. A lot is several short units at a time. `pool` returns the outcome of a unit whose
 process dies.
 """
 
@@ -17,7 +17,7 @@ from loader.errors import InvalidRuntime
 from .answers import NotAnAnswer, Types, answer_types, decoded
 from .contract import Failure, Outcome, Progress, check_workers, checked, checked_limits, failure_of
 from .environment import worker_environment
-from .pool import Pool, Stopped, Task
+from .pool import MapStopped, Pool, Task
 from .process import Reply
 
 T = TypeVar("T")
@@ -45,13 +45,13 @@ class _Map(Task):
     news: threading.Condition  # for the consumer
     room: threading.Condition  # for threads that want units
     types: Types
-    awaited: int = -1  # the unit that the consumer waits for; -1: it is told of every one
-    taken: int = 0  # units begun, from the first
-    given_back: list[int] = field(default_factory=list)  # those of them that a worker did not begin, sorted
+    awaited: int = -1  # the unit that the consumer waits for; -1: it gets every one
+    begun: int = 0  # units begun, from the first
+    given_back: list[int] = field(default_factory=list)  # taken units that a worker did not begin, sorted
     lot: int = 1  # units of the next lot, at most
     consumed: int = 0
     done: int = 0
-    told: int = 0  # of `done`, to `progress`
+    reported: int = 0  # of `done`, to `progress`
     waiting: dict[int, Reply] = field(default_factory=dict)
     waiting_bytes: int = 0
     threads: list[threading.Thread] = field(default_factory=list)
@@ -59,18 +59,18 @@ class _Map(Task):
 
     def may_take(self) -> bool:
         """Return whether another unit may begin: always the one that the consumer waits for."""
-        ahead = self.taken - self.consumed
+        ahead = self.begun - self.consumed
         within = ahead < AHEAD_UNITS and self.waiting_bytes < AHEAD_BYTES
-        return bool(self.given_back) or (self.taken < len(self.units) and (not ahead or within))
+        return bool(self.given_back) or (self.begun < len(self.units) and (not ahead or within))
 
     def take(self) -> Sequence[int]:
         """Return the numbers of the next units: of a lot; never more than leaves some for the other workers."""
         if self.given_back:
             return [self.given_back.pop(0)]
-        share = (len(self.units) - self.taken) // (2 * self.n_workers)
-        n = max(1, min(self.lot, share, AHEAD_UNITS - self.taken + self.consumed))
-        self.taken += n
-        return range(self.taken - n, self.taken)
+        share = (len(self.units) - self.begun) // (2 * self.n_workers)
+        n = max(1, min(self.lot, share, AHEAD_UNITS - self.begun + self.consumed))
+        self.begun += n
+        return range(self.begun - n, self.begun)
 
     def give_back(self, units: Sequence[int]) -> None:
         """Take units back that were not begun: they come first, each by itself."""
@@ -78,7 +78,7 @@ class _Map(Task):
         self.room.notify_all()
 
     def size_lot(self, n_units: int, seconds: float, nbytes: int) -> None:
-        """Choose the size of the next lot from that of the last one, and what it took."""
+        """Choose the size of the next lot from the size and time of the last one."""
         growth = min(2.0, LOT_S / max(seconds, 1e-6), LOT_BYTES / max(nbytes, 1))
         self.lot = min(max(1, int(n_units * growth)), LOT_UNITS)
 
@@ -187,16 +187,16 @@ class LocalCompute:
             with self._lock:
                 work.awaited = -1 if progress else index
                 work.news.wait_for(
-                    lambda: index in work.waiting or (progress and work.done > work.told) or work.stopped
+                    lambda: index in work.waiting or (progress and work.done > work.reported) or work.stopped
                 )
                 if work.error is not None:
                     raise work.error
                 reply = work.consume(index)
                 if reply is None and work.stopped:
                     raise InvalidRuntime("this engine was closed in the middle of a map")
-                news, work.told = work.done > work.told, work.done
+                news, work.reported = work.done > work.reported, work.done
             if news and progress is not None:
-                progress(work.told, len(work.units))
+                progress(work.reported, len(work.units))
             if reply is not None:
                 return reply
 
@@ -205,7 +205,7 @@ class LocalCompute:
         try:
             while lot := self._take(work):
                 self._run(work, lot)
-        except Stopped:
+        except MapStopped:
             return
         except BaseException as error:  # noqa: BLE001 - raised again where the outcomes are asked for
             with self._lock:
@@ -213,17 +213,17 @@ class LocalCompute:
             self._pool.stop(work)
 
     def _take(self, work: _Map) -> Sequence[int]:
-        """Return the numbers of the next units; none after the last. Raises: Stopped."""
+        """Return the numbers of the next units; none after the last. Raises: MapStopped."""
         with self._lock:
             work.room.wait_for(lambda: work.stopped or work.done == len(work.units) or work.may_take())
             if work.stopped:
-                raise Stopped
+                raise MapStopped
             return work.take() if work.may_take() else ()
 
     def _run(self, work: _Map, lot: Sequence[int]) -> None:
         """Run units of a lot: those before the first that is too large, or does not pickle; at least one.
 
-        Raises: Stopped; as `Pool.run`.
+        Raises: MapStopped; as `Pool.run`.
         """
         bodies: list[bytes] = []
         n_units, nbytes, spent_s = 0, 0, 0.0
@@ -237,22 +237,22 @@ class LocalCompute:
             if bodies and nbytes > LOT_BYTES:
                 break
             bodies.append(body)
-        left = list(lot)  # those whose outcome this thread owes
+        owed = list(lot)  # units whose outcome this thread owes
 
         def give_back(n: int) -> None:
             with self._lock:
-                work.give_back(left[len(left) - n :])
-            del left[len(left) - n :]
+                work.give_back(owed[len(owed) - n :])
+            del owed[len(owed) - n :]
 
         if bodies:
             give_back(len(lot) - len(bodies))
-            limits_s = [work.limits[index] for index in left]
+            limits_s = [work.limits[index] for index in owed]
             replies = self._pool.run(work, bodies, limits_s, give_back)
         for reply, seconds in replies:
             with self._lock:
-                work.put(left.pop(0), reply)
+                work.put(owed.pop(0), reply)
             n_units, nbytes, spent_s = n_units + 1, nbytes + _nbytes(reply), spent_s + seconds
-        give_back(len(left))
+        give_back(len(owed))
         work.size_lot(n_units, spent_s, nbytes)
 
 

@@ -25,7 +25,7 @@ from .process import Death, Reply, Worker
 _GRACE_S = 2.0  # for idle workers to leave by themselves
 
 
-class Stopped(Exception):
+class MapStopped(Exception):
     """The task was cancelled."""
 
 
@@ -54,12 +54,12 @@ class Pool:
         self._n_workers = n_workers
         self._changed = threading.Condition(lock)
         self._idle: list[Worker] = []
-        self._turns = 0  # taken; a unit takes one, a unit that must be alone takes all
+        self._turns = 0  # taken; a unit takes one, a unit that must run by itself takes all
         self._want_alone = 0
         self._gpus: set[str] = set()  # shares that units have
 
     def stop(self, task: Task) -> None:
-        """Cancel a task: threads that are in `run` for it come out with `Stopped`."""
+        """Cancel a task: threads that are in `run` for it come out with `MapStopped`."""
         with self._changed:
             task.stopped = True
             for worker in task.busy:
@@ -85,7 +85,7 @@ class Pool:
         A unit runs twice if it may have been the victim of something else. Units without a reply have not begun.
         given_back: as for `Worker.run`.
 
-        Raises: Stopped; Unpicklable and InvalidRuntime when no worker can be had.
+        Raises: MapStopped; Unpicklable and InvalidRuntime when no worker can be started.
         """
         place = 0
         try:
@@ -98,10 +98,10 @@ class Pool:
         if not first.by_outsider and first.n_units == 1:
             yield Failure(code="crashed", reason=f"its process {first.how}"), 0.0
             return
-        one = slice(place, place + 1)
+        single = slice(place, place + 1)
         try:
             yield from self._run_once(
-                task, units[one], limits_s[one], given_back, fresh=True, alone=first.by_outsider
+                task, units[single], limits_s[single], given_back, fresh=True, alone=first.by_outsider
             )
         except Death as second:
             again = "a new one, with nothing beside it," if first.by_outsider else "a new one"
@@ -141,16 +141,16 @@ class Pool:
 
     @contextmanager
     def _turn(self, task: Task, *, alone: bool) -> Iterator[Mapping[str, str]]:
-        """Wait until the unit may run beside what runs already; yield its worker's environment. Raises: Stopped."""
-        mine = self._n_workers if alone else 1
+        """Wait until the unit may run beside what runs already; yield its worker's environment. Raises: MapStopped."""
+        workers = self._n_workers if alone else 1
         with self._changed:
             self._want_alone += alone
             self._changed.wait_for(lambda: task.stopped or self._is_turn(task, alone))
             self._want_alone -= alone
             if task.stopped:
                 self._changed.notify_all()
-                raise Stopped
-            self._turns += mine
+                raise MapStopped
+            self._turns += workers
             gpus = self._free(task)[:1]
             self._gpus.update(gpus)
         try:
@@ -159,7 +159,7 @@ class Pool:
             yield {**task.environment, **bound_to(gpus[0])} if gpus else task.environment
         finally:
             with self._changed:
-                self._turns -= mine
+                self._turns -= workers
                 self._gpus.difference_update(gpus)
                 self._changed.notify_all()
 
@@ -175,13 +175,13 @@ class Pool:
 
     @contextmanager
     def _worker(self, task: Task, environment: Mapping[str, str], *, fresh: bool) -> Iterator[Worker]:
-        """Yield a worker for one unit, an idle or a new one, kept afterwards unless it is over. Raises: Stopped."""
+        """Yield a worker for one unit, an idle or a new one, kept afterwards unless it is over. Raises: MapStopped."""
         worker = (None if fresh else self._take(task.function, environment)) or Worker(environment)
         with self._changed:
             task.busy.add(worker)
         try:
             if task.stopped:  # `stop` came too early to see the worker
-                raise Stopped
+                raise MapStopped
             yield worker
         except BaseException:
             worker.end()  # a reply may still be on its way
@@ -194,7 +194,7 @@ class Pool:
                     self._idle.append(worker)
             if stopped:
                 worker.end()
-                raise Stopped
+                raise MapStopped
 
     def _take(self, function: bytes, environment: Mapping[str, str]) -> Worker | None:
         """Return the idle worker of last use, with the function if there is one.
@@ -203,12 +203,12 @@ class Pool:
         instead.
         """
         with self._changed:
-            fitting = [one for one in self._idle if one.environment == environment]
-            taken = sorted(fitting, key=lambda one: one.function == function)[-1:] or self._idle[:1]
-            self._idle = [one for one in self._idle if one not in taken]
+            fitting = [turn for turn in self._idle if turn.environment == environment]
+            chosen = sorted(fitting, key=lambda turn: turn.function == function)[-1:] or self._idle[:1]
+            self._idle = [turn for turn in self._idle if turn not in chosen]
         if fitting:
-            return taken[0]
-        _end(taken)
+            return chosen[0]
+        _end(chosen)
         return None
 
 

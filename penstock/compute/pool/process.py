@@ -23,7 +23,7 @@ from .contract import Failure
 START_TIMEOUT_S = 300.0
 """Seconds for a worker to start and import what its function needs."""
 RECALL_S = 0.05
-"""Units that a worker has not begun after this time are taken back: another one may be free."""
+"""The parent takes back units that a worker has not begun after this time: another worker may be free."""
 
 _MANY = 4096
 _SCRIPT = str(Path(worker.__file__).resolve())
@@ -80,12 +80,12 @@ class Worker:
                 theirs.callback(os.close, life)
                 ours.callback(os.close, end_of_life)
                 # (the worker holds the folder too: it may outlive this process by a moment)
-                given = (sock.fileno(), self._tickets[1].fileno(), life, scratch.descriptor)
+                descriptors = (sock.fileno(), self._tickets[1].fileno(), life, scratch.descriptor)
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", _SCRIPT, *map(str, given), str(scratch.path)],
+                    [sys.executable, "-P", _SCRIPT, *map(str, descriptors), str(scratch.path)],
                     stdin=subprocess.DEVNULL,
                     env=dict(environment),
-                    pass_fds=given,
+                    pass_fds=descriptors,
                     start_new_session=True,
                 )
                 self._messages, self._held = worker.Messages(self._sock), ours.pop_all()
@@ -161,11 +161,13 @@ class Worker:
     def _take_back(self) -> int:
         """Take back the units that have not begun; return their number."""
         try:
-            taken = self._tickets[1].recv(_MANY, socket.MSG_DONTWAIT)
+            tickets = self._tickets[1].recv(_MANY, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return 0
-        self._tickets[0].sendall(worker.SKIP * len(taken))  # some may be of units that were taken back before
-        return taken.count(worker.GO)
+        self._tickets[0].sendall(
+            worker.SKIP * len(tickets)
+        )  # some may be of units that the parent took back before
+        return tickets.count(worker.GO)
 
     def _send(self, messages: bytes, timeout_s: float) -> None:
         """Send messages to the worker. Raises: TimeoutError; Death."""
@@ -189,7 +191,7 @@ class Worker:
     def kill(self) -> None:
         """End it at once, whatever it does; the thread that uses it sees a Death. From any thread."""
         with self._lock:
-            # The group's number stays taken for as long as its leader is not reaped: nobody else is ever hit.
+            # The group's number stays taken for as long as its leader is not reaped: no other process is ever hit.
             if self._process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self._process.pid, signal.SIGKILL)

@@ -1,14 +1,14 @@
 """A worker process: runs one function on units that come through a socket.
 
-Run as a script and made of the standard library alone, so that a worker starts in the time that Python takes. It
+Run as a script and made of the standard library only, so that a worker starts in the time that Python takes. It
 imports what its function needs, and nothing of the parent's main module. `python -P worker.py <socket> <tickets> <life>
 <scratch>`: three inherited file descriptors, and a folder for temporary files. A message is one letter, the length of
 its body as 8 bytes, and the body.
 
 Units may come several at a time. A ticket lets the next one begin: it is a byte of a socket whose both ends the parent
-has. The parent takes back tickets of units that were not begun, and knows that they never are.
+has. The parent takes back tickets of units that were not begun, which then never begin.
 
-A worker believes its parent and unpickles what it sends. The parent does not believe a worker, which may have met a
+A worker trusts its parent and unpickles what it sends. The parent does not trust a worker, which may have read a
 file that took it over: what comes back is plain data (`encoded`), read by `answers`.
 """
 
@@ -34,7 +34,7 @@ from typing import Any
 
 FUNCTION, UNIT = b"f", b"u"  # to the worker: (sys.path, pickled function); a pickled unit
 READY, VALUE, FAILED = b"r", b"v", b"x"  # from it: loaded; an encoded value; encoded [code, reason]
-GO, SKIP = b"g", b"s"  # tickets: the next unit begins; it was taken back, and has no answer
+GO, SKIP = b"g", b"s"  # tickets: the next unit begins; the parent took it back, and gets no answer
 
 MAX_BYTES = 2**32
 """Most bytes of one message. A unit's value is a small row, or some hundred of them."""
@@ -106,9 +106,9 @@ def encoded(value: Any) -> bytes:
 
     A value is of plain types, bytes, paths, numpy arrays, and dataclasses of these. The result is the length of the
     JSON, 8 bytes; the JSON, [lengths of the pieces, names of the dataclasses, value]; the pieces. In the value a list
-    is a list, and an object has one name, that of the type it stands for.
+    is a list, and an object has one name: its type.
 
-    Bytes alone come behind a length of 0.
+    Bytes without a document come behind a length of 0.
 
     Raises: TypeError for anything else, and for a value that is too large.
     """
@@ -148,11 +148,11 @@ def _plain(value: Any, pieces: list[bytes], classes: dict[type, tuple[int, list[
 
 
 def _each(
-    some: Collection[Any], pieces: list[bytes], classes: dict[type, tuple[int, list[str]]]
+    values: Collection[Any], pieces: list[bytes], classes: dict[type, tuple[int, list[str]]]
 ) -> list[Any]:
-    if _SCALARS.issuperset(map(type, some)):
-        return list(some)
-    return [_plain(one, pieces, classes) for one in some]
+    if _SCALARS.issuperset(map(type, values)):
+        return list(values)
+    return [_plain(one, pieces, classes) for one in values]
 
 
 def _special(value: Any, pieces: list[bytes]) -> Any:
@@ -162,7 +162,7 @@ def _special(value: Any, pieces: list[bytes]) -> Any:
         return {"bytes": len(pieces) - 1}
     if isinstance(value, pathlib.PurePath):
         return {"path": str(value)}
-    np = sys.modules.get("numpy")  # whoever has an array has imported it
+    np = sys.modules.get("numpy")  # an array exists only if numpy is imported
     if np is not None and isinstance(value, np.ndarray | np.generic) and value.dtype.kind in ARRAY_KINDS:
         pieces.append(value.tobytes())
         name = "array" if isinstance(value, np.ndarray) else "number"
@@ -187,7 +187,7 @@ def described(error: BaseException) -> tuple[str, str]:
 
 
 def _die_with_parent(life: int) -> None:
-    """End this process and what it started once nobody holds the other end of the pipe `life`.
+    """End this process and what it started once no process holds the other end of the pipe `life`.
 
     On Linux by a signal from the kernel: a decoder that never gives back the interpreter's lock dies as well.
     """
@@ -244,7 +244,7 @@ def serve(sock: socket.socket, tickets: socket.socket) -> None:
 def _prepare(descriptors: list[int], scratch: str) -> tuple[socket.socket, socket.socket]:
     """Set up the process, and return its sockets: of messages and of tickets.
 
-    descriptors: of both, of the parent's life, and of scratch, which is held while that one is open.
+    descriptors: of both, of the parent's life, and of scratch, whose lock lasts while its descriptor is open.
     """
     sock_fd, tickets_fd, life_fd, _ = descriptors
     for fd in descriptors:

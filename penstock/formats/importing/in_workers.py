@@ -11,7 +11,7 @@ from loader.errors import Corrupt, PenstockError, WorkerFailed
 from loader.storage import ObjectInfo, Store
 
 from ...compute.pool import LocalCompute
-from ...compute.pool.store_variables import store_variables
+from ...compute.pool.environment import store_variables
 from .importer import ImportRun, Options, Readable, ReadSample
 
 LIMIT_S = 600.0

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ...text import clean
-from ...units import some
+from ...units import shortened
 from ..samples.column_edits import ColumnEdit
 from ..samples.held_steps import HeldSteps
 from ..samples.marks import StepMark, counted
@@ -29,9 +29,9 @@ def run_text(record: RunRecord) -> str:
             f"  plan {one.plan} of {versions}, {one.world_size} ranks, recipe {one.recipe or 'none'}"
         )
     if record.differing:
-        lines.append(f"  ! got twice with different samples: steps {some(record.differing, 20)}")
+        lines.append(f"  ! got twice with different samples: steps {shortened(record.differing, 20)}")
     if record.substituted:
-        lines.append(f"  substituted samples at steps {some(record.substituted, 20)}")
+        lines.append(f"  substituted samples at steps {shortened(record.substituted, 20)}")
     lines += [f"step {spike.step}{mark_line(mark)}" for spike in record.spikes for mark in spike.marks]
     if rest := record.n_spikes - len(record.spikes):
         lines.append(
@@ -110,7 +110,7 @@ def proof_line(proof: Proof) -> str:
 def mark_line(mark: StepMark) -> str:
     """Return a mark with its slots in one line."""
     noun = "slot" if len(mark.slots) == 1 else "slots"
-    slots = f"  ({noun} {some(mark.slots)})"
+    slots = f"  ({noun} {shortened(mark.slots)})"
     return f"  ! {mark.text}{slots if mark.slots else ''}"
 
 
@@ -177,7 +177,7 @@ def unrecorded_lines(record: StepWindow) -> list[str]:
         return []
     n = len(record.unrecorded)
     noun = "step is" if n == 1 else "steps are"
-    return [f"! {n:,} of these {noun} not on the trail, and as planned: {some(record.unrecorded)}"]
+    return [f"! {n:,} of these {noun} not on the trail, and as planned: {shortened(record.unrecorded)}"]
 
 
 def _listed(found: Sequence[WindowSample], n: int) -> str:

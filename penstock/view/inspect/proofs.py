@@ -12,7 +12,7 @@ from loader.run.replay import Functions
 from loader.run.trail.code_facts import CodeFacts
 
 from ...text import clean
-from ...units import some
+from ...units import shortened
 from ..json_record import Record
 from ..replays.replayed_values import SlotValues
 from ..replays.training import Row, Training, crcs
@@ -118,7 +118,7 @@ def _bytes(training: Training, batch: ShownBatch, recorded: list[Row]) -> Proof:
         return Proof(name="bytes", proved=proved, text=text)
 
     if batch.errors:
-        return proof(False, f"samples cannot be read any more: slots {some(list(batch.errors))}")
+        return proof(False, f"samples cannot be read any more: slots {shortened(list(batch.errors))}")
     if not recorded:
         return _by_metrics(training, batch)
     mine = [row for row in recorded if (row["rank"], row["world_size"]) == (batch.rank, batch.world_size)]
@@ -145,7 +145,7 @@ def _bytes(training: Training, batch: ShownBatch, recorded: list[Row]) -> Proof:
         differ = [rank for rank in ranks if now[rank] != ranks[rank]]
         if batch.settled is None:
             return proof(None, UNDECIDED)
-        return proof(False, f"digests differ from the trail's at ranks {some(differ)} of {world}")
+        return proof(False, f"digests differ from the trail's at ranks {shortened(differ)} of {world}")
     n_told = "all" if len(ranks) == world else str(len(ranks))
     proved = True if len(ranks) == world else None
     return proof(proved, f"digests of {n_told} ranks of {world} are the trail's")

@@ -40,7 +40,7 @@ def server(tmp_path, monkeypatch):
     with kubernetes(tmp_path / "pods") as server:
         (tmp_path / "kubeconfig").write_text(kubeconfig(server.port))
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
-        monkeypatch.setattr(KubernetesEngine, "look_s", 0.3)  # looks come sooner than in a run of hours
+        monkeypatch.setattr(KubernetesEngine, "poll_s", 0.3)  # looks come sooner than in a run of hours
         server.cluster.secrets["stores"] = {"PYTHONPATH": f"{REPOSITORY}:{NETWORKS}", "PLANTED": SECRET}
         yield server
 
@@ -68,7 +68,7 @@ def test_outcomes_are_the_same_bytes_as_here_and_no_secret_is_anywhere(cluster, 
     looks = []
     first = told_of(done_by(here, numbers(11, ENDS), INLINE))
     assert (
-        told_of(done_by(there, numbers(11, ENDS), cluster, lambda state: looks.append(state.look))) == first
+        told_of(done_by(there, numbers(11, ENDS), cluster, lambda state: looks.append(state.status))) == first
     )
     assert list(bytes_done(there).values()) == list(bytes_done(here).values())
     assert "running" in {look.state for look in looks}
@@ -85,7 +85,7 @@ def test_a_unit_that_kills_its_runner_begins_its_block_five_times_in_one_attempt
     units = numbers(4, {2: "kill the runner"}, where=str(tmp_path))
     assert told_of(done_by(job, units, cluster)) == [0, 1, "crashed", 9]
     assert len(folder_of(job).starts(1)) == 5
-    assert folder_of(job).given()[0] == 1
+    assert folder_of(job).newest_attempt()[0] == 1
     assert "ended with" in cluster.open().logs(folder_of(job).attempt_name(1), 1)
 
 
@@ -103,7 +103,7 @@ def test_while_pods_who_waits_and_the_api_server_go_away(cluster, server, tmp_pa
     looks = []
 
     def told(state):
-        looks.append(state.look.state)
+        looks.append(state.status.state)
         if len(looks) == 1:
             server.away()
         elif looks[-1] == "unknown":
@@ -112,7 +112,7 @@ def test_while_pods_who_waits_and_the_api_server_go_away(cluster, server, tmp_pa
     assert told_of(done_by(there, units, cluster, told)) == [n**2 for n in range(19)]
     assert list(bytes_done(there).values()) == list(bytes_done(here).values())
     assert "unknown" in looks
-    assert folder_of(there).given()[0] == 1
+    assert folder_of(there).newest_attempt()[0] == 1
 
 
 def test_a_job_is_cancelled_to_its_last_process(cluster, server, tmp_path):
@@ -140,24 +140,24 @@ def test_why_pods_wait_is_told_in_the_words_of_who_lets_them_wait(cluster, serve
     engine, queued = cluster.open(), replace(cluster, queue="team").open()
     server.cluster.free = 1
     engine.submit("pk-a-1", ["sleep", "60"], 3)
-    until(lambda: engine.look("pk-a-1").running == 1)
-    look = engine.look("pk-a-1")
+    until(lambda: engine.status("pk-a-1").running == 1)
+    look = engine.status("pk-a-1")
     assert (look.state, look.waiting) == ("running", 2)
     assert look.reason == "Unschedulable: 0/3 nodes are available: 3 Insufficient cpu. (2)"
     assert look.place == "Kubernetes Job pk-a-1 in namespace tests"
     engine.submit("pk-a-1", ["sleep", "60"], 3)  # it is there, and counts
     queued.submit("pk-b-1", ["sleep", "60"], 3)
-    assert queued.look("pk-b-1").reason == "suspended by queue team: no word of Kueue"
+    assert queued.status("pk-b-1").reason == "suspended by queue team: no word of Kueue"
     condition = {"type": "QuotaReserved", "status": "False", "message": "couldn't assign flavors"}
     server.cluster.workloads = [{"status": {"conditions": [condition]}}]
-    assert queued.look("pk-b-1").reason == "suspended by queue team: couldn't assign flavors"
-    assert queued.look("pk-b-1").state == "waiting"
+    assert queued.status("pk-b-1").reason == "suspended by queue team: couldn't assign flavors"
+    assert queued.status("pk-b-1").state == "waiting"
     for name in ("pk-a-1", "pk-b-1"):
         engine.cancel(name)
         assert not engine.find(name)
     server.away()
     with pytest.raises(EngineUnreachable, match="does not answer"):
-        engine.look("pk-a-1")
+        engine.status("pk-a-1")
 
 
 def test_a_job_has_the_schema_of_the_release():

@@ -7,7 +7,7 @@ import pytest
 
 from loader.storage import open_store
 from loader.storage.mirror.store import MirroredStore
-from penstock.compute.pool.store_variables import store_variables
+from penstock.compute.pool.environment import store_variables
 from resources.storage import open_place
 
 NAMES = (

@@ -48,7 +48,7 @@ done_by(job, numbers(25, where=sys.argv[1], seconds=0.8), read_cluster(sys.argv[
 @pytest.fixture
 def cluster(ray_cluster, tmp_path, monkeypatch):
     """The cluster, whose nodes import the works of the tests; its file lies beside the job."""
-    monkeypatch.setattr(RayEngine, "look_s", 0.5)  # looks come sooner than in a run of hours
+    monkeypatch.setattr(RayEngine, "poll_s", 0.5)  # looks come sooner than in a run of hours
     (tmp_path / "environment").write_text(f"PYTHONPATH={REPOSITORY}:{NETWORKS}\nPLANTED={SECRET}\n")
     (tmp_path / "cluster.toml").write_text(
         f'engine = "ray"\npackages = ["tests", "tests_networks"]\naddress = "{ray_cluster.address}"\n'
@@ -70,7 +70,7 @@ def test_outcomes_are_the_same_bytes_as_here_and_no_secret_is_anywhere(cluster, 
     looks = []
     first = told_of(done_by(here, numbers(11, ENDS), INLINE))
     slower = numbers(11, ENDS, seconds=0.3)  # a look falls into each block
-    assert told_of(done_by(there, slower, cluster, lambda state: looks.append(state.look))) == first
+    assert told_of(done_by(there, slower, cluster, lambda state: looks.append(state.status))) == first
     assert list(bytes_done(there).values()) == list(bytes_done(here).values())
     assert {"waiting", "running"} <= {look.state for look in looks}
     assert any("of the cluster's 6 CPUs" in look.reason for look in looks)
@@ -86,7 +86,7 @@ def test_outcomes_are_the_same_bytes_as_here_and_no_secret_is_anywhere(cluster, 
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("RAY_AUTH_TOKEN", "another")
         with pytest.raises(InvalidCluster, match=r"40[13]"):
-            cluster.open().look(name)
+            cluster.open().status(name)
 
 
 def test_ray_gives_a_runner_gpus_and_each_has_a_worker(cluster, tmp_path):
@@ -99,14 +99,14 @@ def test_a_unit_that_kills_its_runner_begins_its_block_five_times_in_one_attempt
     units = numbers(4, {2: "kill the runner"}, where=str(tmp_path))
     assert told_of(done_by(job, units, cluster)) == [0, 1, "crashed", 9]
     assert len(folder_of(job).starts(1)) == 5
-    assert folder_of(job).given()[0] == 1
+    assert folder_of(job).newest_attempt()[0] == 1
     assert "ended with -9" in jobs(tmp_path, "logs", job.id, "--element", "1", "--cluster", FILE)
     job.store.delete_many([folder_of(job).key("done/0.jsonl.zst")])
     vouched = "--sha256", folder_of(job).description().sha256
     assert jobs(tmp_path, "attach", job.id, "--cluster", FILE, *vouched, code=1) == (
         "3 units done, 1 failed: crashed 1\n"
     )
-    assert folder_of(job).given()[0] == 2
+    assert folder_of(job).newest_attempt()[0] == 2
 
 
 def test_a_job_is_looked_at_and_cancelled_to_its_last_process_by_commands(cluster, ray_cluster, tmp_path):
@@ -160,15 +160,17 @@ def test_a_head_that_begins_anew_knows_no_attempt_and_one_that_is_away_says_noth
     here, there = job_in(tmp_path / "here", "head"), job_in(tmp_path, "head")
     done_by(here, numbers(16), INLINE)
     engine, looks = cluster.open(), []
-    waiting = attach(there, numbers(16, seconds=0.4), engine, cluster, lambda state: looks.append(state.look))
+    waiting = attach(
+        there, numbers(16, seconds=0.4), engine, cluster, lambda state: looks.append(state.status)
+    )
     next(waiting)
     ray_cluster.kill_head()
     with pytest.raises(EngineUnreachable):
-        engine.look(folder_of(there).attempt_name(1))
+        engine.status(folder_of(there).attempt_name(1))
     ray_cluster.start()
     assert len(list(waiting)) == len(bytes_done(here)) - 1
     assert list(bytes_done(there).values()) == list(bytes_done(here).values())
-    assert folder_of(there).given()[0] == 2
+    assert folder_of(there).newest_attempt()[0] == 2
 
 
 def jobs(folder: Path, *words: str, code: int = 0) -> str:

@@ -77,12 +77,12 @@ def waited(engine, name):
     until_s = time.monotonic() + 100
     while time.monotonic() < until_s:
         try:
-            if engine.look(name).state == "ended":
+            if engine.status(name).state == "ended":
                 return
         except EngineUnreachable:
             continue
         time.sleep(0.2)
-    raise AssertionError(f"{name} has not ended: {engine.look(name)}")
+    raise AssertionError(f"{name} has not ended: {engine.status(name)}")
 
 
 def test_a_hundred_blocks_while_runners_a_node_and_the_controller_are_killed(placed, slurm_cluster):
@@ -94,7 +94,7 @@ def test_a_hundred_blocks_while_runners_a_node_and_the_controller_are_killed(pla
     slurm_cluster.kill_node("m3")
     slurm_cluster.kill_head()
     with pytest.raises(EngineUnreachable):
-        engine.look(name)
+        engine.status(name)
     slurm_cluster.start_head()
     slurm_cluster.start_node("m3")
     waited(engine, name)
@@ -129,11 +129,11 @@ def test_who_submits_is_killed_and_another_one_finds_the_attempt(placed, tmp_pat
 
 def test_an_attempt_keeps_to_its_slots_and_is_cancelled_to_the_last_process(placed, slurm_cluster):
     engine, _, folder, name = placed(slots=3, each_s=60)
-    until(lambda: engine.look(name).running == 3)
-    look = engine.look(name)
+    until(lambda: engine.status(name).running == 3)
+    look = engine.status(name)
     assert (look.state, look.waiting) == ("running", 9)
-    until(lambda: "JobArrayTaskLimit" in engine.look(name).reason)
+    until(lambda: "JobArrayTaskLimit" in engine.status(name).reason)
     engine.cancel(name)
     until(lambda: not slurm_cluster.processes())  # the kernel takes them away a moment after Slurm's word
-    assert engine.look(name).state == "ended"
+    assert engine.status(name).state == "ended"
     assert not done(folder)

@@ -57,7 +57,7 @@ def quick(monkeypatch):
     """Looks at Slurm come sooner than in a run of hours."""
     from penstock.compute.engines.slurm import SlurmEngine
 
-    monkeypatch.setattr(SlurmEngine, "look_s", 0.5)
+    monkeypatch.setattr(SlurmEngine, "poll_s", 0.5)
 
 
 def test_outcomes_are_the_same_bytes_as_here(cluster, quick, tmp_path):
@@ -77,7 +77,7 @@ def test_a_unit_that_kills_its_runner_begins_its_block_five_times_in_one_attempt
     units = numbers(4, {2: "kill the runner"}, where=str(tmp_path))
     assert told_of(done_by(job, units, cluster)) == [0, 1, "crashed", 9]
     assert len(folder_of(job).starts(1)) == 5
-    assert folder_of(job).given()[0] == 1
+    assert folder_of(job).newest_attempt()[0] == 1
 
 
 def test_while_runners_a_node_the_controller_and_who_waits_are_killed(

@@ -94,7 +94,7 @@ def test_the_command(own, cli, tmp_path):
     body = cli("card", "d", "--json", "--examples", "0", root=root).json
     assert (body["name"], body["samples"], body["examples"]) == ("d@1", 3, [])
     again = cli("card", "d", "--save", "--examples", "1", root=root).out
-    assert again.count("is another card and was kept") == 4
+    assert again.count("holds another card and was not replaced") == 4
     assert cli("card", "d", "--examples", "-1", root=root).code == 2
     assert cli("card", "e", root=root).code == 2
 

@@ -12,9 +12,8 @@ from safetensors.numpy import load as load_safetensors
 from loader.errors import CheckpointNotFound, Corrupt, FormatTooNew, InvalidName, InvalidRuntime
 from loader.storage import ObjectInfo, open_store
 from penstock.checkpoints import marker, retention
-from penstock.checkpoints.boxes import cut, extent
 from penstock.checkpoints.marker import Checkpoint, Stored
-from penstock.checkpoints.parts import BLOCK_BYTES, Piece, checksums, packed, sealed
+from penstock.checkpoints.parts import BLOCK_BYTES, Piece, checksums, cut, extent, packed, sealed
 from penstock.checkpoints.ranks import several
 from penstock.checkpoints.retention import Retention
 
@@ -108,7 +107,7 @@ def test_a_marker_edited_by_hand_or_of_another_step_or_newer_is_refused():
     store = open_store("memory://markers-refused")
     data = marker.encode(checkpoint(12, "a-index.json"))
     store.put(marker.marker_key("run", 12), data.replace(b'"nbytes":3', b'"nbytes":4'))
-    with pytest.raises(Corrupt, match="its own sha256 does not fit"):
+    with pytest.raises(Corrupt, match="its own sha256 does not match"):
         marker.read(store, "run", 12)
     store.delete_many([marker.marker_key("run", 12)])
     for step, bad in (

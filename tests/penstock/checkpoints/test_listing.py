@@ -106,7 +106,7 @@ def test_verify_reads_every_byte(place, cli):
     ] == [
         (5, "i.json", "it has 2999 bytes, and 3000 were written"),
         (5, "p.safetensors", "it is not there"),
-        (10, "p.safetensors", "its SHA-256 is not that of what was written"),
+        (10, "p.safetensors", "its SHA-256 differs from the recorded one"),
     ]
     assert cli("checkpoints", "verify", "a", "--step", "5", root=place).code == 1
     said = cli("checkpoints", "verify", "a", "--step", "7", root=place)

@@ -20,23 +20,23 @@ def test_samples_are_excluded_and_taken_back(cli, own):
     assert done.out.splitlines() == [
         f"d@5  {version.id}",
         "2 samples excluded, 11 remain",
-        f"later builds leave them out too ({record.path}), until penstock exclude --withdraw",
+        f"later builds leave them out too ({record.path}); penstock exclude --withdraw ends this",
     ]
     assert record.page == "http://x/v/d/4"
     again = cli("exclude", "d@4", "k5", "k3", *TOLD, "--page", "http://x/v/d/4", root=own)
     assert (again.code, again.out) == (0, done.out)
     cli("exclude", "d", "k7", *TOLD, root=own)
     again = cli("exclude", "d@4", "k5", "k3", *TOLD, "--page", "http://x/v/d/4", root=own)
-    assert again.out.splitlines()[1] == "2 samples were excluded before, 10 remain"
+    assert again.out.splitlines()[1] == "2 samples already excluded, 10 remain"
     done = cli("exclude", "d", "k3", "--withdraw", *TOLD, root=own)
     assert done.code == 0
     assert "1 exclusions withdrawn" in done.out
-    assert "no version changes: later builds of d take the samples again" in done.out
+    assert "No version changes: later builds of d include the samples again" in done.out
     assert len(root.versions("d")) == 6
 
 
 def test_exclusions_that_stand_are_listed(cli, own):
-    assert cli("exclude", "d", "--list", root=own).out == "no exclusion of d stands\n"
+    assert cli("exclude", "d", "--list", root=own).out == "d has no exclusions\n"
     cli("exclude", "d@4", "k5", "k3", *TOLD, "--page", "http://x", root=own)
     cli("exclude", "d", "k7", "--reason", "blurred\x1b", "--by", "bob", root=own)
     cli("exclude", "d", "k3", "--withdraw", *TOLD, root=own)
@@ -123,9 +123,9 @@ HOSTILE = "k\x1b]0;x\x07\u202e<b>"
         (("d@4", "k3", "--reason", "", "--by", "ann"), "InvalidRuntime: an exclusion needs a reason"),
         (("d@4", "k3", "--by", "ann"), "--reason"),
         (("d@4", "k12", "--whole-objects", *TOLD), "InvalidRuntime: d@4 does not tell the raw object"),
-        (("d@4", "k3", "--whole-objects", "--withdraw", *TOLD), "InvalidRuntime: --withdraw is of keys"),
-        (("d@4", "k3", "--list"), "InvalidRuntime: --list is of a dataset"),
-        (("d@4", "--list", "--withdraw"), "InvalidRuntime: --list is of a dataset"),
+        (("d@4", "k3", "--whole-objects", "--withdraw", *TOLD), "InvalidRuntime: --withdraw takes keys"),
+        (("d@4", "k3", "--list"), "InvalidRuntime: --list takes only a dataset"),
+        (("d@4", "--list", "--withdraw"), "InvalidRuntime: --list takes only a dataset"),
         (("nothing", "--list"), "VersionNotFound"),
         (("d@4", "k3", "--withdraw", *TOLD), "SampleNotFound: 'k3' of d: no exclusion stands"),
     ],

@@ -29,7 +29,7 @@ def test_refusals(cli, filled):
     done = cli("seen", "nope", "d", "k1", "--before", 8, root=path)
     assert "no run 'nope' has left a trail" in done.err
     done = cli("seen", plan_hash, "d", "k1", root=path)
-    assert "Pass --before STEP" in done.err
+    assert "pass --before STEP" in done.err
 
 
 def test_the_steps_of_a_run_are_those_on_its_trail(cli, own, tmp_path):

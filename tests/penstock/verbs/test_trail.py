@@ -69,7 +69,7 @@ def test_runs_are_listed(cli, root, tmp_path):
     assert done.code == 1
     problems = {row["run"]: row["problem"] for row in done.json}
     assert "no start of a trail" in problems["bad"]
-    assert "not alike, the first is" in problems["other"]
+    assert "two different records, the first is" in problems["other"]
     assert not problems["big-7"]
     done = cli("trail", "ls", "nope", root=root.url)
     assert done.code == 2
@@ -90,7 +90,7 @@ def test_a_run_is_held_against_the_stored_bytes(cli, root, tmp_path):
     done = cli("trail", "verify", "r", root=root.url)
     assert (done.code, done.out) == (
         0,
-        f"r: {2 * STEPS} records of {STEPS} steps; the stored bytes are those of the training\n",
+        f"r: {2 * STEPS} records of {STEPS} steps; the stored bytes equal the training's\n",
     )
     train(root, "sound", world_size=2)  # of the same plan: its ledger is not of this run
     assert cli("trail", "verify", "sound", root=root.url).code == 0

@@ -176,7 +176,7 @@ def test_lease(cli, own):
     assert [row["version"] for row in rows] == ["d@1", "d@4"]
     (host,) = {row["host"] for row in rows}
     assert all(f" on {host}, last beat " in line for line in lines)
-    assert all(line.endswith(" ago, no collector has looked yet") for line in lines)
+    assert all(line.endswith(" ago, not seen by a collector yet") for line in lines)
     root.close()
     assert cli("lease", "ls", root=own).out == "no leases\n"
 
@@ -184,7 +184,7 @@ def test_lease(cli, own):
 def test_hold(cli, own):
     assert cli("hold", "ls", root=own).out == "no holds\n"
     done = cli("hold", "add", "d@prod", "--by", "alice", "--why", "audit 2026", root=own)
-    assert (done.code, done.out) == (0, "d@4 is held by alice: audit 2026\n")
+    assert (done.code, done.out) == (0, "d@4 held by alice: audit 2026\n")
     assert cli("hold", "add", "d@4", "--by", "bob", "--why", "appeal", "--json", root=own).json["by"] == "bob"
     assert cli("hold", "ls", root=own).out.splitlines() == [
         f"{'d@4':<24} alice: audit 2026",
@@ -204,7 +204,7 @@ def test_hold(cli, own):
     assert (again.code, "VersionRetired" in again.err) == (2, True)
     assert cli("hold", "release", "d@4", "--by", "alice", root=own).out == "d@4 is no longer held by alice\n"
     none = cli("hold", "release", "d@4", "--by", "alice", root=own)
-    assert (none.code, none.out) == (2, "alice does not hold d@4; held by bob\n")
+    assert (none.code, none.out) == (2, "alice does not hold d@4; holders: bob\n")
     (row,) = cli("hold", "ls", "--json", root=own).json
     assert (row["version"], row["by"], row["retired"]) == ("d@4", "bob", "wrong crops")
 

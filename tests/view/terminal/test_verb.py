@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import loader
-from penstock.verbs.tui import first_place
+from penstock.verbs.view import first_place
 from penstock.view.terminal.addresses import RootPlace, RunPlace, StepPlace, VersionPlace
 
 

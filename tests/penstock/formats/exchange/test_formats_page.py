@@ -7,7 +7,7 @@ from assets.source_formats import read_formats, walked_formats
 from penstock.formats import FORMATS as WRITTEN
 from penstock.formats import IMPORTERS
 from penstock.formats.registration import FORMATS, TABLES
-from penstock.verbs.register import LEROBOT
+from penstock.verbs.formats import LEROBOT
 
 PAGE = Path(__file__).parents[4] / "docs" / "formats.md"
 ROW = re.compile(r"^\| (`[a-z`, -]+`) \| (yes )?\| (yes )?\| (yes )?\| (copy, in place|copy) \|", re.M)

@@ -512,7 +512,7 @@ def test_features_of_language_are_left_out_by_name(tmp_path, make, cli):
         assert f"left out, as text over time is not read yet: {', '.join(names)}" in done.to_text()
         assert content_digest(root.open("spoken")).digest == content_digest(plain).digest
     registered = cli("register", "lerobot", tmp_path / "spoken", "stays", root=tmp_path / "root")
-    assert f"left out, as text over time is not read yet: {', '.join(names)}" in registered.out
+    assert f"left out, because timed text is not supported yet: {', '.join(names)}" in registered.out
 
 
 @pytest.mark.parametrize("layout", ["v2.1", "v3.0"])

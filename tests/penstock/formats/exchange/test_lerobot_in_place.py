@@ -463,7 +463,7 @@ def test_the_command(own, root, cli):
     done = cli("register", "lerobot", own, "arm", root=root.url)
     assert done.code == 0
     assert done.out.splitlines()[1].startswith("3 samples with ")
-    for said in ("whose videos stay at", "episodes: 3 new, 0 changed"):
+    for said in ("whose videos stay at", "3 episodes: 3 added, 0 changed"):
         assert said in done.out
     assert cli("register", "lance", own, "x", root=root.url).err.count(", lerobot, ") == 1
 

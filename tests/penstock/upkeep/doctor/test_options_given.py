@@ -3,7 +3,7 @@
 import pytest
 
 from loader.errors import InvalidStore
-from penstock.verbs.doctor import option, options_of
+from penstock.verbs.verb import option, options_of
 
 
 @pytest.mark.parametrize(

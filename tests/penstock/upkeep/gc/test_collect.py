@@ -648,7 +648,7 @@ def test_a_version_that_is_lost_is_given_up(cli, own):
     sweep = ("gc", "sweep", "--grace", "0h", "--apply")
     held = cli(*sweep, "--give-up", "d@1", root=own)
     assert held.code == 2
-    assert "d@1 is not retired, and everybody may read it: retire it first" in held.err
+    assert "d@1 is not retired and can still be read: retire it first" in held.err
     root.retire("d@1", reason="old")
     one = root.record("d@1", retired=True)
     manifest = root.store.get(one.manifest).data
@@ -703,7 +703,7 @@ def test_lease_ls_shows_the_age_of_the_last_beat(cli, own, tmp_path):
     (file,) = (tmp_path / own).glob("leases/*.json")
     os.utime(file, (time.time() - 38 * 60,) * 2)
     assert re.search(
-        r", last beat 38:\d\d min ago, no collector has looked yet\n$", cli("lease", "ls", root=own).out
+        r", last beat 38:\d\d min ago, not seen by a collector yet\n$", cli("lease", "ls", root=own).out
     )
     cli("gc", "plan", root=own)
     (row,) = cli("lease", "ls", "--json", root=own).json
@@ -715,6 +715,6 @@ def test_lease_ls_shows_the_age_of_the_last_beat(cli, own, tmp_path):
     lease.beat()
     assert re.search(r", last beat [\d.]+ s ago, moving\n$", cli("lease", "ls", root=own).out)
     assert cli("lease", "ls", "--collector", "other", root=own).out.endswith(
-        " ago, no collector has looked yet\n"
+        " ago, not seen by a collector yet\n"
     )
     lease.close()

@@ -758,6 +758,6 @@ def test_the_command(root, cli):
     run = cli("verify", root=root.url)
     assert run.code == 1
     assert run.out.splitlines()[0].startswith(f"d@2/{row['part']} media ({row['path']}): the shard has")
-    assert "notes.txt: not penstock's; left alone" in run.out
+    assert "notes.txt: not written by penstock; ignored" in run.out
     body = cli("verify", "--json", root=root.url).json
     assert (len(body["problems"]), body["foreign"], body["versions"]) == (1, ["notes.txt"], 3)

@@ -310,7 +310,7 @@ def test_a_source_that_somebody_edited_is_corrupt(places, text, capsys):
 
 def test_options_of_no_source_are_refused(places, capsys):
     assert main(["migrate", "plan", places[1].url, "--from-option", "anon=true"]) == 2
-    assert "--from-option is of the store of --from" in capsys.readouterr().err
+    assert "--from-option needs --from" in capsys.readouterr().err
 
 
 def test_a_root_inside_is_refused_and_named(places):

@@ -9,7 +9,7 @@ import pytest
 import loader
 from loader import errors
 from penstock.cli import parser
-from penstock.console.next_verb import next_verb
+from penstock.verbs.next_verb import next_verb
 
 HELPED = [
     (("ls", "nope"), "penstock ls"),
@@ -82,7 +82,7 @@ def test_a_damaged_log_names_repair(cli, own):
     run = cli("ls", root=own)
     assert (run.code, run.err.startswith("penstock: CorruptLog: ")) == (1, True)
     assert run.err.splitlines()[-1] == (
-        f"  next: penstock repair --by NAME --root {own}  # says what it would write; --apply writes it"
+        f"  next: penstock repair --by NAME --root {own}  # lists what it would write; --apply writes it"
     )
     assert cli("repair", "--by", "ann", root=own).err.count("next: penstock repair") == 0
 

@@ -31,7 +31,7 @@ def _command(error: errors.PenstockError, arguments: Namespace) -> str:
         return ""
     match error:
         case errors.CorruptLog() if arguments.words != "repair":
-            return "penstock repair --by NAME  # says what it would write; --apply writes it"
+            return "penstock repair --by NAME  # lists what it would write; --apply writes it"
         case errors.DecodeFailed() | errors.TooManyCorrupt() | errors.CorruptLog():
             return ""
         case errors.Corrupt() | errors.ObjectNotFound() if arguments.words in READ_VERSIONS:

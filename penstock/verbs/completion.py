@@ -14,11 +14,11 @@ REFS = frozenset({"ref", "a", "b", "give_up"})
 """Arguments that take the name of a dataset, or of a version."""
 
 MOST_ENTRIES = 2000
-"""Most entries that are read behind the newest hint of a log: a key was pressed, and somebody waits."""
+"""Most log entries read after the newest hint: the user waits for the key press."""
 
 
 def complete(parser: ArgumentParser) -> None:
-    """Answer the shell and end the process, where a shell asks; else do nothing."""
+    """Answer a completion request of the shell and end the process; else do nothing."""
     try:
         import argcomplete
     except ImportError:
@@ -55,7 +55,7 @@ def _local(root: str) -> Path:
 def names(root: str | None, prefix: str, *, versions: bool) -> list[str]:
     """Return the datasets under a local root; behind 'photos@' its versions, tags and aliases.
 
-    Reads the log alone, without the imports of `loader.Root`, and writes nothing. Raises: OSError, ValueError and the
+    Reads only the log, without the imports of `loader.Root`, and writes nothing. Raises: OSError, ValueError and the
     errors of a damaged log.
     """
     from loader.dataset.log.entries import entry_key, parse
@@ -66,11 +66,11 @@ def names(root: str | None, prefix: str, *, versions: bool) -> list[str]:
     hints = sorted((folder / "log").glob("state-*.json"))
     state = load_state(hints[-1].read_bytes()) if hints else State()
     paths = ((n, folder / entry_key(n)) for n in count(state.n + 1))
-    there = takewhile(lambda one: one[0] <= state.n + MOST_ENTRIES and one[1].exists(), paths)
+    there = takewhile(lambda entry: entry[0] <= state.n + MOST_ENTRIES and entry[1].exists(), paths)
     state = fold_all(state, (parse(n, path.read_bytes()) for n, path in there))
     dataset, at, _ = prefix.partition("@")
     if not (versions and at):
-        return sorted(name for name, found in state.datasets.items() if found)
+        return sorted(name for name, versions_of in state.datasets.items() if versions_of)
     numbers = [str(record.number) for record in state.versions(dataset) if record.retired is None]
     refs = [ref.name for ref in state.refs.values() if ref.dataset == dataset]
     return [f"{dataset}@{name}" for name in ["latest", *numbers, *refs]]

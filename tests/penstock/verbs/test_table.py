@@ -11,7 +11,7 @@ import sys
 import pytest
 
 import loader
-from penstock.console.table import Table, show
+from penstock.verbs.table import Table, show
 
 LINE = "─"
 """Below the header of a table by rich; plain text has none."""
@@ -109,7 +109,7 @@ def test_plain_text_is_what_it_was(cli, own):
     (row,) = cli("lease", "ls", "--json", root=own).json
     said = cli("lease", "ls", root=own).out
     assert said.startswith(f"{version.name:<24} {row['holder']} on {row['host']}, last beat ")
-    assert said.endswith(" ago, no collector has looked yet\n")
+    assert said.endswith(" ago, not seen by a collector yet\n")
     cli("takedown", "request", "--subject", "x", "--reason", "t-1", "--by", "desk", root=own)
     (row,) = cli("takedown", "ls", "--json", root=own).json
     assert cli("takedown", "ls", root=own).out == f"{row['takedown']:>8}  {row['scope']:<16} desk: t-1\n"

@@ -51,7 +51,7 @@ def run(command, until=None):
         return work.returncode, said
 
 
-STOPPED = (130, "penstock: stopped; the same command goes on\n")
+STOPPED = (130, "penstock: stopped; run the same command to go on\n")
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import loader
-from penstock.console.completion import complete, names
 from penstock.verbs import VERBS
+from penstock.verbs.completion import complete, names
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_names_behind_a_hint(tmp_path):
 def test_names_cost_few_imports(filled):
     root, _ = filled
     code = (
-        "import sys; from penstock.console import completion; "
+        "import sys; from penstock.verbs import completion; "
         "assert completion.names(sys.argv[1], '', versions=False) == ['d', 'other']; "
         "print([m for m in ('numpy', 'pyarrow', 'fsspec', 'obstore') if m in sys.modules])"
     )

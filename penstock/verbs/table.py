@@ -57,10 +57,12 @@ def _by_rich(blocks: Sequence[str | Table]) -> bool:
         if isinstance(block, str):
             print(terminal_text(block), flush=True)
             continue
-        made = rich.table.Table(box=rich.box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        shown = rich.table.Table(box=rich.box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
         for name, form in zip(block.header, block.form, strict=True):
-            made.add_column(rich.text.Text(name), justify="right" if ">" in form else "left", overflow="fold")
+            shown.add_column(
+                rich.text.Text(name), justify="right" if ">" in form else "left", overflow="fold"
+            )
         for row in block.rows:
-            made.add_row(*(rich.text.Text(terminal_text(str(cell))) for cell in row))
-        console.print(made)
+            shown.add_row(*(rich.text.Text(terminal_text(str(cell))) for cell in row))
+        console.print(shown)
     return True

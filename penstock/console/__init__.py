@@ -1,1 +1,0 @@
-"""The command line around its verbs: tables, the hint after an error, completion in the shell."""

@@ -1,0 +1,331 @@
+"""`penstock register|import|seal|adopt|export`: versions from and to other formats."""
+
+import re
+from argparse import ArgumentParser, Namespace
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import loader
+from loader.errors import InvalidRuntime, InvalidStore
+from loader.storage import open_store
+
+from .verb import Answer, Verb, option, options_of, read_by
+
+if TYPE_CHECKING:
+    from ..formats.registration.register import RegistrationReport
+    from ..formats.registration.selection import Selection
+
+
+LEROBOT = "lerobot"
+"""The format whose numbers and texts are copied, and whose videos stay."""
+
+
+def _register_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "format",
+        help="webdataset: tar archives; energon: the same with .nv-meta; mds: shards of MosaicML streaming; litdata: "
+        "chunks of LitData; megatron: indexed datasets; files: a sample each; arrow, parquet, hf: tables, each row "
+        "a sample; lerobot: episodes, whose videos stay and whose numbers are copied",
+    )
+    parser.add_argument(
+        "url", help="folder or bucket prefix that holds the objects; nothing is written there"
+    )
+    parser.add_argument("name", help="dataset of the version; run again to register what changed since")
+    parser.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        metavar="FIELD",
+        help="leave a field out, of tables and of JSON documents a column too; may be repeated",
+    )
+    selection_arguments(parser)
+    table_arguments(parser)
+    episodes_argument(parser)
+
+
+def run_register(arguments: Namespace) -> Answer:
+    """Register objects where they are."""
+    from ..formats.registration.chunks import chunks_of
+
+    done = _register(arguments)
+    version = done.version
+    counts = {name: getattr(done, name) for name in ("new", "replaced", "same", "others")} | {
+        "gone": done.missing
+    }
+    body = {
+        "name": version.name,
+        "id": version.id,
+        "samples": len(version),
+        "fields": version.fields,
+        **counts,
+        "refusals": asdict(done.refusals),
+        "notes": list(done.notes),
+    }
+    what, stay = ("episodes", "videos") if arguments.format == LEROBOT else ("objects", "bytes")
+    lines = [
+        f"{version.name}  {version.id}",
+        f"{len(version)} samples with {', '.join(version.fields)}, whose {stay} stay at {arguments.url}",
+        f"{done.new + done.replaced + done.same} {what}: {done.new} added, {done.replaced} changed, "
+        f"{done.missing} removed, {done.same} unchanged ({done.others} other files ignored)",
+        *done.refusals.lines(),
+        *done.notes,
+    ]
+    if done.left_out:
+        body["left_out"] = list(done.left_out)
+        lines.append(f"left out, because timed text is not supported yet: {', '.join(done.left_out)}")
+    if done.sealed:
+        body["sealed"] = done.sealed
+        lines.append(f"{done.sealed} new shards read and sealed")
+    if chunks := chunks_of(version):
+        body |= chunks.to_json()
+        lines.append(chunks.to_text())
+    return body, "\n".join(lines), 0
+
+
+def _register(arguments: Namespace) -> "RegistrationReport":
+    """Register the objects. Raises: InvalidRuntime; InvalidStore; as `register` and `register_lerobot`."""
+    from ..formats import REGISTERED, TABLES
+    from ..formats.registration.register import register
+
+    root, format, selection = loader.Root(arguments.root), arguments.format, selection_of(arguments)
+    if arguments.episodes and format != LEROBOT:
+        from ..formats.importing.importer import EPISODES_OF
+
+        raise InvalidRuntime(EPISODES_OF)
+    if format == LEROBOT:
+        from ..formats.lerobot.lerobot_registered import register_lerobot
+
+        if arguments.key or arguments.field:
+            raise InvalidRuntime(f"--key and --field are for tables; {format} has its own keys and fields")
+        return register_lerobot(
+            root,
+            open_store(arguments.url),
+            arguments.name,
+            without=arguments.without,
+            selection=selection,
+            episodes=arguments.episodes,
+        )
+    if format not in REGISTERED | TABLES:
+        accepted = ", ".join(sorted([LEROBOT, *REGISTERED, *TABLES]))
+        raise InvalidStore(f"format {format!r} cannot be registered; accepted: {accepted}")
+    return register(
+        root,
+        format,
+        arguments.url,
+        arguments.name,
+        without=arguments.without,
+        key=arguments.key,
+        fields=fields_of(arguments),
+        selection=selection,
+    )
+
+
+def _import_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "format",
+        help="one that can be registered (arrow, energon, files, hf, litdata, mds, megatron, parquet, webdataset), or "
+        "csv, json, jsonl, lerobot, mcap, robomimic, rosbag",
+    )
+    parser.add_argument(
+        "url", help="folder or bucket prefix that holds the objects; nothing is written there"
+    )
+    parser.add_argument("name", help="dataset of the version; run again to import what came since")
+    order = parser.add_mutually_exclusive_group()
+    order.add_argument(
+        "--keep-order",
+        dest="shuffle",
+        action="store_false",
+        default=None,
+        help="samples lie in the order of their objects (default where an object has many samples)",
+    )
+    order.add_argument(
+        "--shuffle",
+        action="store_true",
+        default=None,
+        help="samples lie in the order of their keys' hashes (default where a file is a sample)",
+    )
+    parser.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="leave a field out, of tables a column too; may be repeated",
+    )
+    selection_arguments(parser)
+    table_arguments(parser)
+    episodes_argument(parser)
+    parser.add_argument("--workers", type=int, default=8, metavar="N", help="threads (default: 8)")
+
+
+def run_import(arguments: Namespace) -> Answer:
+    """Import objects. Exit status 1, and no version, if an object could not be read or written."""
+    from ..formats.importing.importer import Options
+    from ..formats.run_import import import_place
+
+    done = import_place(
+        loader.Root(arguments.root),
+        arguments.format,
+        open_store(arguments.url),
+        arguments.name,
+        options=Options(
+            arguments.key,
+            fields_of(arguments),
+            frozenset(arguments.without),
+            episodes=arguments.episodes,
+        ),
+        shuffle=arguments.shuffle,
+        workers=arguments.workers,
+        selection=selection_of(arguments),
+    )
+    return done.to_json(), done.to_text(), int(bool(done.failures))
+
+
+def table_arguments(parser: ArgumentParser) -> None:
+    """Add --key and --field."""
+    parser.add_argument("--key", metavar="COLUMN", help="column of a table that holds the keys")
+    parser.add_argument(
+        "--field",
+        action="append",
+        default=[],
+        metavar="COLUMN[=EXTENSION]",
+        help="column of a table that becomes a field, such as text, image=jpg or ids=u2; may be repeated",
+    )
+
+
+def fields_of(arguments: Namespace) -> dict[str, str]:
+    """Return column that becomes a field -> its extension, "" for the format's choice."""
+    return {name: word for name, _, word in (one.partition("=") for one in arguments.field)}
+
+
+def selection_arguments(parser: ArgumentParser) -> None:
+    """Add --include and --exclude."""
+    parser.add_argument(
+        "--include",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="take only objects whose keys match this pattern of .gitignore, such as 'train/*'; may be repeated",
+    )
+    parser.add_argument(
+        "--exclude",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="leave out objects whose keys match this pattern of .gitignore, such as '*.tmp'; may be repeated",
+    )
+
+
+def selection_of(arguments: Namespace) -> "Selection":
+    """Return the objects that the arguments select."""
+    from ..formats.registration.selection import Selection  # Arrow, which help does without
+
+    return Selection(include=tuple(arguments.include), exclude=tuple(arguments.exclude))
+
+
+def episodes_argument(parser: ArgumentParser) -> None:
+    """Add --episodes."""
+    parser.add_argument(
+        "--episodes",
+        type=read_by(episode_numbers),
+        default=(),
+        metavar="N-M,...",
+        help="only these episodes of a LeRobot dataset, such as 0-99,120: a partial download has no others",
+    )
+
+
+def episode_numbers(text: str) -> tuple[tuple[int, int], ...]:
+    """Return (first, last) of each part of a text such as "0-99,120". Raises: ValueError."""
+    ranges = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d{1,12})(?:-(\d{1,12}))?", part.strip())
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            raise ValueError(f"{part!r}: numbers and ranges of episodes are needed, such as 0-99,120")
+        ranges.append((int(match[1]), int(match[2] or match[1])))
+    return tuple(ranges)
+
+
+def _seal_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("ref", help="e.g. photos@3")
+    parser.add_argument("--workers", type=int, default=4, metavar="N", help="threads (default: 4)")
+
+
+def run_seal(arguments: Namespace) -> Answer:
+    """Seal a version. Exit status 1 when an object could not be read."""
+    from ..formats.registration.sealing import seal
+
+    done = seal(loader.Root(arguments.root).open(arguments.ref), workers=arguments.workers)
+    return done.to_json(), done.to_text(), int(bool(done.failures))
+
+
+def _adopt_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("ref", help="sealed version, e.g. photos@3")
+    parser.add_argument("--workers", type=int, default=4, metavar="N", help="threads (default: 4)")
+
+
+def run_adopt(arguments: Namespace) -> Answer:
+    """Adopt a version. Exit status 1 when an object could not be copied."""
+    from ..formats.registration.adoption import adopt
+
+    done = adopt(loader.Root(arguments.root), arguments.ref, workers=arguments.workers)
+    return done.to_json(), done.to_text(), int(bool(done.failures))
+
+
+def _export_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("ref", help="e.g. photos@3")
+    parser.add_argument(
+        "format", help="energon, files, lerobot, litdata, mds, megatron, parquet or webdataset"
+    )
+    parser.add_argument("url", help="path or URL of the target: empty, or an earlier run of the same export")
+    parser.add_argument("--where", metavar="SQL", help="export only samples for which it is true")
+    parser.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="leave a field or column out; may be repeated",
+    )
+    parser.add_argument(
+        "--lossy",
+        action="store_true",
+        help="leave out what the format cannot hold (default: refuse)",
+    )
+    parser.add_argument("--workers", type=int, default=4, metavar="N", help="threads (default: 4)")
+    parser.add_argument(
+        "--option",
+        type=option,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="option of the target's store, as in loader.Root(options=); may be repeated",
+    )
+
+
+def run_export(arguments: Namespace) -> Answer:
+    """Export a version. Exit status 1 if a part could not be written."""
+    from ..formats.run_export import export
+
+    done = export(
+        loader.Root(arguments.root).open(arguments.ref),
+        arguments.format,
+        open_store(arguments.url, options_of(arguments.option)),
+        where=arguments.where,
+        without=arguments.without,
+        lossy=arguments.lossy,
+        workers=arguments.workers,
+    )
+    return done.to_json(), done.to_text(), int(bool(done.failures))
+
+
+REGISTER = Verb(
+    text="make a version over bytes that stay where they are", run=run_register, arguments=_register_arguments
+)
+IMPORT = Verb(
+    text="make a version with bytes of its own from another format",
+    run=run_import,
+    arguments=_import_arguments,
+)
+SEAL = Verb(
+    text="read registered bytes once and record their checksums", run=run_seal, arguments=_seal_arguments
+)
+ADOPT = Verb(text="copy registered bytes into the root", run=run_adopt, arguments=_adopt_arguments)
+EXPORT = Verb(text="write a version in another format", run=run_export, arguments=_export_arguments)

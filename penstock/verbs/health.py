@@ -1,0 +1,131 @@
+"""`penstock doctor|verify|repair`: the state of a store, of versions and of the log."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import loader
+from loader.errors import InvalidRuntime
+from loader.storage import open_store
+
+from ..units import size
+from .verb import Answer, Verb, cluster_argument, cluster_of, option, options_of
+
+if TYPE_CHECKING:
+    from ..compute.cluster import Cluster
+    from ..upkeep.verify.root import RootReport
+    from ..upkeep.verify.shard import Problem
+
+
+def _doctor_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("url", nargs="?", help="path or URL, with or without a root (default: --root)")
+    parser.add_argument(
+        "--option",
+        type=option,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="option as in loader.Root(options=), may be repeated; keep keys in the environment or a profile",
+    )
+    parser.add_argument("--quick", action="store_true", help="skip the listing of many keys")
+
+
+def run_doctor(arguments: Namespace) -> Answer:
+    """Examine a store. Exit status 1 when anything fails."""
+    from ..upkeep.doctor.examine import examine
+
+    report = examine(arguments.url or arguments.root, options_of(arguments.option), quick=arguments.quick)
+    return report.to_json(), report.to_text(), int(report.failed)
+
+
+def _verify_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("ref", nargs="?", help="e.g. photos@3; without one, the whole root")
+    parser.add_argument("--full", action="store_true", help="read every byte")
+    cluster_argument(parser, "file of a cluster that reads the shards, with --full")
+
+
+def run_verify(arguments: Namespace) -> Answer:
+    """Check a version, or the whole root. Exit status 1 when anything is wrong."""
+    from ..upkeep.verify.version import verify
+
+    root = loader.Root(arguments.root)
+    if arguments.cluster is not None and not arguments.full:
+        raise InvalidRuntime("--cluster reads every byte; add --full")
+    cluster = cluster_of(arguments)
+    if arguments.ref is None:
+        return answer_of_root(root, full=arguments.full, cluster=cluster)
+    report = verify(root, arguments.ref, full=arguments.full, cluster=cluster)
+    how = (
+        "every byte" if report.full else "tables, sizes, indexes and a row of each (--full reads every byte)"
+    )
+    of = f" of {report.of_shards}" if report.shards < report.of_shards else ""
+    if report.unverified_nbytes:
+        how += f"; {size(report.unverified_nbytes)} have no known checksum: read, not verified"
+    summary = f"{report.version}: {report.shards}{of} shards, {report.rows} rows, {size(report.nbytes)}; checked {how}"
+    return report.to_json(), _text(report.problems, [summary]), 1 if report.problems else 0
+
+
+def answer_of_root(root: "loader.Root", *, full: bool, cluster: "Cluster | None" = None) -> Answer:
+    """Check a whole root, and return the answer of `penstock verify`."""
+    from ..upkeep.verify.root import verify_root
+
+    return _root(verify_root(root, full=full, cluster=cluster))
+
+
+def _root(report: "RootReport") -> Answer:
+    lines = [f"{key}: not written by penstock; ignored" for key in report.foreign]
+    lines += [f"{key}: belongs to a version that is not in the log" for key in report.nothing_leased]
+    lines += [
+        f"{report.unreferenced} objects ({size(report.unreferenced_nbytes)}) under data/ that no version names",
+        f"{report.root}: {report.entries} log entries, {report.versions} versions ({report.retired} retired), "
+        f"{report.shards} shards checked, {report.objects} objects ({size(report.nbytes)}), "
+        f"{report.n_foreign} of them foreign",
+    ]
+    return report.to_json(), _text(report.problems, lines), 1 if report.problems else 0
+
+
+def _text(problems: "Iterable[Problem]", lines: list[str]) -> str:
+    wrong = [f"{problem.address}: {problem.what}" for problem in problems]
+    lines[-1] += f": {len(wrong)} problems" if wrong else ": nothing wrong"
+    return "\n".join([*wrong, *lines])
+
+
+def _repair_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--by", required=True, help="who repairs: a person or a ticket; recorded in the log")
+    parser.add_argument("--mirror", help="path or URL of a copy of the root to compare with")
+    parser.add_argument("--believe", choices=("stored", "next"), help="which of two readings is right")
+    parser.add_argument("--apply", action="store_true", help="write the repair (default: only list it)")
+
+
+def run_repair(arguments: Namespace) -> Answer:
+    """Repair the log, or list the repair. Exit status 1 if a repair is needed and was not written."""
+    from ..upkeep.repair import apply_repair, plan_repair
+
+    store = loader.Root(arguments.root).alone.store
+    mirror = open_store(arguments.mirror) if arguments.mirror else None
+    steps = plan_repair(store, by=arguments.by, mirror=mirror, believe=arguments.believe)
+    lines = [f"{step.key}: {step.why}" for step in steps]
+    if not steps:
+        lines.append("the log is whole: nothing to repair")
+    elif arguments.apply:
+        state = apply_repair(store, steps, by=arguments.by)
+        lines.append(f"done: {store.url} has {state.n} log entries and reads from the first to the last")
+    else:
+        lines.append(f"{len(steps)} objects to write; nothing was written: pass --apply to write them")
+    body = {
+        "root": store.url,
+        "steps": [{"key": step.key, "n": step.n, "why": step.why} for step in steps],
+        "applied": bool(steps and arguments.apply),
+    }
+    return body, "\n".join(lines), 1 if steps and not arguments.apply else 0
+
+
+DOCTOR = Verb(
+    text="check whether a store can hold a root, its speed and its settings; writes a little and removes it",
+    run=run_doctor,
+    arguments=_doctor_arguments,
+)
+VERIFY = Verb(text="check stored hashes, counts and references", run=run_verify, arguments=_verify_arguments)
+REPAIR = Verb(
+    text="repair a log with a damaged or misread entry", run=run_repair, arguments=_repair_arguments
+)

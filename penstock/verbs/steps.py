@@ -1,0 +1,218 @@
+"""`penstock batch|explain|seen`: the samples of a step, their provenance, and the steps of a sample."""
+
+from argparse import ArgumentParser, Namespace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import loader
+from loader.errors import InvalidRuntime
+
+from .table import Table
+from .verb import Answer, Verb, add_world
+from .view import add_metrics, add_recipe, metrics_of
+
+if TYPE_CHECKING:
+    from loader.run.replay import Functions
+
+    from ..view.replays.replays import Replayers
+    from ..view.replays.training import Training
+
+
+def _batch_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("where", help="run@step, run, plan hash or state file")
+    parser.add_argument("--step", type=int, default=None, help="global step")
+    parser.add_argument("--slot", type=int, default=None, help="one slot of the global batch")
+    parser.add_argument(
+        "--save",
+        type=Path,
+        default=None,
+        metavar="DIR",
+        help="folder for the values, as PNG, WAV, NPY and JSON",
+    )
+    add_recipe(parser)
+    add_metrics(parser)
+    add_world(parser)
+
+
+def run_batch(arguments: Namespace) -> Answer:
+    """Return a rank's part of a step, or one slot of it."""
+    from ..view.inspect.recorded_step import told_by_trail
+    from ..view.replays.recipe_process import RecipeProcess
+    from ..view.replays.replays import Replayers, Replays
+    from ..view.replays.training import Training, where
+
+    root = loader.Root(arguments.root)
+    name, at = where(root, arguments.where)
+    step = at if arguments.step is None else arguments.step
+    if step is None:
+        raise InvalidRuntime(f"a step of {name} is needed: pass {name}@STEP, or --step")
+    metrics = metrics_of(root, arguments.where, arguments.metrics)
+    training = Training(root, name, metrics=metrics.get(name))
+    recipe = RecipeProcess(root, arguments.recipe) if arguments.recipe else None
+    plain = Replays(root, cut=arguments.save is None)
+    replayers = Replayers(plain=plain, recipe=recipe)
+    try:
+        with told_by_trail(training, step, arguments.slot):
+            shown, text, saved = _step_or_slot(arguments, training, replayers, step)
+    finally:
+        replayers.close()
+        training.close()
+    body = shown.to_json()
+    if arguments.save is not None:
+        from ..view.saving import save
+
+        try:
+            body["saved"] = [str(path) for path in save(arguments.save, body, saved)]
+        except OSError as error:
+            raise InvalidRuntime(
+                f"--save {arguments.save}: {error}; pass a folder that can be created or written to"
+            ) from error
+        text += f"\n{len(body['saved'])} files in {arguments.save}"
+    return body, text, 0
+
+
+def _step_or_slot(
+    arguments: Namespace, training: "Training", replayers: "Replayers", step: int
+) -> tuple[Any, str, dict[int, Any]]:
+    """Return the record, its text, and slot -> values that --save writes."""
+    from loader.run.trail.read_trail import trail_runs
+    from loader.storage.mirror.store import primary_of
+
+    from ..view.inspect.plain_text import slot_text, step_text
+    from ..view.inspect.shown_batch import shown_batch
+    from ..view.inspect.slot_record import slot_record, slot_values
+    from ..view.inspect.step_record import part_of, step_record, step_values, whole_values
+    from ..view.replays.replayed_values import slot_itself
+    from ..view.samples.held_steps import AskedRuns
+
+    plain_batch = partial(shown_batch, n_pictured=0)
+    if arguments.slot is not None:
+        values, trouble = slot_values(training, replayers, step, arguments.slot, slot_itself)
+        of_slot = slot_record(
+            training,
+            values,
+            trouble,
+            AskedRuns(others=trail_runs(primary_of(training.root.store))),
+            functions=_functions(training, replayers, step, trouble),
+            part=lambda rank, world: step_values(training, replayers, step, rank, world, plain_batch),
+        )
+        return of_slot, slot_text(of_slot), {values.slot: values.trained or values.decoded}
+    rank, world_size = part_of(training, step, arguments.rank, arguments.world)
+    part = training, replayers, step, rank, world_size
+    saved: dict[int, Any] = {}
+    if arguments.save is None:
+        seen, trouble = step_values(*part, plain_batch)
+    else:
+        batch, trouble = whole_values(*part)
+        seen = shown_batch(training.plan(step), batch, n_pictured=0)
+    shown = step_record(training, seen, _functions(training, replayers, step, trouble), trouble)
+    if arguments.save is not None:
+        saved = {row.slot: batch.slots[row.slot - batch.first_slot] for row in shown.slots}
+    return shown, step_text(shown), saved
+
+
+def _functions(training: "Training", replayers: "Replayers", step: int, trouble: str) -> "Functions | None":
+    """Return facts of the recipe's functions; None without a recipe, or where it failed."""
+    if replayers.recipe is None or trouble:
+        return None
+    return replayers.recipe.functions(training.setting(step, recipe=True))
+
+
+def _explain_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("where", help="run@step, run, hash of a saved plan (penstock plans ls) or state file")
+    parser.add_argument("--step", type=int, default=None, help="global step; needed unless WHERE is run@step")
+    parser.add_argument("--slot", type=int, default=None, help="one slot, counted from 0")
+    parser.add_argument("--ui", default="", metavar="URL", help="Dagster's webserver, to print links to runs")
+    add_world(parser)
+
+
+def run_explain(arguments: Namespace) -> Answer:
+    """Return where the samples of a step come from, and which runs of the pipeline made them."""
+    from ..lineage import made_by
+    from ..view.replays.training import where
+
+    root = loader.Root(arguments.root)
+    name, at = where(root, arguments.where)
+    step = at if arguments.step is None else arguments.step
+    if step is None:
+        raise InvalidRuntime(f"{name} has many steps: pass {name}@STEP, or --step STEP")
+    provenance = loader.explain(
+        loader.plan_of(root, name, step), step, arguments.rank, arguments.world, arguments.slot
+    )
+    runs = made_by(root, provenance)
+    body = [
+        one.to_json() | {"made_by": [run.to_json() for run in runs_of_sample]}
+        for one, runs_of_sample in zip(provenance, runs, strict=True)
+    ]
+    texts = [
+        "\n".join([str(one), *(f"  made by     {run.line(arguments.ui)}" for run in runs_of_sample)])
+        for one, runs_of_sample in zip(provenance, runs, strict=True)
+    ]
+    return body, "\n\n".join(texts), 0
+
+
+SEEN_FORM = ("{:>10}", "  {:>6}", "  {:>6}", "  {}")
+
+
+def _seen_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("where", help="run, run@step, plan hash or state file")
+    parser.add_argument("source", help="name of a source of the plan")
+    parser.add_argument("key", help="key of a sample")
+    parser.add_argument(
+        "--before",
+        type=int,
+        default=None,
+        metavar="STEP",
+        help="the training's next step (default: the one after WHERE's, or after the last on the run's trail)",
+    )
+
+
+def run_seen(arguments: Namespace) -> Answer:
+    """Return the slots that held the sample in the steps before the given one, recorded substitutes included.
+
+    Each step counts under the plan that it was trained under last. Raises: InvalidRuntime where no plan has the
+    sample, or without a step."""
+    from ..view.replays.training import Training, where
+    from ..view.samples.held_steps import held_slots
+
+    root = loader.Root(arguments.root)
+    name, last = where(root, arguments.where)
+    training = Training(root, name)
+    try:
+        before = arguments.before
+        if before is None:
+            before = (training.last_step if last is None else last) + 1
+        if before < 1:
+            raise InvalidRuntime(
+                f"the last step of {name} is not recorded: pass --before STEP, 1 or more, or {name}@STEP"
+            )
+        slots, errors = held_slots(training, lambda _: [arguments.source], arguments.key, before)
+        for error in errors:
+            if not isinstance(error, InvalidRuntime) or len(errors) == len(training.plans(before)):
+                raise error
+        plan = training.plan_hash(before - 1)
+    finally:
+        training.close()
+    body = {
+        "plan": plan,
+        "source": arguments.source,
+        "key": arguments.key,
+        "before": before,
+        "seen": [one._asdict() for one in slots],
+    }
+    rows = [
+        [one.step, one.slot, one.epoch, f"substitute {one.attempt}" if one.attempt else ""] for one in slots
+    ]
+    return body, [Table(form=SEEN_FORM, header=("step", "slot", "epoch", ""), rows=rows)], 0
+
+
+BATCH = Verb(
+    text="show a step of a training: samples, proofs and warnings", run=run_batch, arguments=_batch_arguments
+)
+EXPLAIN = Verb(
+    text="trace a step of a run or plan to its bytes, raw objects and Dagster runs",
+    run=run_explain,
+    arguments=_explain_arguments,
+)
+SEEN = Verb(text="list the steps that held a sample", run=run_seen, arguments=_seen_arguments)

@@ -1,0 +1,282 @@
+"""`penstock ls|show|diff|digest|card`: what a root holds, and what its versions hold."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import loader
+from loader.errors import PenstockError
+
+from ..units import minute, share, size
+from .table import Table
+from .verb import Answer, Verb, fields_of_all, kinds
+
+if TYPE_CHECKING:
+    from loader.dataset.log.state import VersionRecord
+
+
+LS_HEADER = ("version", "id", "created (UTC)", "samples", "bytes", "names, holds")
+LS_FORM = ("{:<24}", " {:<18}", "  {:<16}", " {:>12}", " {:>10}", "  {}")
+READ_AHEAD = 16
+"""Manifests that are read at once."""
+
+
+def _ls_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("dataset", nargs="?", help="only this dataset")
+
+
+def run_ls(arguments: Namespace) -> Answer:
+    """List datasets, their versions, tags, aliases and holds. Costs a request per version."""
+    root = loader.Root(arguments.root)
+    state = root.state
+    names = [arguments.dataset] if arguments.dataset else root.datasets()
+    records = [record for name in names for record in root.versions(name)]
+    with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-ls") as pool:
+        contents = list(pool.map(partial(_content, root), records))
+    refs: dict[tuple[str, int], list[str]] = {}
+    for (dataset, ref), target in state.refs.items():
+        refs.setdefault((dataset, target.number), []).append(ref)
+    body: list[dict[str, Any]] = []
+    rows = []
+    for record, content in zip(records, contents, strict=True):
+        named = sorted(refs.get((record.dataset, record.number), []))
+        holds = state.holds_of(record.dataset, record.number)
+        body.append(
+            {
+                "name": record.name,
+                "id": record.id,
+                "retired": record.retired,
+                "refs": list(named),
+                "holds": [{"by": one.by, "why": one.why} for one in holds],
+                **content,
+            }
+        )
+        named += [f"(held by {one.by}: {one.why})" for one in holds]
+        if record.retired is not None:
+            named.append(f"(retired: {record.retired})")
+        rows.append([record.name, record.id[:18], *_cells(content), *([" ".join(named)] if named else [])])
+    table = Table(form=LS_FORM, header=LS_HEADER, rows=rows, titled=False)
+    return body, [table] if rows else f"{root.url} has no versions yet", 0
+
+
+def _content(root: "loader.Root", record: "VersionRecord") -> Mapping[str, int | None]:
+    """Return facts of a version's manifest, all None if it cannot be read, for example after a sweep."""
+    from loader.dataset.tables.manifest import read_manifest
+
+    try:
+        manifest = read_manifest(root.store, record.manifest, record.sha256)
+    except PenstockError:
+        return dict.fromkeys(("created_us", "samples", "nbytes"))
+    nbytes = sum(group["nbytes"] for group in manifest["groups"].values())
+    return {"created_us": manifest["created_us"], "samples": manifest["n_live"], "nbytes": nbytes}
+
+
+def _cells(content: Mapping[str, int | None]) -> tuple[str, str, str]:
+    """Return the time, number and bytes as cells."""
+    created_us, samples, nbytes = content["created_us"], content["samples"], content["nbytes"]
+    if created_us is None or samples is None or nbytes is None:
+        return "-", "-", "-"
+    return minute(created_us), f"{samples:,}", size(nbytes)
+
+
+GROUP_HEADER = ("group", "samples", "parts", "bytes", "fields")
+SHOW_GROUPS = ("{:<16}", " {:>10}", " {:>7}", " {:>10}", "  {}")
+SHOW_KINDS = ("{:<40}", " {:>10}")
+SHOW_COLUMNS = ("{:<24}", " {:>10}", "  {}")
+ANNOTATION_HEADER = ("annotation", "samples", "when (UTC)", "columns", "by whom")
+ANNOTATIONS = ("{:<16}", " {:>10}", "  {:<19}", "  {}", ", {}")
+
+
+def _show_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("ref", help="e.g. photos@3")
+
+
+def run_show(arguments: Namespace) -> Answer:
+    """Show one version."""
+    from ..upkeep.diff import column_statistics
+
+    root = loader.Root(arguments.root)
+    version = root.open(arguments.ref)
+    manifest = version.manifest
+    holds = root.state.holds_of(version.dataset, version.number)
+    created = datetime.fromtimestamp(manifest["created_us"] / 1e6, UTC)
+    lines = [
+        f"{version.name}  {version.id}",
+        f"created {created:%Y-%m-%d %H:%M:%S} UTC, parent {manifest['parent'] or 'none'}",
+        f"{len(version)} samples ({manifest['n_rows'] - len(version)} excluded) in {manifest['n_parts']} parts",
+        *(f"held by {one.by}: {one.why}" for one in holds),
+        "",
+    ]
+    groups = [
+        (
+            name,
+            group["n_rows"],
+            group["n_parts"],
+            size(group["nbytes"]),
+            ", ".join(sorted(group["field_nbytes"])),
+        )
+        for name, group in manifest["groups"].items()
+    ]
+    text: list[str | Table] = [*lines, Table(form=SHOW_GROUPS, header=GROUP_HEADER, rows=groups)]
+    several = [] if fields_of_all(version) else kinds(version)
+    if len(several) > 1:
+        selected = [(kind.option, kind.n_samples) for kind in several]
+        text += [
+            "",
+            Table(form=SHOW_KINDS, header=("order, bench: select one kind by", "samples"), rows=selected),
+        ]
+    statistics, total = column_statistics(version), manifest["n_rows"]
+    present = {name: row["n"] - row["nulls"] for name, row in statistics.items()}
+    columns = [
+        (name, share(present[name], total), column["type"])
+        for name, column in manifest["columns"].items()
+        if column["type"] != "null"
+    ]
+    text += ["", Table(form=SHOW_COLUMNS, header=("column", "present", "type"), rows=columns)]
+    text += _annotations(version)
+    if manifest["producer"]:
+        text += ["", *(f"{name}: {value}" for name, value in manifest["producer"].items())]
+    body = {
+        "name": version.name,
+        "id": version.id,
+        "fields": list(version.fields),
+        "kinds": [{"fields": kind.fields, "samples": kind.n_samples} for kind in several],
+        "holds": [{"by": one.by, "why": one.why} for one in holds],
+        "present": present,
+        "annotations": [asdict(one) for one in version.annotations],
+        "manifest": manifest,
+    }
+    return body, text, 0
+
+
+def _annotations(version: "loader.Version") -> list[str | Table]:
+    """Return a table of who annotated what, and when; nothing without annotations."""
+    rows = [
+        (
+            *(one.name, one.n_samples, f"{datetime.fromtimestamp(one.at_us / 1e6, UTC):%Y-%m-%d %H:%M:%S}"),
+            *(", ".join(one.columns), f"by {one.author}"),
+        )
+        for one in version.annotations
+    ]
+    return ["", Table(form=ANNOTATIONS, header=ANNOTATION_HEADER, rows=rows)] if rows else []
+
+
+def _diff_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("a", help="e.g. photos@2")
+    parser.add_argument("b", help="e.g. photos@3")
+
+
+def run_diff(arguments: Namespace) -> Answer:
+    """Show the changes from a to b."""
+    from ..upkeep.diff import diff
+
+    root = loader.Root(arguments.root)
+    changes = diff(root.open(arguments.a), root.open(arguments.b))
+    lines = [
+        f"{changes.a} -> {changes.b}",
+        f"samples   {changes.samples[0]} -> {changes.samples[1]}   "
+        f"excluded {changes.excluded[0]} -> {changes.excluded[1]}",
+        f"bytes     {size(changes.nbytes[0])} -> {size(changes.nbytes[1])}",
+        f"parts     +{len(changes.parts_added)} -{len(changes.parts_removed)}",
+    ]
+    lines += [f"group     +{name} ({', '.join(fields)})" for name, fields in changes.groups_added.items()]
+    lines += [f"group     -{name} ({', '.join(fields)})" for name, fields in changes.groups_removed.items()]
+    lines += [f"group     {name} covers {a} -> {b} samples" for name, (a, b) in changes.coverage.items()]
+    for name, (a, b) in changes.columns.items():
+        lines.append(f"column    {name}: {_stats(a)} -> {_stats(b)}")
+    return changes.to_json(), "\n".join(lines), 0
+
+
+def _stats(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "absent"
+    shown = {name: row[name] for name in ("n", "nulls", "nans", "zeros") if row.get(name)}
+    shown |= {name: f"{row[name]:.6g}" for name in ("min", "mean", "max") if row.get(name) is not None}
+    if row.get("categories"):
+        shown["categories"] = len(row["categories"])
+    return " ".join(f"{name}={value}" for name, value in shown.items())
+
+
+def _digest_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("ref", help="e.g. photos@3")
+    parser.add_argument(
+        "--full", action="store_true", help="read and check every byte, instead of trusting the indexes"
+    )
+    parser.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="leave a field or metadata column out; may be repeated",
+    )
+    parser.add_argument("--workers", type=int, default=4, metavar="N", help="threads (default: 4)")
+
+
+def run_digest(arguments: Namespace) -> Answer:
+    """Compute the digest. Exit status 1 if samples could not be read."""
+    from ..formats.content_digest import content_digest
+
+    done = content_digest(
+        loader.Root(arguments.root).open(arguments.ref),
+        full=arguments.full,
+        without=arguments.without,
+        workers=arguments.workers,
+    )
+    return done.to_json(), done.to_text(), int(bool(done.failures))
+
+
+def _card_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("ref", help="e.g. photos@3")
+    parser.add_argument("--html", default=None, metavar="FILE", help="write it as one HTML file")
+    parser.add_argument("--into", default=None, metavar="FOLDER", help="write it as JSON, Markdown and HTML")
+    parser.add_argument("--save", action="store_true", help="write it into the root, unless a card exists")
+    parser.add_argument(
+        "--examples", type=int, default=None, metavar="N", help="samples of each kind; 0 reads no media"
+    )
+
+
+def run_card(arguments: Namespace) -> Answer:
+    """Return the dataset card: as Markdown, or written where the arguments say."""
+    from ..card.as_json import card_document
+    from ..card.build import EXAMPLES, build_card
+    from ..card.rendering.sections import render_markdown
+    from ..card.stored import save_card, write_card, write_html
+
+    n_examples = EXAMPLES if arguments.examples is None else arguments.examples
+    root = loader.Root(arguments.root)
+    card = build_card(root, root.open(arguments.ref), n_examples=n_examples)
+    lines = []
+    if arguments.html is not None:
+        lines.append(str(write_html(Path(arguments.html), card)))
+    if arguments.into is not None:
+        lines += map(str, write_card(Path(arguments.into), card))
+    if arguments.save:
+        saved = save_card(root.store, card)
+        lines += [f"{root.url}/{saved.folder}/{name}" for name in saved.written]
+        lines += [
+            f"{root.url}/{saved.folder}/{name} holds another card and was not replaced" for name in saved.kept
+        ]
+    text = "\n".join(lines)
+    if not text and not arguments.json:
+        text = render_markdown(card).rstrip("\n")
+    return card_document(card), text, 0
+
+
+LS = Verb(text="list datasets and versions: time, samples, bytes, names", run=run_ls, arguments=_ls_arguments)
+SHOW = Verb(text="show a version: fields, groups, columns, parts", run=run_show, arguments=_show_arguments)
+DIFF = Verb(text="show what changes from one version to another", run=run_diff, arguments=_diff_arguments)
+DIGEST = Verb(
+    text="compute a digest of the content, independent of order and layout",
+    run=run_digest,
+    arguments=_digest_arguments,
+)
+CARD = Verb(
+    text="write the dataset card of a version: counts, licences, provenance, examples",
+    run=run_card,
+    arguments=_card_arguments,
+)

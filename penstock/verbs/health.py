@@ -121,7 +121,7 @@ def run_repair(arguments: Namespace) -> Answer:
 
 
 DOCTOR = Verb(
-    text="check whether a store can hold a root, its speed and its settings; writes a little and removes it",
+    text="check whether a store can hold a root, and its settings; writes a little and removes it",
     run=run_doctor,
     arguments=_doctor_arguments,
 )

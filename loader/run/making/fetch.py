@@ -207,9 +207,8 @@ class Fetched(NamedTuple):
 class Fetch:
     """Reads samples of a recipe's views. Keeps the ETags of the shards that it has read; thread-safe.
 
-    decoders: per source, by field (`Recipe.decoders`); videos: per source, groups of fields (`groups_of`).
-    locate: finds the samples, those read together as one: of sources with videos that have packet tables by
-    source, of others by their decoders, on disks or not.
+    decoders: per source, by field (`Recipe.decoders`). videos: per source, groups of fields (`groups_of`).
+    reads: the readers of the sources.
     """
 
     def __init__(

@@ -4,9 +4,7 @@ import re
 from pathlib import Path
 
 from assets.source_formats import read_formats, walked_formats
-from penstock.formats import FORMATS as WRITTEN
-from penstock.formats import IMPORTERS
-from penstock.formats.registration import FORMATS, TABLES
+from penstock.formats import EXPORTED, IMPORTED, REGISTERED, TABLES
 from penstock.verbs.formats import LEROBOT
 
 PAGE = Path(__file__).parents[4] / "docs" / "formats.md"
@@ -19,13 +17,13 @@ def test_formats_page_agrees_with_registries():
         for names, *cells in ROW.findall(PAGE.read_text())
         for name in re.findall(r"[a-z-]+", names)
     }
-    registered, imported = {*FORMATS, *TABLES, LEROBOT}, {*FORMATS, *IMPORTERS}
+    registered, imported = {*REGISTERED, *TABLES, LEROBOT}, {*REGISTERED, *IMPORTED}
     assert imported == {*walked_formats(), *read_formats()}
     assert rows == {
         name: (
             "yes " if name in registered else "",
             "yes " if name in imported else "",
-            "yes " if name in WRITTEN else "",
+            "yes " if name in EXPORTED else "",
             "copy, in place" if name in walked_formats() else "copy",
         )
         for name in registered | imported

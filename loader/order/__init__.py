@@ -3,7 +3,7 @@
 from .content import PlannedSource, Source, source
 from .from_json import plan_from_json
 from .plan import Plan, make_plan
-from .random.philox_key import sample_rng_key
+from .random.generators import sample_rng_key
 from .sources.bucket import BucketBy, bucket
 from .sources.packed_view import PackedView
 from .sources.packing import PackBy, pack

@@ -10,7 +10,7 @@ import numpy as np
 from ..dataset.shards.address import SampleAddress
 from ..errors import PenstockError
 from ..order.plan import Plan
-from ..order.random.philox_key import sample_rng_key
+from ..order.random.generators import sample_rng_key
 from ..order.sources.packed_view import PackedView
 from ..order.steps.slots import Slots
 from .recipe import generators

@@ -35,13 +35,13 @@ def metrics(waited=0.0, busy=0.0, **stages):
 def test_contention_measures_a_stretch():
     measured = Contention(probed=False)
     assert measured.saw(9.0, 9.0, 9.0), "the first batch begins the first stretch"
-    assert measured.look(metrics(9.0, 9.0, decode=9.0), 5.0, 50.0) is None, "the start is not judged"
+    assert measured.measure(metrics(9.0, 9.0, decode=9.0), 5.0, 50.0) is None, "the start is not judged"
     taken_s = 0.0
     while not measured.saw(0.01, 0.03, 0.15):
         taken_s += 0.04
     assert taken_s <= FIRST_LOOK_S, "a choice within 2 s leaves a second for processes to start"
     after = metrics(10.0, 11.0, decode=11.0, transform=1.0, fetch_wait=1.0, plan=1.0)
-    seen = measured.look(after, 5.6, 53.0)
+    seen = measured.measure(after, 5.6, 53.0)
     expected = Stages(waits=1 / 3, computes=0.4, decodes=0.6, fetches=0.2, load=0.2, cores=1.0)
     assert seen.locked == 0.0
     for name in ("waits", "computes", "decodes", "fetches", "load", "cores"):
@@ -144,7 +144,7 @@ def recorded(monkeypatch):
     def do(*figures):
         answers = iter((None, *figures, *repeat(figures[-1], 1000)))
         monkeypatch.setattr(Contention, "saw", lambda *_: True)
-        monkeypatch.setattr(Contention, "look", lambda *_: next(answers))
+        monkeypatch.setattr(Contention, "measure", lambda *_: next(answers))
 
     return do
 

@@ -13,16 +13,12 @@ from __future__ import annotations
 import logging
 import struct
 import threading
-from collections.abc import Sequence
 from functools import cache
 from sys import getrefcount
 from typing import Any
 
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
-
-from ...native import hash_numbers
-from .keyed_permutation import framed
 
 logger = logging.getLogger(__name__)
 
@@ -129,52 +125,3 @@ def _memory_of(bits: np.random.Philox) -> memoryview:
     import ctypes
 
     return memoryview((ctypes.c_char * _NBYTES).from_address(bits.ctypes.state_address)).cast("B")
-
-
-Words = Sequence[tuple[int, int]]
-"""The two words of a Philox generator's key, sample by sample."""
-
-
-def sample_words(seed: int, source: str, epoch: int, ordinals: np.ndarray) -> Words:
-    """Return the keys of the generators that a transform draws from. ordinals: int64 [n], of the version.
-
-    The words are key("augment", version_ordinal, 0) and key("augment", version_ordinal, 1). With the version's ordinal
-    a predicate does not change what happens to a sample.
-    """
-    return _words((seed, source, "augment", epoch), ordinals, ())
-
-
-def field_words(seed: int, source: str, epoch: int, ordinals: np.ndarray, field: str) -> Words:
-    """Return the keys of the generators that the decoder of one field draws from. ordinals: int64 [n], of the version.
-
-    The words are key("decode", version_ordinal, field, 0) and key("decode", version_ordinal, field, 1): apart from
-    `sample_words`, so that selecting one more field does not change what a transform draws.
-    """
-    return _words((seed, source, "decode", epoch), ordinals, (field,))
-
-
-def sample_rng_key(seed: int, source: str, epoch: int, version_ordinal: int) -> np.random.Generator:
-    """Return a fresh Philox generator for one sample in one epoch, with the key of `sample_words`.
-
-    numpy refuses `Generator.spawn` here, which is right: its children would not follow from the key.
-    """
-    return _generator(sample_words(seed, source, epoch, np.array([version_ordinal], np.int64)))
-
-
-def field_rng_key(
-    seed: int, source: str, epoch: int, version_ordinal: int, field: str
-) -> np.random.Generator:
-    """Return a fresh Philox generator for what a decoder of one field draws, with the key of `field_words`."""
-    return _generator(field_words(seed, source, epoch, np.array([version_ordinal], np.int64), field))
-
-
-def _words(before: Sequence[int | str], ordinals: np.ndarray, behind: Sequence[str]) -> Words:
-    head, tail = b"".join(map(framed, before)), b"".join(map(framed, behind))
-    first, second = np.empty((2, len(ordinals)), np.uint64)
-    hash_numbers(head, ordinals, tail + framed(0), first)
-    hash_numbers(head, ordinals, tail + framed(1), second)
-    return list(zip(first.tolist(), second.tolist(), strict=True))
-
-
-def _generator(words: Words) -> np.random.Generator:
-    return generator_of(*words[0])

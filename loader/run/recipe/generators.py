@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from ...order.plan import Plan
+from ...order.random.generators import field_rng_key, field_words, sample_rng_key, sample_words
 from ...order.random.keyed_permutation import I64
-from ...order.random.philox_key import field_rng_key, field_words, sample_rng_key, sample_words
 from ...order.steps.slots import Slots
 
 Place = tuple[int, str, int, int]

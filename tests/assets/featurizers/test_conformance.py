@@ -51,7 +51,8 @@ def test_another_field_is_read_when_told(samples: Samples) -> None:
         (
             MODELS,
             "models",
-            {"model", "batching", "gathering", "devices", "weights", "pictures"},
+            {"model", "batching", "gathering", "devices", "weights", "pictures", "networks"}
+            | {"of_diffusers", "of_timm", "of_transformers"},
         ),
     ],
 )

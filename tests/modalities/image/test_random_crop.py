@@ -452,7 +452,7 @@ def test_crops_are_decoded_into_the_rows_of_the_batch(version, monkeypatch):
     real = columns.FieldRows.put
 
     def put(self, row, value):
-        moved.append((type(value), value is self._given))
+        moved.append((type(value), value is self._lent))
         real(self, row, value)
 
     monkeypatch.setattr(columns.FieldRows, "put", put)

@@ -12,14 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loader.order.random import philox_key
+from loader.order.random.generators import field_rng_key, field_words, sample_rng_key, sample_words
 from loader.order.random.keyed_permutation import key
-from loader.order.random.philox_key import (
-    field_rng_key,
-    field_words,
-    generator_of,
-    sample_rng_key,
-    sample_words,
-)
+from loader.order.random.philox_key import generator_of
 
 WORDS = st.integers(0, 2**64 - 1)
 

@@ -7,7 +7,7 @@ import pytest
 
 import loader
 from loader.errors import DecodeFailed, InvalidRuntime, TransformFailed
-from loader.order.random.philox_key import field_rng_key
+from loader.order.random.generators import field_rng_key
 
 N = 6
 

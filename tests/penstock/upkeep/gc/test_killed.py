@@ -25,7 +25,11 @@ def begun(root, properties):
 
 def run_all(jobs):
     """(exit status, what it says) of a process for each job; all at once."""
-    command = [sys.executable, TESTS / "dataset" / "forks.py", TESTS / "penstock" / "gc" / "killed.py"]
+    command = [
+        sys.executable,
+        TESTS / "dataset" / "forks.py",
+        TESTS / "penstock" / "upkeep" / "gc" / "killed.py",
+    ]
     done = subprocess.run(command, input=json.dumps(jobs) + "\n", capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 

@@ -487,7 +487,7 @@ def test_memory_is_used_again_but_for_what_may_still_be_at_work():
     room = MemoryBudget(4 * 2**20)
     with room.memory(2**20) as lent:
         first, lent.is_free = lent.view.obj, True
-    with room.memory(2**20 - 5, beside=3 * 2**20) as lent:  # fits with what is beside it: counted once
+    with room.memory(2**20 - 5, extra=3 * 2**20) as lent:  # fits with what is beside it: counted once
         assert lent.view.obj is first
         assert len(lent.view) == 2**20 - 5
     with room.memory(2**20) as lent:  # nobody said that it was free

@@ -3,6 +3,8 @@
 import ast
 import importlib
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,24 @@ def test_a_world_is_the_same_each_time():
     assert first.world.trace == second.world.trace
     assert first.world.faults.seen == second.world.faults.seen
     assert first.world.bucket.bytes() == second.world.bucket.bytes()
+
+
+def test_a_world_ignores_the_other_threads_of_its_process():
+    done = threading.Event()
+
+    def read_clocks():
+        while not done.is_set():
+            time.time()
+            time.monotonic()
+
+    thread = threading.Thread(target=read_clocks)
+    thread.start()
+    try:
+        first, second = (campaign.world_of(4).world.bucket.bytes() for _ in range(2))
+    finally:
+        done.set()
+        thread.join()
+    assert first == second
 
 
 def test_a_world_that_goes_wrong_is_told_with_few_faults(capsys):

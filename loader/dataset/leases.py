@@ -171,11 +171,19 @@ class Renewal:
         """Beat for it from now on; again is no change. Raises: RuntimeError if no thread can be started."""
         with self._lock:
             self._renewed[id(renewed)] = renewed
-            if self._thread is None:
-                stop = threading.Event()
-                thread = threading.Thread(target=self._run, args=(stop,), name="penstock-leases", daemon=True)
-                thread.start()  # where none can be started, the next to be added tries again
-                self._stop, self._thread = stop, thread
+            if self._thread is not None:
+                return
+            stop = threading.Event()
+            thread = threading.Thread(target=self._run, args=(stop,), name="penstock-leases", daemon=True)
+            self._stop, self._thread = stop, thread
+        try:
+            # Not under the lock: a thread that begins may collect garbage, and with it another lease, which takes it.
+            thread.start()
+        except RuntimeError:
+            with self._lock:
+                if self._thread is thread:
+                    self._thread = None  # the next to be added tries again
+            raise
 
     def remove(self, renewed: Renewed) -> None:
         """Stop beating for it; with the last one the thread ends."""
@@ -185,7 +193,7 @@ class Renewal:
                 return
             thread, self._thread = self._thread, None
             self._stop.set()
-        if thread is not threading.current_thread():
+        if thread.ident != threading.get_ident() and thread.is_alive():
             thread.join(JOIN_S)
 
     def dismiss(self) -> None:
@@ -194,7 +202,7 @@ class Renewal:
 
     def join(self, timeout_s: float | None = None) -> None:
         """Wait for its end, so long at most, after `dismiss`."""
-        if self._thread is not None:
+        if self._thread is not None and self._thread.is_alive():
             self._thread.join(timeout_s)
 
     def _run(self, stop: threading.Event) -> None:

@@ -383,3 +383,22 @@ def test_a_dropped_root_is_renewed_as_long_as_its_version(store, tmp_path):
     assert renewing()
     version.reader.renew_leases()
     assert [beat for _, beat in claimed(version.store)] == [2]
+
+
+def test_renewal_starts_its_thread_without_its_lock(monkeypatch):
+    """A thread that begins may collect garbage: another lease, which is removed there and then."""
+    own, renewed, removed, real = renewal.Renewal(), object(), [], threading.Thread
+
+    class Starting(real):
+        def start(self):
+            remover = real(target=own.remove, args=(object(),), daemon=True)
+            remover.start()
+            remover.join(5)
+            removed.append(not remover.is_alive())
+            super().start()
+
+    monkeypatch.setattr(threading, "Thread", Starting)
+    own.add(renewed)
+    monkeypatch.undo()
+    own.remove(renewed)
+    assert removed == [True]

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -74,8 +75,11 @@ def test_verify_stopped_by_ctrl_c_says_so_in_one_line_and_runs_again(tmp_path):
     command = ["verify", "d@1", "--full", "--root", str(tmp_path / "root")]
 
     def reads_a_shard(work):
-        opened = (os.path.realpath(fd) for fd in glob.glob(f"/proc/{work.pid}/fd/*"))
-        return any(path.endswith(".tar") for path in opened)
+        for descriptor in glob.glob(f"/proc/{work.pid}/fd/*"):
+            with suppress(FileNotFoundError):  # it was closed meanwhile
+                if os.readlink(descriptor).endswith(".tar"):
+                    return True
+        return False
 
     assert run(command, until=reads_a_shard) == STOPPED
     assert run(command) == (0, "")

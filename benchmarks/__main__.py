@@ -8,14 +8,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from . import alone, page, store, throughput
-from .node.page import sections_of
+from . import alone, page, sections, store, throughput
 from .picture import picture
 from .rows import ORDER, PEERS, ROWS, Store
 from .throughput import Bench, Turns
 
 SLOW_ROUNDS = 3
-PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+PAGE = sections.DOCS / sections.READING
 
 
 def parser() -> argparse.ArgumentParser:
@@ -35,23 +34,22 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     given = parser().parse_args()
-    out = given.out or (PAGE if command_options(given) in ("", "--long") else None)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is ended and deleted
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         text, panels = run(Bench(folder, given.peers.split(","), given.scale), given, keep=bool(given.folder))
-    if out:
-        out.write_text(text)
+    if given.out or command_options(given) in ("", "--long"):
+        sections.write("benchmarks", text, given.out)
         if panels:
-            out.with_suffix(".svg").write_text(picture(panels))
+            (given.out or PAGE).with_suffix(".svg").write_text(picture(panels))
     print(text)
     return 0
 
 
 def run(bench: Bench, given: argparse.Namespace, keep: bool) -> tuple[str, dict[str, Turns]]:
     """The page, and what its picture shows."""
-    sections = [f"{peer} does not take part: {why}\n" for peer, why in bench.failed.items()]
+    lines = [f"{peer} does not take part: {why}\n" for peer, why in bench.failed.items()]
     verdicts: list[str] = []
     panels: dict[str, Turns] = {}
     names = given.rows.split(",")
@@ -63,15 +61,15 @@ def run(bench: Bench, given: argparse.Namespace, keep: bool) -> tuple[str, dict[
     }
     for at, name in enumerate(names):
         if name in lone:
-            sections += lone[name]()
+            lines += lone[name]()
             continue
         row = ROWS[name]
         if isinstance(row, Store):
             found = store.measure(bench, row, min(given.rounds, SLOW_ROUNDS))
-            sections += page.store(row, *found, bench.mean_bytes(row))
+            lines += page.store(row, *found, bench.mean_bytes(row))
         else:
             found = throughput.measure(bench, row, given.rounds)
-            sections += page.throughput(row, *found, bench.mean_bytes(row))
+            lines += page.throughput(row, *found, bench.mean_bytes(row))
             if row.limit:
                 panels[row.title] = found[0]
         turns = found[0]
@@ -80,16 +78,15 @@ def run(bench: Bench, given: argparse.Namespace, keep: bool) -> tuple[str, dict[
         if not keep and row.kind not in {kinds.get(later) for later in names[at + 1 :]}:
             bench.remove(row.kind)
     if given.long:
-        sections += alone.long_run(bench)
+        lines += alone.long_run(bench)
     text = page.whole(
         command=f"python -m benchmarks {command_options(given)}".strip(),
         machine=f"{platform.machine()}, Python {platform.python_version()}, {os.cpu_count()} cores",
         note=given.note,
         versions=bench.versions,
         verdicts=verdicts,
-        sections=sections,
+        sections=lines,
         picture=(given.out or PAGE).with_suffix(".svg").name if panels else "",
-        defaults=sections_of(PAGE.read_text()),
     )
     return text, panels
 

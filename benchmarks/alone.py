@@ -119,7 +119,7 @@ def video(rounds: int) -> list[str]:
         "## Video: 16 frames at a random place, 224 px",
         "",
         "To reach: 1.1 times the best from the same file, 5 times from canonical clips. One thread each. More:",
-        "[benchmarks-video.md](benchmarks-video.md).",
+        "[video reads](#video-reads).",
         "",
         "#" + ("## " + body).replace("\n## ", "\n### "),
         "",

@@ -4,7 +4,7 @@ A transformer of 100 million parameters with AdamW's moments, sharded by FSDP ov
 with one thread for torch. In each round both save and both load the same state, by turns, on the same disk. The
 slowest rank's seconds count, the processor seconds of all, and the most memory that one had at once above what it had
 before. What hashing alone costs is measured beside it, on the same bytes. The table goes to
-docs/benchmarks-checkpoints.md.
+docs/benchmarks-stores.md.
 """
 
 import argparse
@@ -23,10 +23,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from . import sections
 from .contest import ROOT
 from .page import shown
 
-PAGE = ROOT / "docs" / "benchmarks-checkpoints.md"
 RANKS = 2
 WORDS, WIDTH, DEPTH = 20_001, 768, 12
 TORCH, OURS = "torch", "penstock"
@@ -45,7 +45,7 @@ def main() -> int:
     options.add_argument("--folder", type=Path, help="on the disk to measure (default: temporary)")
     options.add_argument("--words", type=int, default=WORDS, help="fewer for a smaller model")
     options.add_argument("--note", default="", help="a sentence for the page's head, about the machine")
-    options.add_argument("--out", type=Path, default=PAGE)
+    options.add_argument("--out", type=Path, help="write here, not to docs/benchmarks-stores.md")
     options.add_argument("--rank", help=argparse.SUPPRESS)
     given = options.parse_args()
     if given.rank:
@@ -63,7 +63,7 @@ def main() -> int:
             return 1
         said = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(RANKS)]
     page = page_of(said, given.rounds, given.note)
-    given.out.write_text(page)
+    sections.write("benchmarks.checkpoints", page, given.out)
     print(page)
     return 0
 
@@ -198,7 +198,7 @@ def together(said: list[dict[str, Any]], turn: str) -> list[Cost]:
 
 
 def page_of(said: list[dict[str, Any]], rounds: int, note: str) -> str:
-    """docs/benchmarks-checkpoints.md."""
+    """docs/benchmarks-stores.md."""
     gib = sum(one["nbytes"] for one in said) / 2**30
     lines = [
         "# Checkpoints",

@@ -3,7 +3,7 @@
 Each run is a process of its own, and they take turns: threads, worker processes, the training's own thread, `auto`. The
 training's Python is a fixed amount of work, which alone takes so many ms per step: 1000 / ms batches/s is the most
 there can be beside it. A training that sleeps lets go of the interpreter's lock, as one that waits for a GPU does. The
-table goes to docs/benchmarks-executors.md.
+table goes to docs/benchmarks.md.
 """
 
 import argparse
@@ -22,13 +22,13 @@ from typing import Any
 
 import loader
 
+from . import sections
 from .contest import ROOT
 from .data import make
 from .page import shown
 from .peers.penstock import FIELDS, prepare
 from .throughput import say
 
-PAGE = ROOT / "docs" / "benchmarks-executors.md"
 WARM_S, TURN_S = 4.0, 3.0
 """Before the clock starts, `auto` has made its choice: it has 2 s for that."""
 IDLE, PYTHON, SLEEP = "idle", "13 ms of Python", "13 ms asleep"
@@ -57,7 +57,7 @@ def main() -> int:
     options = argparse.ArgumentParser(prog="python -m benchmarks.executors", description=__doc__)
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--note", default="", help="a sentence for the page's head, about the machine")
-    options.add_argument("--out", type=Path, default=PAGE)
+    options.add_argument("--out", type=Path, help="write here, not to docs/benchmarks.md")
     options.add_argument("--one", help=argparse.SUPPRESS)
     given = options.parse_args()
     if given.one:
@@ -72,7 +72,7 @@ def main() -> int:
                 ran = run(work=work, step=step, name=name, folder=temporary)
                 found.setdefault((work, step, name), []).append(ran)
                 say(f"round {number}: {work}, {step}, {name}: {ran['rate']:.1f}/s, {ran['ended']}")
-    given.out.write_text(page(found, given.rounds, given.note))
+    sections.write("benchmarks.executors", page(found, given.rounds, given.note), given.out)
     return 0
 
 

@@ -28,6 +28,7 @@ import av
 from assets.media.policy import CutPolicy, VideoPolicy
 from penstock.compute.pool import LocalCompute
 
+from . import sections
 from .ingest_work import fields, ingest, ingest_in_worker, requests, warm
 from .video_reads import make_original
 
@@ -50,6 +51,7 @@ def main() -> int:
     options.add_argument("--video", type=Path, help="720p; without it one is made")
     options.add_argument("--peers", type=Path, help="a Python that has scenedetect")
     options.add_argument("--out", type=Path, help="write the page here")
+    options.add_argument("--page", action="store_true", help="write into docs/benchmarks-pipeline.md")
     given = options.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -64,8 +66,8 @@ def main() -> int:
             *both_cores(folder, video),
         ]
     page = "\n".join([*lines, ""])
-    if given.out:
-        given.out.write_text(page)
+    if given.out or given.page:
+        sections.write("benchmarks.ingest", page, given.out)
     print(page)
     return 0
 

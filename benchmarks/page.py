@@ -1,4 +1,4 @@
-"""docs/benchmarks.md from what was measured. Nothing here measures."""
+"""The section of docs/benchmarks.md on all rows. Nothing here measures."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -129,25 +129,6 @@ def store(
     return [*lines, "", *limit, f"Bound of penstock: {row.bound}", ""]
 
 
-HEAD = """\
-# Benchmarks
-
-## What you get if you set nothing
-
-`loader.Loader(plan)` chooses executor, workers and prefetch by itself ([executors.md](executors.md)). These tables
-compare it with penstock's best fixed choice, with the fastest peer, and with the machine: a bare process per core. All
-contestants take turns, each in its pinned environment, and their samples are compared with the written ones.
-
-- **of ...**: median of the ratio within a round.
-- **took**: executor and number of workers that the Loader chose.
-- **CPU us per sample**: of all processes, with the kernel's share.
-- **lost**: share of the device's time that a training loses against batches that lie on the device.
-
-`python -m benchmarks.node --out node.md` writes a table for each number of workers, with every contestant. `--page`
-puts its first tables here, in the section on as many cores. Without a network, `--wheels FOLDER` takes what
-`pip download --no-deps -d FOLDER -r benchmarks/peers/NAME.txt` fetched elsewhere, and `--site FOLDER` packages that
-`pip install --target FOLDER` unpacked."""
-
 REST = "## All rows, on two cores"
 
 HOW_TO_READ = """\
@@ -174,26 +155,16 @@ def whole(
     verdicts: Sequence[str],
     sections: Sequence[str],
     picture: str,
-    defaults: Sequence[str] = (),
 ) -> str:
-    """The page. defaults: sections that `python -m benchmarks.node` made, a machine each."""
+    """Return the section of `python -m benchmarks`."""
     peers = ", ".join(f"{TITLES.get(peer, peer)} {version}" for peer, version in versions.items())
     lines = [
-        *HEAD.splitlines(),
-        "",
-        *(line for section in defaults for line in (section, "")),
         REST,
         "",
         f"Made by `{command}` (`make bench`) on {machine}.{note and f' **{note}**'}",
         "Contestants serve the same samples, shuffled, from files in the page cache, each from its own format and",
         "pinned environment (benchmarks/peers). They take turns, the others stopped. Every sample of 20 batches is",
         "compared with the written one.",
-        "",
-        "More figures: [SHA-256](benchmarks-verified.md), [the C extension](benchmarks-native.md), "
-        "[the pipeline](benchmarks-pipeline.md), [ingest](benchmarks-ingest.md), [stores](benchmarks-stores.md), "
-        "[scale](benchmarks-scale.md), [checkpoints](benchmarks-checkpoints.md), "
-        "[executors](benchmarks-executors.md), [video](benchmarks-video.md), [the viewer](benchmarks-view.md), "
-        "[exchange](benchmarks-exchange.md), [data jobs](benchmarks-fleet.md).",
         "",
         f"Peers: {peers}.",
         "",

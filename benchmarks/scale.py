@@ -1,5 +1,5 @@
 """`python -m benchmarks.scale`: what a large dataset costs to publish onto, to open and to collect; writes
-docs/benchmarks-scale.md.
+docs/benchmarks-stores.md.
 
 Shards are synthetic: their tables, keys and history are real, the tars are not there. Requests are counted, so that
 they are the same on every machine; times and memory are of a fresh process.
@@ -33,8 +33,9 @@ from loader.dataset.tables.parquet import put_table
 from loader.dataset.tables.stats import column_stats
 from loader.dataset.writing.run_tables import RunKeys
 
+from . import sections
+
 DATASET, ADDED = "d", 10
-PAGE = Path(__file__).parent.parent / "docs" / "benchmarks-scale.md"
 OPEN = """
 import json, re, sys, time
 import loader, loader.storage.disk.store
@@ -211,7 +212,9 @@ def collected(objects: int) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         for more in ([], ["--disk", folder]):
             command = [sys.executable, "-m", "benchmarks.collect", str(objects), *more]
-            done = subprocess.run(command, cwd=PAGE.parent.parent, capture_output=True, text=True, check=True)
+            done = subprocess.run(
+                command, cwd=sections.DOCS.parent, capture_output=True, text=True, check=True
+            )
             yield from done.stdout.splitlines()
 
 
@@ -222,7 +225,7 @@ def main() -> int:
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--objects", type=int, default=1_000_000, help="to collect")
     options.add_argument("--note", default="", help="a sentence for the page's head, about the machine")
-    options.add_argument("--out", type=Path, default=PAGE, help="default: docs/benchmarks-scale.md")
+    options.add_argument("--out", type=Path, help="write here, not to docs/benchmarks-stores.md")
     given = options.parse_args()
     machine = (
         f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, a local disk."
@@ -231,7 +234,7 @@ def main() -> int:
     lines += shown(sizes(given.shards, given.publishes, given.rounds))
     lines.append(COLLECT_HEAD)
     lines += shown(collected(given.objects))
-    given.out.write_text("\n".join([*lines, BOUNDS]))
+    sections.write("benchmarks.scale", "\n".join([*lines, BOUNDS]), given.out)
     return 0
 
 

@@ -3,7 +3,7 @@
 Both kinds of reader take turns on samples in the page cache, with two threads: first epochs, each of a new root, in
 which every page is hashed, and later ones, each for a second or more. Ratios are within a round, by the clock and by
 processor seconds, which a busy machine distorts less. The machine's own limit is what the default would be if hashlib
-hashed the same bytes beside it. The table goes to docs/benchmarks-verified.md.
+hashed the same bytes beside it. The table goes to docs/benchmarks.md.
 """
 
 import argparse
@@ -20,13 +20,12 @@ import loader
 from loader.dataset.shards.shard import PAGE_BYTES
 from loader.native import PagedSha256
 
-from .contest import ROOT
+from . import sections
 from .data import Data, make
 from .page import shown
 from .peers.penstock import FIELDS, prepare, write
 from .throughput import say
 
-PAGE = ROOT / "docs" / "benchmarks-verified.md"
 WORK = {
     "JPEGs of 256 px, decoded": ("images", 64, True),
     "the same, as bytes": ("images", 64, False),
@@ -47,7 +46,7 @@ def main() -> int:
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--samples", type=int, default=None, help="of each kind")
     options.add_argument("--note", default="", help="a sentence for the page's head, about the machine")
-    options.add_argument("--out", type=Path, default=PAGE)
+    options.add_argument("--out", type=Path, help="write here, not to docs/benchmarks.md")
     given = options.parse_args()
     rows: dict[str, list[tuple[Spent, Spent]]] = {}
     limits: dict[str, list[float]] = {}
@@ -71,7 +70,7 @@ def main() -> int:
                 )
             say(f"round {number} of {given.rounds}")
     warm, limits = ({name: found[1:] for name, found in one.items()} for one in (rows, limits))
-    given.out.write_text(page(warm, limits, given.rounds, given.note))
+    sections.write("benchmarks.verified", page(warm, limits, given.rounds, given.note), given.out)
     return 0
 
 

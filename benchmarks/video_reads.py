@@ -40,6 +40,7 @@ from loader.modalities.video.timeline import Timeline
 from loader.run.recipe.decode import decode_sample
 from loader.run.recipe.video_packet_reads import Readers, groups_of, read_samples
 
+from . import sections
 from .video_peers import Frames, Peer, installed
 
 SIZE, N_FRAMES = (224, 224), 16
@@ -62,6 +63,7 @@ def main() -> int:
     options.add_argument("--video", type=Path, help="a long-GOP original; without it one is made")
     options.add_argument("--corpus", type=Path, default=Path(media) / "video" if media else None)
     options.add_argument("--out", type=Path, help="write the page here")
+    options.add_argument("--page", action="store_true", help="write into docs/benchmarks.md")
     given = options.parse_args()
     lines = [
         "# Video reads",
@@ -79,8 +81,8 @@ def main() -> int:
     if given.corpus:
         lines += correctness(given.corpus)
     page = "\n".join(lines)
-    if given.out:
-        given.out.write_text(page)
+    if given.out or given.page:
+        sections.write("benchmarks.video_reads", page, given.out)
     print(page)
     return 0
 

@@ -16,12 +16,26 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from benchmarks import alone, clips, data, meter, page, photos, store, throughput
+from benchmarks import (
+    alone,
+    arrival,
+    clips,
+    data,
+    discovery,
+    meter,
+    page,
+    photos,
+    sections,
+    store,
+    throughput,
+)
 from benchmarks.__main__ import command_options, parser
 from benchmarks.contest import LISTS, ROOT, PeerError, Runner
 from benchmarks.contestant import Contestant, Task
+from benchmarks.node import __main__ as node
 from benchmarks.peers import penstock
 from benchmarks.picture import picture
+from benchmarks.pipeline import __main__ as pipeline
 from benchmarks.rows import LIMIT, NODE, ORDER, OURS, PEERS, ROWS, Aim, Row, Store
 from benchmarks.throughput import Bench
 
@@ -379,3 +393,24 @@ def test_the_order_of_a_far_step_is_made_alone() -> None:
 
 def test_every_row_of_the_page_is_known() -> None:
     assert set(ROWS) | {"first_step", "resumed", "video"} == {*ORDER, *NODE}
+
+
+def test_sections_of_commands_are_in_their_pages() -> None:
+    sources = "".join(path.read_text() for path in (ROOT / "benchmarks").rglob("*.py"))
+    written = re.findall(r'sections\.write\("([\w.]+)"', sources)
+    assert sorted(written) == sorted(sections.PAGES)
+    for command, name in sections.PAGES.items():
+        page = (sections.DOCS / name).read_text()
+        assert [page.count(mark) for mark in sections.marks(command)] == [1, 1], command
+    for module in (arrival, discovery, pipeline, node):
+        assert module.PAGE.is_file()
+
+
+def test_section_is_replaced_one_level_lower_and_others_stay() -> None:
+    begin, end = sections.marks("benchmarks.view")
+    page = f"# T\n\n{begin}\nold\n{end}\n\n## Other\n"
+    found = sections.replaced(page, "benchmarks.view", "# A\n\n## B\n")
+    assert found == page.replace("old", "## A\n\n### B")
+    assert "\n## B\n" in sections.replaced(page, "benchmarks.view", "## B\n")
+    with pytest.raises(ValueError):
+        sections.replaced(page, "benchmarks.fleet", "# A\n")

@@ -1,6 +1,6 @@
 """`python -m benchmarks.exchange`: other people's formats, registered, trained on, imported and exported.
 
-Minutes, and some 16 GB in a folder for a moment. Writes docs/benchmarks-exchange.md. `--samples 1000000` and
+Minutes, and some 16 GB in a folder for a moment. Writes docs/benchmarks-pipeline.md. `--samples 1000000` and
 `--documents 100000000` register as many as the design's rows have. webdataset, streaming and datasets themselves take
 part where `python -m benchmarks.peers webdataset streaming hf_datasets` has installed them.
 """
@@ -12,12 +12,11 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ..contest import ROOT
+from .. import sections
 from ..throughput import say
 from ..view.rows import Row, table_lines
 from . import formats, rows, tables
 
-PAGE = ROOT / "docs" / "benchmarks-exchange.md"
 MEASURED: dict[str, Callable[[Path, rows.Sizes], Iterator[Row]]] = {
     "megatron": rows.megatron,
     "register": rows.registration,
@@ -53,7 +52,7 @@ def main() -> int:
     options.add_argument("--folder", type=Path, help="keep the data here")
     options.add_argument("--note", default="", help="a sentence for the page's head, about the machine")
     options.add_argument(
-        "--out", type=Path, help="write the page here (default: docs/benchmarks-exchange.md)"
+        "--out", type=Path, help="write the page here (default: docs/benchmarks-pipeline.md)"
     )
     given = options.parse_args()
     sizes = rows.Sizes(
@@ -73,7 +72,7 @@ def main() -> int:
                 found.append(row)
     machine = f"{platform.machine()}, Python {platform.python_version()}, {os.cpu_count()} cores"
     text = page_of(found, " ".join(["python -m benchmarks.exchange", *changed]), machine, given.note)
-    (given.out or PAGE).write_text(text)
+    sections.write("benchmarks.exchange", text, given.out)
     print(text)
     return 0
 

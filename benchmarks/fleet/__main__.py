@@ -1,4 +1,4 @@
-"""`python -m benchmarks.fleet`: what data jobs cost beside their units. Writes docs/benchmarks-fleet.md.
+"""`python -m benchmarks.fleet`: what data jobs cost beside their units. Writes docs/benchmarks-pipeline.md.
 
 `--cluster FILE` has a cluster compute the units too: a packages line of its file names benchmarks.
 """
@@ -10,12 +10,11 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ..contest import ROOT
+from .. import sections
 from ..throughput import say
 from ..view.rows import Row, table_lines
 from . import kills, rows
 
-PAGE = ROOT / "docs" / "benchmarks-fleet.md"
 MEASURED: dict[str, Callable[[Path, rows.Sizes], Iterator[Row]]] = {
     "cost": rows.own_cost,
     "attach": rows.reattachment,
@@ -47,7 +46,7 @@ def main() -> int:
     options.add_argument("--slurm", action="store_true", help="also on a Slurm of four nodes, started here")
     options.add_argument("--ray", action="store_true", help="also on a Ray of three nodes, started here")
     options.add_argument("--note", default="", help="a sentence for the page's head, about the machine")
-    options.add_argument("--out", type=Path, default=PAGE, help="write the page here (default: %(default)s)")
+    options.add_argument("--out", type=Path, help="write here, not to docs/benchmarks-pipeline.md")
     given = options.parse_args()
     names = ("units", "blocks", "waited", "rounds", "cluster", "slurm", "ray")
     sizes = rows.Sizes(**{name: getattr(given, name) for name in names})
@@ -66,7 +65,7 @@ def main() -> int:
     command = " ".join(["python -m benchmarks.fleet", *changed])
     lines = table_lines(HEAD, found, command=command, machine=machine, note=given.note)
     text = "\n".join(lines) + "\n"
-    given.out.write_text(text)
+    sections.write("benchmarks.fleet", text, given.out)
     print(text)
     return 0
 

@@ -5,8 +5,9 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..page import MIB, REST, Turns, fastest, is_of, rate, ratios, shown, theirs_of
+from ..page import MIB, Turns, fastest, is_of, rate, ratios, shown, theirs_of
 from ..rows import AS_IT_COMES, LIMIT, OURS
+from ..sections import marks
 from .measure import Table, Training
 
 OUR_DEFAULT = f"{OURS}, {AS_IT_COMES}"
@@ -139,7 +140,8 @@ def put(text: str, cores: int, section: str) -> str:
     begin, end = mark(cores)
     whole = f"{begin}\n{section}\n{end}"
     if begin not in text:
-        return text.replace(f"{REST}\n", f"{whole}\n\n{REST}\n")
+        behind = marks("benchmarks")[0]
+        return text.replace(behind, f"{whole}\n\n{behind}")
     return re.sub(f"{re.escape(begin)}.*{re.escape(end)}", lambda _: whole, text, flags=re.DOTALL)
 
 

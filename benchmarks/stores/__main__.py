@@ -18,11 +18,11 @@ from pathlib import Path
 
 from loader.errors import StoreError
 
-from ..contest import ROOT, PeerError
+from .. import sections
+from ..contest import PeerError
 from . import migration, reads, transfers
 from .servers import CEPH_GIB, NoServer
 
-PAGE = ROOT / "docs" / "benchmarks-stores.md"
 FILES = 100
 CEPH_BYTES = (CEPH_GIB - 1) * 2**30
 """What it is given, less what it needs itself."""
@@ -114,7 +114,7 @@ def main() -> int:
     if unknown := set(given.parts.split(",")) - PARTS.keys():
         parser().error(f"--parts {','.join(sorted(unknown))}: there are {', '.join(PARTS)}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers are ended and files deleted
-    sections: list[str] = []
+    parts: list[str] = []
     verdicts: list[str] = []
     for part in given.parts.split(","):
         given.until = time.monotonic() + 60 * given.minutes
@@ -123,10 +123,10 @@ def main() -> int:
                 said, judged = PARTS[part](Path(temporary), given)
             except (NoServer, PeerError, OSError, subprocess.SubprocessError, StoreError) as error:
                 said, judged = [f"## {part}\n\nnot measured: {error}\n"], []
-        sections += said
+        parts += said
         verdicts += judged
-    text = "\n".join([*head(given), *verdicts, "", BOUNDS, *sections]).rstrip() + "\n"
-    (given.out or PAGE).write_text(text)
+    text = "\n".join([*head(given), *verdicts, "", BOUNDS, *parts]).rstrip() + "\n"
+    sections.write("benchmarks.stores", text, given.out)
     print(text)
     return 0
 

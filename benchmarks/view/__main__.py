@@ -1,4 +1,4 @@
-"""`python -m benchmarks.view`: how fast the viewer answers, into docs/benchmarks-view.md.
+"""`python -m benchmarks.view`: how fast the viewer answers, into docs/benchmarks-pipeline.md.
 
 It makes a root of a million small samples, 3,000 photos and two runs (minutes, 3 GB), starts `penstock view` on it as
 often as a row needs a fresh server, and asks as a browser does: a page, then its pictures over six connections.
@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from ..contest import ROOT
+from .. import sections
 from ..throughput import say
 from . import rows
 from .page import page_of
 from .world import Sizes, make
 
-PAGE = ROOT / "docs" / "benchmarks-view.md"
 Measure = Callable[[Path], Iterator[rows.Row]]
 
 
@@ -46,7 +45,7 @@ def main() -> int:
     options.add_argument("--folder", type=Path, help="keep the root here")
     options.add_argument("--note", default="", help="a sentence for the page's head, about the machine")
     options.add_argument(
-        "--out", type=Path, help="write the page here; that of a full run is docs/benchmarks-view.md"
+        "--out", type=Path, help="write the page here; that of a full run is docs/benchmarks-pipeline.md"
     )
     given = options.parse_args()
     changed = [
@@ -64,9 +63,8 @@ def main() -> int:
                 found.append(row)
     machine = f"{platform.machine()}, Python {platform.python_version()}, {os.cpu_count()} cores"
     text = page_of(found, f"python -m benchmarks.view {' '.join(changed)}".strip(), machine, given.note)
-    out = given.out or (None if changed else PAGE)
-    if out:
-        out.write_text(text)
+    if given.out or not changed:
+        sections.write("benchmarks.view", text, given.out)
     print(text)
     return 0
 

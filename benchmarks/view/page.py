@@ -1,4 +1,4 @@
-"""docs/benchmarks-view.md from rows. Nothing here measures."""
+"""docs/benchmarks-pipeline.md from rows. Nothing here measures."""
 
 from collections.abc import Sequence
 

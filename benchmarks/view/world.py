@@ -26,7 +26,7 @@ LABELS = ("cat", "dog", "owl", "fox", "hen", "bee", "ant", "elk")
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """Numbers of samples, of slots of a step, and of steps. Those of `docs/benchmarks-view.md` are the defaults."""
+    """Numbers of samples, of slots of a step, and of steps. Those of `docs/benchmarks-pipeline.md` are the defaults."""
 
     tiny: int = 1_000_000
     photos: int = 3_000

@@ -10,7 +10,7 @@
     cached_store: a store that reads through it
 
 There is no lock and no server. Any process may be killed at any point. It leaves a whole page, or a file that is never
-read and is removed by age. docs/cache.md has the rules in words.
+read and is removed by age. docs/stores.md has the rules in words.
 """
 
 from .spec import NodeCache

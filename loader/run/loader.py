@@ -76,7 +76,7 @@ class Loader:
             Processes are one per core of this rank's share of the machine.
         prefetch: Bytes of batches made ahead. None is by need: two ready for each worker, at least 64 MiB and at most
             a 32nd of this rank's memory (`describe`). Each worker always makes one, and one more lies ready.
-        cache: Place where reads of remote roots are kept and read ahead (docs/cache.md). A number is bytes of
+        cache: Place where reads of remote roots are kept and read ahead (docs/stores.md). A number is bytes of
             memory, 0 for nothing; None is 1 GiB of memory at most. A folder on a local disk or a `loader.NodeCache`
             serves every process of this machine.
 

@@ -49,7 +49,8 @@ def main(given):
     here = Path(__file__).resolve().parent
     # Not this script's own folder, which Python puts first: its `penstock` holds the tests of the package of that name.
     others = [place for place in sys.path if Path(place).resolve() != here]
-    sys.path[:] = [*(str(here / name) for name in ("dataset", "penstock", "campaign", "native")), *others]
+    folders = [str(here / name) for name in ("dataset", "penstock", "campaign", "native")]
+    sys.path[:] = [*folders, *others, str(here.parent)]
     jobs = {}
     for part in parts or PARTS:
         jobs |= importlib.import_module(PARTS[part]).jobs()

@@ -7,10 +7,9 @@ group      add_group NAME to the newest version
 A job says the version's number. One with `at` kills itself at that verb of the store.
 """
 
-from forks import Mortal
-
 import loader
 from loader.dataset.log.log import Log
+from tests.mortal_store import Death
 
 
 def write(root, name):
@@ -36,6 +35,6 @@ def group(root, name):
 def run(what, url, options, name, at=0, when="before"):
     root = loader.Root(url, options=options)
     if at:
-        root.store = Mortal(root.store, at, when)
+        root.store = Death(at, when).of(root.store)
         root._log = Log(root.store)
     return {"write": write, "publish": publish, "group": group}[what](root, name).number

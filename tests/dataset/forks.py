@@ -8,40 +8,13 @@ its exit status, and what it says: the value that `run` returned, the name of th
 import json
 import os
 import runpy
-import signal
 import subprocess
 import sys
 import traceback
 from contextlib import contextmanager
-from itertools import count
+from pathlib import Path
 
 import pyarrow as pa
-
-
-class Mortal:
-    """A store that kills this process (SIGKILL) at the verb number `at`, before or after it took place. verbs: those
-    that count, default all."""
-
-    def __init__(self, store, at, when, verbs=None):
-        self.store, self.url, self.at, self.when, self.verbs = store, store.url, at, when, verbs
-        self.numbers = count(1)  # entries are probed by several threads: `next` gives each its own
-
-    def __getattr__(self, name):
-        verb = getattr(self.store, name)
-        if self.verbs is not None and name not in self.verbs:
-            return verb
-
-        def call(*args, **kwargs):
-            number = next(self.numbers)
-            if number == self.at and self.when == "before":
-                os.kill(os.getpid(), signal.SIGKILL)
-            try:
-                return verb(*args, **kwargs)
-            finally:
-                if number == self.at:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-        return call
 
 
 def fork(run, job, gate):
@@ -98,6 +71,7 @@ def processes(script, *arguments):
 def main(script, *arguments):
     os.fsync = lambda descriptor: None  # a power cut needs it, SIGKILL does not: written is written
     sys.argv = [script, *arguments]
+    sys.path.append(str(Path(__file__).parents[2]))  # where `tests` is
     run = runpy.run_path(script)["run"]
     pa.array([0])  # looks for pandas, which takes longer than a job
     for line in sys.stdin:

@@ -49,21 +49,20 @@ CHANGES = {
     "takedown": take_down,
     "sweep": sweep,
 }
-WRITES = ("put", "put_if_absent", "put_file", "delete_many", "copy")
 AGAIN = ("takedown", "sweep")
 """What goes on where it was, however far it came."""
 
 
 def run(change, url, options, at, when):
     """What a process of forks.py does: one change, in the middle of which it is killed. On S3 by the server."""
-    from forks import Mortal
+    from tests.mortal_store import WRITES, Death
 
     root = loader.Root(url, options=options)
     if options:
         told = f"{options['endpoint_url']}/-/kill?pid={os.getpid()}&at={at}&when={when}"
         urllib.request.urlopen(told).close()
     else:
-        root._use(Mortal(root.store, at, when, WRITES))
+        root._use(Death(at, when, WRITES).of(root.store))
     CHANGES[change](root)
 
 

@@ -16,57 +16,12 @@ from penstock.upkeep.copying.rate_limit import Pace
 from penstock.upkeep.migrate.promote import promote
 from penstock.upkeep.migrate.run import migrate
 from penstock.upkeep.verify.root import verify_root
+from tests.mortal_store import SIDES, Death, Killed, stop
 
 
-class Killed(BaseException):
-    """No code of ours runs after it."""
-
-
-class Steps:
-    """Counts the requests of several stores; `on` is told of each before it is done, and after."""
-
-    def __init__(self, on):
-        self.count, self.on, self.dead = 0, on, False
-
-    def of(self, store):
-        return _Stepped(self, store)
-
-
-class _Stepped:
-    def __init__(self, steps, store):
-        self.steps, self.store, self.url = steps, store, store.url
-
-    def __getattr__(self, name):
-        found = getattr(self.store, name)
-
-        def call(*args, **kwargs):
-            steps = self.steps
-            if steps.dead:
-                raise Killed
-            steps.count += 1
-            number = steps.count
-            steps.on(number, False)
-            try:
-                return found(*args, **kwargs)
-            finally:
-                steps.on(number, True)
-
-        return call
-
-
-def killing(k, after):
-    def on(number, done):
-        if number == k and done is after:
-            steps.dead = True
-            raise Killed
-
-    steps = Steps(on)
-    return steps
-
-
-def over(steps, url, options=None):
+def over(death, url, options=None):
     root = loader.Root(url, options=options)
-    root._use(steps.of(root.store))
+    root._use(death.of(root.store))
     return root
 
 
@@ -111,11 +66,11 @@ def is_mirror(a, b):
     assert verify_root(b, full=True).problems == []
 
 
-def stop(place, k, after):
+def stopped(place, k, after):
     """Whether a promotion in this process came so far."""
-    steps = killing(k, after)
+    death = Death(k, SIDES[after], die=stop)
     try:
-        promote(over(steps, place.url("a"), place.options), steps.of(place.store("b")), Pace(), at_once=2)
+        promote(over(death, place.url("a"), place.options), death.of(place.store("b")), Pace(), at_once=2)
     except Killed:
         return True
     return False
@@ -123,16 +78,11 @@ def stop(place, k, after):
 
 def run(a, b, options, k, after):
     """What a process of dataset/forks.py does: a promotion, in the middle of which it ends."""
-
-    def on(number, done):
-        if number == k and done is after:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    steps = Steps(on)
-    promote(over(steps, a, options), steps.of(open_store(b, options)), Pace(), at_once=2)
+    death = Death(k, SIDES[after])
+    promote(over(death, a, options), death.of(open_store(b, options)), Pace(), at_once=2)
 
 
-def kill_everywhere(place, ks, kill=stop):
+def kill_everywhere(place, ks, kill=stopped):
     """How many kills there were. place: has a primary "a" and a mirror "b"; ks: the requests, of kills before and of
     kills after them; kill(place, k, after): whether one came so far. After each at most one of the two accepts an
     append, and a second run finishes; before the log was closed and after it was seen."""

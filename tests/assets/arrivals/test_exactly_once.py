@@ -74,13 +74,12 @@ from assets.sources import BatchLimits, Source
 from assets.arrivals.progress import Dataset, TickBudget
 from assets.arrivals.tick import tick
 from loader.storage import open_store
-sys.path.append("tests/assets")
-from killing_store import Killing, killed_at_each
+from tests.mortal_store import forks_killed
 
 landing, roots = sys.argv[1:]
 
-def work(n):
-    store = Killing(open_store(f"{roots}/{n}"), n)  # behind a verb, which is before the next
+def work(death):
+    store = death.of(open_store(f"{roots}/{death.at}"))  # after a request, which is before the next
     place = open_store(landing)
     @contextmanager
     def opened(source):
@@ -90,7 +89,7 @@ def work(n):
         dataset = Dataset(store=store, name="d", limits=limits, now_us=4 * 10**15)
         tick(dataset, (Source(),), opened, TickBudget(max_listed=7))
 
-print(killed_at_each(work))
+print(forks_killed(work))
 """
 
 

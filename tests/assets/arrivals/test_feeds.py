@@ -24,6 +24,7 @@ from assets.sources import BatchLimits, Feed, Source
 from loader.errors import Transient
 from loader.storage import Store, open_store
 from tests.assets.arrivals.events import BRIDGE, gcs_event, s3_event
+from tests.mortal_store import Death, Killed, stop
 
 NOW_US = 4_000_000_000_000_000
 AT_ONCE = BatchLimits(max_objects=100, max_wait_s=0)
@@ -258,50 +259,23 @@ def test_any_history(history: list[tuple[str, int, int]], max_objects: int, max_
     assert world.files() == []
 
 
-class Died(BaseException):
-    pass
-
-
-class Mortal:
-    """A store whose process dies behind its n-th verb."""
-
-    def __init__(self, store: Store, clock: list[int]) -> None:
-        self._store, self._clock = store, clock
-
-    def __getattr__(self, name: str) -> Any:
-        verb = getattr(self._store, name)
-        if not callable(verb) or name.startswith("_"):
-            return verb
-
-        def called(*args: Any, **options: Any) -> Any:
-            try:
-                return verb(*args, **options)
-            finally:
-                self._clock[0] -= 1
-                if self._clock[0] == 0:
-                    raise Died
-
-        return called
-
-
 def test_a_tick_that_ends_anywhere_loses_no_notice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from assets.arrivals import feeds
 
     for n in range(1, 100):
-        world, clock = World(os.urandom(8).hex(), BatchLimits(max_objects=2, max_wait_s=0)), [n]
+        world = World(os.urandom(8).hex(), BatchLimits(max_objects=2, max_wait_s=0))
+        death = Death(n, "after", die=stop)
         for key in "abc":
             world.place.put(key, b"x")
         world.drop("1", {"key": "a"}, {"key": "b"}, "no json")
         world.drop("2", {"key": "c"})
-        plain, world.dataset = world.dataset, replace(world.dataset, store=Mortal(world.store, clock))
+        plain, world.dataset = world.dataset, replace(world.dataset, store=death.of(world.store))
         with monkeypatch.context() as patched:
-            patched.setattr(
-                feeds, "open_place", lambda url, options, clock=clock: Mortal(open_store(url), clock)
-            )
+            patched.setattr(feeds, "open_place", lambda url, options, death=death: death.of(open_store(url)))
             try:
                 world.tick()
                 world.tick()
-            except Died:
+            except Killed:
                 died = True
             else:
                 died = False

@@ -211,16 +211,15 @@ import pathspec, polars
 from assets.arrivals.make_batches import discover
 from assets.sources import BatchLimits
 from loader.storage import open_store
-sys.path.append("tests/assets")
-from killing_store import Killing, killed_at_each
+from tests.mortal_store import SIDES, forks_killed
 
 landing, roots = sys.argv[1:]
 
-def work(n, behind):
-    store = Killing(open_store(f"{roots}/{behind}-{n}"), n, behind=behind)
+def work(death):
+    store = death.of(open_store(f"{roots}/{death.when}-{death.at}"))
     discover(store, open_store(landing), "d", BatchLimits(max_objects=2))
 
-print(sum(killed_at_each(lambda n: work(n, behind)) for behind in (False, True)))
+print(sum(forks_killed(work, when) for when in SIDES))
 """
 
 
@@ -229,11 +228,11 @@ def test_killed_at_every_verb(tmp_path: Path, place: Store) -> None:
     command = [sys.executable, "-c", KILLED, str(tmp_path / "landing"), str(tmp_path / "roots")]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) == 2 * 6  # a listing, a look behind it, four manifests; before each, behind each
+    assert int(done.stdout) == 2 * 6  # a listing, a look behind it, four manifests; before and after each
     expected = discover(open_store(str(tmp_path / "whole")), place, "d", BatchLimits(max_objects=2))
-    for behind in (False, True):
+    for when in ("before", "after"):
         for number in range(1, 7):
-            store = open_store(str(tmp_path / "roots" / f"{behind}-{number}"))
+            store = open_store(str(tmp_path / "roots" / f"{when}-{number}"))
             made = discover(store, place, "d", BatchLimits(max_objects=2))
             assert exactly_once(store, place)
             assert pending(store, "d", "samples") == expected  # none is forgotten, and all are the same

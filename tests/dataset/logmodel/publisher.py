@@ -5,13 +5,12 @@ A job with `at` kills itself at that verb of the store.
 
 import hashlib
 
-from forks import Mortal
-
 from loader.dataset.log.entries import canonical
 from loader.dataset.log.log import Log
 from loader.dataset.log.rules import CommitBody
 from loader.dataset.log.state import State
 from loader.storage import open_store
+from tests.mortal_store import Death
 
 
 def build(txn: str, state: State) -> CommitBody:
@@ -26,7 +25,7 @@ def build(txn: str, state: State) -> CommitBody:
 def run(
     url: str, options: dict, dataset: str, versions: int, at: int = 0, when: str = "before"
 ) -> list[dict]:
-    log = Log(Mortal(open_store(url, options), at, when))
+    log = Log(Death(at, when).of(open_store(url, options)))
     said = []
     for _ in range(versions):
         txn = log.begin(dataset).txn

@@ -17,6 +17,7 @@ from penstock.upkeep.copying.rate_limit import Pace
 from penstock.upkeep.migrate.promote import promote, promote_alone
 from penstock.upkeep.migrate.run import migrate
 from penstock.upkeep.migrate.target import make_mirror, make_primary
+from tests.mortal_store import Death, killed_runs
 
 
 @pytest.fixture(scope="module")
@@ -141,16 +142,15 @@ def test_a_publisher_meanwhile_is_copied_or_refused(places, kills, at_scale):
         a, b = places()
         outcome = []
 
-        def on(number, done, k=k, a=a, outcome=outcome):
-            if number == k and not done and not outcome:
-                outcome.append(None)
-                try:
-                    outcome[0] = publish(loader.Root(a), "meanwhile")
-                except Conflict as error:
-                    assert "was moved to" in str(error) or "is a mirror of" in str(error)  # noqa: PT017
+        def publish_meanwhile(a=a, outcome=outcome):
+            outcome.append(None)
+            try:
+                outcome[0] = publish(loader.Root(a), "meanwhile")
+            except Conflict as error:
+                assert "was moved to" in str(error) or "is a mirror of" in str(error)  # noqa: PT017
 
-        steps = kills.Steps(on)
-        promote(kills.over(steps, a), steps.of(open_store(b)), Pace(), at_once=1)
+        request = Death(k, die=publish_meanwhile)
+        promote(kills.over(request, a), request.of(open_store(b)), Pace(), at_once=1)
         kills.moved(a, b)
         if not outcome:
             break
@@ -212,20 +212,13 @@ def test_a_primary_that_comes_back_with_nothing_more_becomes_a_mirror(places, ki
     assert a in [one["url"] for one in loader.Root(b).state.mirrors]
 
 
-@pytest.mark.parametrize("after", [False, True])
-def test_killed_at_every_request_without_the_primary(places, after, kills):
-    for k in range(1, 100):
-        _, b = places()
-        steps = kills.killing(k, after)
-        try:
-            promote_alone(steps.of(open_store(b)))
-        except kills.Killed:
-            pass
-        else:
-            break
-        assert promote_alone(open_store(b)).promoted
-        assert kills.writers(b) == [b]
-    assert k > 5
+def test_killed_at_every_request_without_the_primary(places, kills):
+    killed = 0
+    for store, _, _ in killed_runs(promote_alone, lambda name: open_store(places()[1]), verbs=None):
+        assert promote_alone(store).promoted
+        assert kills.writers(store.url) == [store.url]
+        killed += 1
+    assert killed > 10
 
 
 def test_what_cannot_be_copied_moves_nothing(places, kills):

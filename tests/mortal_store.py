@@ -1,0 +1,122 @@
+"""Kill a program at its n-th request to a store, look at what it left, and run it again.
+
+A store's user dies before a request or right after it. `kill_process` ends the process by SIGKILL; `stop` raises
+`Killed` in this process, and again at each further request.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import count
+from typing import Any, NoReturn
+
+WRITES = frozenset({"put", "put_if_absent", "put_file", "put_stream", "delete_many", "copy"})
+"""Requests between which nothing changes in a store."""
+SIDES = ("before", "after")
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL in this process: no code of ours catches it."""
+
+
+def kill_process() -> NoReturn:
+    """End this process as the kernel does when memory runs out."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("unreachable")
+
+
+def stop() -> NoReturn:
+    """End the work, not the process."""
+    raise Killed
+
+
+class Death:
+    """The request at which a program dies. `of` counts those of several stores together, from any thread.
+
+    If `die` returns, the program goes on: an interruption.
+    """
+
+    def __init__(
+        self,
+        at: int,
+        when: str = "before",
+        verbs: Collection[str] | None = None,
+        die: Callable[[], object] = kill_process,
+    ) -> None:
+        self.at, self.when, self.verbs, self.die = at, when, verbs, die
+        self._numbers, self._dead = count(1), False
+
+    def of(self, store: Any) -> "MortalStore":
+        """Return the store as the program sees it."""
+        return MortalStore(store, self)
+
+    def request(self, verb: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Do the request, unless the program is dead before it."""
+        number = next(self._numbers)
+        if self._dead or (number == self.at and self.when == "before"):
+            self._end()
+        try:
+            return verb(*args, **options)
+        finally:
+            if number == self.at and self.when == "after":
+                self._end()
+
+    def _end(self) -> None:
+        try:
+            self.die()
+        except BaseException:
+            self._dead = True
+            raise
+
+
+class MortalStore:
+    """A store whose requests a `Death` counts; of `verbs` only these."""
+
+    def __init__(self, store: Any, death: Death) -> None:
+        self._store, self._death = store, death
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(self._store, name)
+        verbs = self._death.verbs
+        if not callable(verb) or name.startswith("_") or (verbs is not None and name not in verbs):
+            return verb
+        return lambda *args, **options: self._death.request(verb, *args, **options)
+
+
+def killed_runs(
+    run: Callable[[Any], object],
+    store_of: Callable[[str], Any],
+    *,
+    verbs: Collection[str] | None = WRITES,
+    at: Iterable[int] = (),
+) -> Iterator[tuple[Any, int, str]]:
+    """Yield (store, k, side) after each run that was killed at its k-th request; a store of its own for each.
+
+    Every k up to the first run that ends by itself, or those in `at`.
+    """
+    for when in SIDES:
+        for k in at or count(1):
+            store = store_of(f"{k}-{when}")
+            try:
+                run(Death(k, when, verbs, stop).of(store))
+            except Killed:
+                yield store, k, when
+            else:
+                break
+
+
+def forks_killed(work: Callable[[Death], object], when: str = "after") -> int:
+    """Return how many forks of this process were killed: one per request of `work`, until a fork ends by itself.
+
+    `work(death)` opens its stores itself. This process may have opened nothing and started no thread.
+    """
+    for k in range(1, 100):
+        child = os.fork()
+        if child == 0:
+            work(Death(k, when))
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code == 0:
+            return k - 1
+        assert code == -signal.SIGKILL, code
+    raise AssertionError("killed at 99 requests, and not at the end")

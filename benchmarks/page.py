@@ -74,10 +74,19 @@ def verdict(turns: Turns, aim: Aim) -> str | None:
     return f"{aim.text}{who} | {aim.at_least:g} | {shown(found)} | {reached} |"
 
 
+def _best_of_each(turns: Turns) -> Turns:
+    """Return the turns of the limit, of penstock's settings, and of each peer's fastest setting."""
+    settings = {name: name.partition(",")[0] for name in turns}
+    best = {fastest(turns, lambda name, peer=peer: settings[name] == peer) for peer in settings.values()}  # type: ignore[misc]
+    return {
+        name: turn for name, turn in turns.items() if name in best or is_of(name, OURS) or is_of(name, LIMIT)
+    }
+
+
 def throughput(
     row: Row, turns: Turns, spread: Mapping[str, float], failed: Mapping[str, str], sample_bytes: float
 ) -> list[str]:
-    """A section: one line per contestant, its speed, and what it took."""
+    """Return a section: a line per contestant with its speed and cost, of peers in their fastest setting."""
     limit = fastest(turns, lambda name: is_of(name, LIMIT))
     ours = {group: ours_of(turns, group) for group in ("workers", "in process")}
     lines = [
@@ -86,7 +95,7 @@ def throughput(
         "| contestant | samples/s | of the limit | penstock is faster by | spread | CPU s per GiB | MiB |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for name, found in turns.items():
+    for name, found in _best_of_each(turns).items():
         like = ours["in process" if ", in process" in name else "workers"]
         cpu = statistics.median(one["cpu_s"] / (one["samples"] * sample_bytes / GIB) for one in found)
         cells = [
@@ -132,7 +141,7 @@ def store(
 REST = "## All rows, on two cores"
 
 HOW_TO_READ = """\
-- **samples/s**: median over the rounds, with range.
+- **samples/s**: median over the rounds, with range. A peer is shown in its fastest setting.
 - **of the limit**, **penstock is faster by**: medians of the ratio within a round. Workers are compared with
   workers, in process with in process.
 - **spread**: twentieths of the data set in a batch, on average; chance gives {uniform}. A low figure is a poor

@@ -112,6 +112,14 @@ def test_a_table_says_what_was_measured_and_who_failed() -> None:
     assert ours.split(" | ")[3] == ""
 
 
+def test_a_table_shows_a_peer_in_its_fastest_setting() -> None:
+    turns = {**TURNS, "litdata, 2 workers": [turn(1), turn(1)], "penstock, in process": [turn(1), turn(1)]}
+    row = Row(name="x", title="X", kind="tokens", samples=1, limit="bare.", bound="the bus.")
+    shown = [line.split(" | ")[0][2:] for line in page.throughput(row, turns, {}, {}, 2**30)[4:-4]]
+    assert "litdata, 2 workers" not in shown
+    assert {"litdata, in process", "penstock, in process", "penstock, 2 threads"} <= set(shown)
+
+
 def test_the_page_names_the_command_that_made_it() -> None:
     assert command_options(parser().parse_args([])) == ""
     given = parser().parse_args(["--rows", "raw", "--rounds", "2", "--folder", "x", "--note", "Busy."])

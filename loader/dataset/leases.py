@@ -8,6 +8,7 @@ renews its lease for its workers too. A collector compares two readings on its o
 beat that cannot be written is logged and never fatal: `Fenced` at the commit protects the data.
 """
 
+import atexit
 import logging
 import os
 import random
@@ -19,7 +20,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from threading import RLock
+from queue import Empty, SimpleQueue
+from threading import Lock, RLock
+from time import monotonic
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -146,14 +149,21 @@ _chance = random.SystemRandom()
 
 
 class Renewed(Protocol):
-    """An object with a beat to renew."""
+    """A claim that is renewed."""
 
     def beat(self) -> object:
         """Beat once; log any error, and raise nothing."""
 
+    def close(self) -> None:
+        """Give the claim back, and call `stop_renewing`."""
+
+
+Requests = SimpleQueue[tuple[Renewed, Lock] | None]
+"""Claims to close, each with a lock that is released then; None ends the thread."""
+
 
 class Renewal:
-    """Beats for the objects added, in a daemon thread that is there while there are any."""
+    """Renews claims in a daemon thread, which runs while there are any."""
 
     def __init__(self) -> None:
         self.begin_anew()
@@ -161,21 +171,21 @@ class Renewal:
         ends_with_the_process(self)
 
     def begin_anew(self) -> None:
-        """Forget all objects and the thread, as in a forked child."""
-        self._lock = threading.RLock()  # reentrant: see `Lease`
-        self._stop = threading.Event()
+        """Forget all claims and the thread, as in a forked child."""
+        self._lock = RLock()  # reentrant: see `Lease`
+        self._requests: Requests = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._renewed: dict[int, Renewed] = {}
 
     def add(self, renewed: Renewed) -> None:
-        """Beat for it from now on; again is no change. Raises: RuntimeError if no thread can be started."""
+        """Renew a claim from now on. Raises: RuntimeError if no thread can be started."""
         with self._lock:
             self._renewed[id(renewed)] = renewed
             if self._thread is not None:
                 return
-            stop = threading.Event()
-            thread = threading.Thread(target=self._run, args=(stop,), name="penstock-leases", daemon=True)
-            self._stop, self._thread = stop, thread
+            requests: Requests = SimpleQueue()
+            thread = threading.Thread(target=self._run, args=(requests,), name="penstock-leases", daemon=True)
+            self._requests, self._thread = requests, thread
         try:
             # Not under the lock: a thread that begins may collect garbage, and with it another lease, which takes it.
             thread.start()
@@ -186,53 +196,98 @@ class Renewal:
             raise
 
     def remove(self, renewed: Renewed) -> None:
-        """Stop beating for it; with the last one the thread ends."""
+        """Stop renewing a claim; with the last one the thread ends."""
         with self._lock:
             self._renewed.pop(id(renewed), None)
             if self._renewed or self._thread is None:
                 return
             thread, self._thread = self._thread, None
-            self._stop.set()
+            self.dismiss()
         if thread.ident != threading.get_ident() and thread.is_alive():
             thread.join(JOIN_S)
 
+    def close(self, renewed: Renewed) -> None:
+        """Close a claim in the thread, and wait a moment for it. For finalizers.
+
+        The garbage collector may run them where this thread holds any lock, such as one that a request needs.
+        """
+        thread = self._thread
+        if id(renewed) not in self._renewed or thread is None:
+            renewed.close()
+            return
+        is_closed = Lock()
+        is_closed.acquire()
+        self._requests.put((renewed, is_closed))
+        if thread.ident != threading.get_ident():
+            is_closed.acquire(timeout=JOIN_S)
+
+    def close_all(self) -> None:
+        """Close every claim, as at the end of the process."""
+        with self._lock:
+            renewed = list(self._renewed.values())
+        for each in renewed:
+            each.close()
+
     def dismiss(self) -> None:
         """Let the thread end. Does not wait."""
-        self._stop.set()
+        requests, self._requests = self._requests, SimpleQueue()
+        requests.put(None)
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Wait for its end, so long at most, after `dismiss`."""
+        """Wait for the thread's end, so long at most, after `dismiss`."""
         if self._thread is not None and self._thread.is_alive():
             self._thread.join(timeout_s)
 
-    def _run(self, stop: threading.Event) -> None:
-        # Not all at the same time: half of it is chance.
-        while not stop.wait(RENEW_EVERY_S * _chance.uniform(0.5, 1)):
-            with self._lock:
-                renewed = list(self._renewed.values())
-            for each in renewed:
-                if not stop.is_set():
-                    self._beat(each)
+    def _run(self, requests: Requests) -> None:
+        next_s = _next_renewal_s()
+        while True:
+            try:
+                request = requests.get(timeout=max(0.0, next_s - monotonic()))
+            except Empty:
+                with self._lock:
+                    renewed = list(self._renewed.values())
+                for each in renewed:
+                    if self._requests is requests:  # else the thread is to end
+                        _do(each.beat, "renewed")
+                next_s = _next_renewal_s()
+            else:
+                if request is None:
+                    return
+                _do(request[0].close, "closed")
+                request[1].release()
+                del request  # the thread must not keep what it closed
 
-    def _beat(self, renewed: Renewed) -> None:
-        """Beat for one, and log any error: it ends nothing for the others, nor its own next beat."""
-        try:
-            renewed.beat()
-        except Exception:  # noqa: BLE001 - it is logged
-            _log.exception("a lease was not renewed")
+
+def _next_renewal_s() -> float:
+    """Return the time (`monotonic`) of the next renewal. Half of the pause is chance: processes start together."""
+    return monotonic() + RENEW_EVERY_S * _chance.uniform(0.5, 1)
+
+
+def _do(call: Callable[[], object], done: str) -> None:
+    """Log any error: it ends nothing for the other claims, nor the next beat."""
+    try:
+        call()
+    except Exception:  # noqa: BLE001 - it is logged
+        _log.exception("a lease was not %s", done)
 
 
 _RENEWAL = Renewal()
+atexit.register(lambda: _RENEWAL.close_all())
 
 
 def renew_in_background(renewed: Renewed) -> None:
-    """Beat for it every five minutes at most, until `stop_renewing`."""
+    """Renew a claim every five minutes at most, until `stop_renewing`."""
     _RENEWAL.add(renewed)
 
 
 def stop_renewing(renewed: Renewed) -> None:
-    """Stop beating for it."""
+    """Stop renewing a claim."""
     _RENEWAL.remove(renewed)
+
+
+def close_in_finalizer(renewed: Renewed) -> None:
+    """Close a claim whose owner was collected."""
+    _RENEWAL.close(renewed)
 
 
 FOLDER = "leases/"

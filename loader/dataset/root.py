@@ -10,7 +10,7 @@ from ..keywords import did_you_mean
 from ..storage import Store, open_store
 from ..storage.mirror.store import MirroredStore, primary_of
 from ..storage.shared.threads import in_background
-from .leases import Heartbeat, Lease
+from .leases import Heartbeat, Lease, close_in_finalizer
 from .log.log import Log
 from .log.marker import Marker, root_id
 from .log.refs import mirrors_named, resolve
@@ -70,7 +70,9 @@ class Root:
         self._marker = Marker(store)
         self._log = Log(store, self._marker.check, self._marker.writable)
         self._lease = Lease(store)
-        weakref.finalize(self, self._lease.close)  # also at the end of the process
+        weakref.finalize(
+            self, close_in_finalizer, self._lease
+        ).atexit = False  # `leases` closes all at the end
 
     def __reduce__(self) -> Any:
         return root_over, (self.store, self.verify)

@@ -14,7 +14,7 @@ import os
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -103,6 +103,26 @@ def _end_all() -> None:
 atexit.register(_end_all)
 
 
+class Signal:
+    """An event for one waiting thread that finalizers may set too.
+
+    `threading.Event` holds a lock in Python code, where the garbage collector may run a finalizer that sets the event.
+    """
+
+    def __init__(self) -> None:
+        self._unset = Lock()
+        self._unset.acquire()
+
+    def set(self) -> None:
+        """Wake the waiting thread, or spare it its next wait."""
+        with suppress(RuntimeError):  # it is set
+            self._unset.release()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until it is set, and unset it; return False after the timeout."""
+        return self._unset.acquire(timeout=timeout_s)
+
+
 class DaemonPool(Executor):
     """Like ThreadPoolExecutor, threads begun on demand and ended with the pool; but they are daemons."""
 
@@ -111,32 +131,42 @@ class DaemonPool(Executor):
         self._queue: SimpleQueue[Call | None] = SimpleQueue()
         self._idle = Semaphore(0)
         self._threads: list[Thread] = []
-        self._lock, self._closed = Lock(), False
+        self._lock, self._n_threads, self._closed = Lock(), 0, False
         ends_with_the_process(self)
         weakref.finalize(self, self._queue.put, None).atexit = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
         """Return the future of the call. Raises: RuntimeError after `shutdown`."""
         future: Future[T] = Future()
-        with self._lock:
-            if self._closed:
-                raise RuntimeError(f"{self._name}: these threads were shut down")
+        if not self._closed:
             self._queue.put((lambda: fn(*args, **kwargs), future))
-            if not self._idle.acquire(blocking=False) and len(self._threads) < self._size:
-                name = f"{self._name}_{len(self._threads)}"
-                # (not a method: threads that have the pool would keep it alive)
-                thread = Thread(target=_work, args=(self._queue, self._idle), name=name, daemon=True)
-                self._threads.append(thread)
-                thread.start()
+            if not self._idle.acquire(blocking=False):
+                self._begin_thread()
+        # Again: a pool that was shut down meanwhile may have no thread left for the call.
+        if self._closed and (future.cancel() or future.cancelled()):
+            raise RuntimeError(f"{self._name}: these threads were shut down")
         return future
+
+    def _begin_thread(self) -> None:
+        with self._lock:
+            number = self._n_threads
+            if number == self._size:
+                return
+            self._n_threads += 1
+        # (not a method: threads that have the pool would keep it alive)
+        work = Thread(
+            target=_work, args=(self._queue, self._idle), name=f"{self._name}_{number}", daemon=True
+        )
+        work.start()
+        self._threads.append(work)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the threads, after what was submitted or, with cancel_futures, after the calls that they are in."""
-        with self._lock:
-            self._closed = True
-            if cancel_futures:
-                self._cancel()
-            self._queue.put(None)
+        # Without the lock: a finalizer may call this in the middle of `submit`, in the same thread.
+        self._closed = True
+        if cancel_futures:
+            self._cancel()
+        self._queue.put(None)
         if wait:
             self.join()
 

@@ -1,11 +1,11 @@
 """Leases and heartbeats: counters that show a collector which versions and transactions are in use.
 
     leases/<holder>.json       {"beat": 17, "holder": "...", "host": "...", "versions": ["v-...", ...]}
-    heartbeats/<txn>.json      {"beat": 17, "holder": "..."}      an open transaction is worked on
+    heartbeats/<txn>.json      {"beat": 17, "holder": "..."}      an open transaction is alive
 
-One thread renews the leases of a process: one object, and one request, for each root. The process that opened a version
-renews its lease for its workers too. A collector compares two readings on its own clock, so no writer's clock counts. A
-beat that cannot be written is logged and never fatal: `Fenced` at the commit protects the data.
+One thread renews a process's leases: one object and one request per root, for its workers too. A collector compares two
+readings on its own clock, so no writer's clock counts. A failed beat is logged and never fatal: `Fenced` at the commit
+protects the data.
 """
 
 import atexit
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """One sign of life. It has moved when its `beat` or its `holder` is another than before."""
+    """One sign of life. It has moved when `beat` or `holder` changed."""
 
     beat: int
     """Number of the beat."""
@@ -48,7 +48,7 @@ class Beat:
 
 
 def new_holder() -> str:
-    """Return a name for this process that no other has: host, process id and random digits."""
+    """Return a unique name for this process: host, process id and random digits."""
     host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:60].strip("-") or "host"
     return f"{host}-{os.getpid()}-{secrets.token_hex(8)}"
 
@@ -77,7 +77,7 @@ class _Pulse:
 class Heartbeat:
     """The heartbeat of an open transaction: `with Heartbeat(store, txn): upload()`.
 
-    It is left in the store: the collector removes it with the transaction's leftovers.
+    It stays in the store until the collector removes the transaction's leftovers.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ def heartbeat_key(txn: str) -> str:
 
 
 def read_heartbeat(store: Store, txn: str) -> Beat | None:
-    """Return the newest beat of a transaction; None if it never had one. Raises: StoreError."""
+    """Return the newest beat of a transaction; None without any. Raises: StoreError."""
     key = heartbeat_key(txn)
     try:
         body = parse_json_object(store.get(key).data)
@@ -141,9 +141,9 @@ def read_heartbeat(store: Store, txn: str) -> Beat | None:
 
 
 RENEW_EVERY_S = 300.0
-"""Seconds between two renewals, at most: twelve an hour and process, where a collector waits for days."""
+"""Most seconds between renewals; a collector waits for days."""
 JOIN_S = 1.0
-"""Seconds that giving the last lease back waits for the thread, which may be in a request."""
+"""Seconds to wait for the thread, which may be in a request."""
 # Of the operating system: ranks that seed `random` alike must not all renew in one moment.
 _chance = random.SystemRandom()
 
@@ -159,7 +159,7 @@ class Renewed(Protocol):
 
 
 Requests = SimpleQueue[tuple[Renewed, Lock] | None]
-"""Claims to close, each with a lock that is released then; None ends the thread."""
+"""Claims to close, each with a lock to release then; None ends the thread."""
 
 
 class Renewal:
@@ -209,7 +209,7 @@ class Renewal:
     def close(self, renewed: Renewed) -> None:
         """Close a claim in the thread, and wait a moment for it. For finalizers.
 
-        The garbage collector may run them where this thread holds any lock, such as one that a request needs.
+        The garbage collector may run one while this thread holds a lock that the request needs.
         """
         thread = self._thread
         if id(renewed) not in self._renewed or thread is None:
@@ -296,11 +296,10 @@ READ_AHEAD = 32
 
 
 class Lease:
-    """The versions of one root that this process reads. Thread-safe; a forked child has none of its parent's.
+    """The versions of one root that this process reads. Thread-safe; a forked child begins without any.
 
-    `active` is True while the store has it. Without the right to write (Forbidden) there is one warning per root and
-    no lease: such readers are protected by the collector's grace and by holds only. Any other failure is logged, and
-    the next beat makes it good.
+    `active` is True while the store has it. Without the right to write (Forbidden) it logs one warning per root and
+    claims nothing: only the collector's grace and holds protect such readers. The next beat repairs any other failure.
     """
 
     def __init__(self, store: Store) -> None:
@@ -325,9 +324,9 @@ class Lease:
         return f"{FOLDER}{self._holder}.json"
 
     def add(self, version_id: str) -> bool:
-        """Claim a version as well, by one request; False if the store has it claimed already.
+        """Claim a version as well, by one request; False if the store has it already.
 
-        Raises: RuntimeError if no thread can be started to renew it; asked again, it tries again.
+        Raises: RuntimeError if no thread can be started; the next call tries again.
         """
         with self._lock:
             known = version_id in self._versions and (self.active or self._read_only)
@@ -340,7 +339,7 @@ class Lease:
             return not known
 
     def beat(self) -> bool:
-        """Write it with the next number; False if there is nothing to claim, or the store refused it. One request."""
+        """Write it with the next number, by one request; False if there is nothing to claim or the store refused."""
         with self._lock:
             if self._read_only or not self._versions:
                 return False
@@ -359,7 +358,7 @@ class Lease:
             return True
 
     def close(self) -> None:
-        """Give the versions back: the object is removed. If that fails, it stops moving, which a collector sees."""
+        """Give the versions back by deleting the object. If that fails, it stops moving."""
         stop_renewing(self)
         with self._lock:
             key, there = self.key, self.active
@@ -382,7 +381,7 @@ def _warn_read_only(url: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRecord:
-    """A lease that is in the store. It has moved when its `beat` is another than before."""
+    """A stored lease. It has moved when its `beat` changed."""
 
     key: str
     """Store key."""
@@ -399,9 +398,9 @@ class LeaseRecord:
 
 
 class Leases:
-    """The leases of a root, read again at little cost: one listing, then each lease that moved or is no longer listed.
+    """The leases of a root, read again cheaply: one listing, then each lease that moved or is missing there.
 
-    A listing does not show that a lease was released: such a lease is read.
+    A listing does not prove that a lease was released: such a lease is read.
     """
 
     def __init__(self, store: Store) -> None:
@@ -409,7 +408,7 @@ class Leases:
         self._known: dict[str, LeaseRecord] = {}
 
     def read(self, also: Iterable[str] = ()) -> list[LeaseRecord]:
-        """Return every lease, by key. also: keys of some that were seen before this was made. Raises: StoreError."""
+        """Return every lease, by key. also: keys that were seen earlier. Raises: StoreError."""
         there = {info.key: info.etag for info in self._store.list(FOLDER) if info.key.endswith(".json")}
         unlisted = {*self._known, *also}.difference(there)
         new = [*(key for key, etag in there.items() if not self._holds(key, etag)), *unlisted]
@@ -435,10 +434,9 @@ class Leases:
 
 
 def parse_lease(key: str, data: bytes, etag: str) -> LeaseRecord:
-    """Return the lease of an object; one that is no lease is logged and read as beat 0 of no version.
+    """Return the lease of an object; an invalid one is logged and read as beat 0 without versions, so that it expires.
 
-    It never moves, and goes. An earlier penstock claims one version by `leases/<version id>/<holder>.json`, without
-    `versions`.
+    An earlier penstock claims one version by `leases/<version id>/<holder>.json`, without `versions`.
     """
     older, _, name = key.removeprefix(FOLDER).rpartition("/")
     holder = name.removesuffix(".json")
@@ -455,5 +453,5 @@ def parse_lease(key: str, data: bytes, etag: str) -> LeaseRecord:
 
 
 def list_leases(store: Store) -> Iterator[LeaseRecord]:
-    """Yield every lease in the store, by key: a listing, and a request for each. Raises: StoreError."""
+    """Yield every lease by key: a listing, and a request each. Raises: StoreError."""
     yield from Leases(store).read()

@@ -1,4 +1,4 @@
-"""The writes of a root: `with root.write(...) as writer`, and the changes a version can make to its parent."""
+"""The writes of a root: `with root.write(...) as writer`, and a version's changes to its parent."""
 
 import secrets
 from collections.abc import Iterator, Mapping
@@ -136,15 +136,15 @@ def publish_registered(
     of_fields: Facts = None,
     chunk_rows: int = 0,
 ) -> Version:
-    """Publish parts that were registered or imported, under names that follow from what they are.
+    """Publish parts that were registered or imported, under names that follow from their content.
 
-    samples: A table of the samples of each part, as `write_run` takes them. None reads the tables of the parts.
-    foreign: The table of their objects, and its facts. None for parts with bytes of their own.
-    left_out: Samples of the parent to leave out.
-    of_fields: Facts of fields, as `publish_parts` takes them.
-    chunk_rows: Samples of a decoded chunk of registered tables, on the average; 0 for others.
+        samples: A table per part, as for `write_run`; None reads the parts' tables.
+        foreign: The table of their objects, with its facts; None for parts with bytes of their own.
+        left_out: Samples of the parent to leave out.
+        of_fields: Facts of fields, as for `publish_parts`.
+        chunk_rows: Average samples of a registered table's decoded chunk; 0 for others.
 
-    Raises: Conflict if the parent is not the newest version any more; as `publish_parts`.
+    Raises: Conflict if the parent is no longer the newest version; as `publish_parts`.
     """
     state = root.log.state
     known = not_aborted(state, txn)
@@ -322,8 +322,7 @@ class Writer:
 
         Args:
             key: Key of the sample.
-            fields: Name -> bytes, or a value that the name's last word encodes: cls int, txt str, json object, npy
-                array.
+            fields: Name -> bytes, or a value that the name's last word encodes: cls int, txt str, json object, npy array.
             metadata: Column -> value, to filter on; None for none.
             source: Provenance (`columns.SOURCE_COLUMNS`); None for none.
 

@@ -1,4 +1,4 @@
-"""Columns of Arrow tables as fields and metadata: which they become follows from their types, not from their values."""
+"""Columns of Arrow tables as fields and metadata, chosen by type and never by value."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ from .plain_values import (
 )
 
 Convert = Callable[[Any, str], Any]
-"""(value that is not null, place for messages) -> bytes of a field, or plain metadata."""
+"""(non-null value, location for messages) -> bytes of a field, or plain metadata."""
 
 
 class Column(NamedTuple):
@@ -38,7 +38,7 @@ class Column(NamedTuple):
     kind: str
     """"field", "metadata" or "source"."""
     name: str
-    """Field or metadata column; of bytes without a given extension, the name in front of the extension."""
+    """Field or metadata column; for bytes of unknown type, the name before the extension."""
     convert: Convert
     """Converts a value."""
     sniffed: bool = False
@@ -85,7 +85,7 @@ class TableRows:
     """Makes samples of the rows of tables with one schema."""
 
     def __init__(self, schema: pa.Schema, features: Features, options: Options, object_key: str) -> None:
-        """Choose for each column. Raises: InvalidSample for a column that cannot be either, or two of one name."""
+        """Choose for each column. Raises: InvalidSample for a column that can be neither, or two of one name."""
         self._options, self._object = options, object_key
         self._key = options.key or (features.key if features.key in schema.names else None)
         if self._key is not None and self._key not in schema.names:
@@ -132,11 +132,11 @@ class TableRows:
         return self._key is not None
 
     def samples(self, batch: pa.RecordBatch, first: int) -> Iterator[ReadSample]:
-        """Yield the sample of each row. first: number of the first row. Raises: InvalidSample with the row; Corrupt."""
+        """Yield the sample of each row. first: number of the first row. Raises: InvalidSample; Corrupt."""
         return (row.sample for row in self.rows(batch, first))
 
     def rows(self, batch: pa.RecordBatch, first: int) -> Iterator[Row]:
-        """Yield what each row becomes. first: number of the first row. Raises: InvalidSample with the row; Corrupt."""
+        """Yield what each row becomes. first: number of the first row. Raises: InvalidSample; Corrupt."""
         fields = {*self.field_columns}
         values = {name: reader_of(batch.column(name), as_text=name in fields) for name in self.columns_read}
         for at in range(batch.num_rows):
@@ -170,10 +170,7 @@ def _read(values: Callable[[int], Any], at: int, column: str, where: str) -> Any
 
 
 def joined(column: Column, values: pa.ChunkedArray, where: str) -> memoryview:
-    """Return the bytes of a field of all rows, concatenated: the same bytes as `TableRows.rows`, at once.
-
-    where: place, for messages. Raises: as converting does; ArrowException.
-    """
+    """Return a field's bytes of all rows, concatenated. Raises: as converting does; ArrowException."""
     parts = [_joined(column, one, where) for one in values.chunks]
     return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 

@@ -1,4 +1,4 @@
-"""Errors of Arrow as ours: damaged bytes, and features that Arrow does not read, are two things."""
+"""Errors of Arrow as ours: damaged bytes, or features that Arrow lacks."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,16 +16,16 @@ _DAMAGE = (
     EOFError,
     UnicodeDecodeError,  # names of columns too
 )
-"""Errors that damaged bytes raise, of 24,000 flipped bits and cuts of Parquet and IPC. OSError needs a closer look."""
+"""Errors that 24,000 flipped bits and cuts of Parquet and IPC raised. OSError needs a closer look."""
 
 
 @contextmanager
 def arrow_errors(name: str, *, damaged: str = "is damaged or cut", hint: str = "") -> Iterator[None]:
     """Raise Arrow's errors with the name of what is read. damaged: words behind the name. hint: what to do.
 
-    Errors of this machine (no memory, an OSError with a number) and of code pass as they are.
+    Errors of this machine (no memory, an OSError with a number) pass unchanged.
 
-    Raises: Corrupt for damaged bytes; NotSupported for features that Arrow does not read.
+    Raises: Corrupt for damaged bytes; NotSupported.
     """
     try:
         yield

@@ -15,11 +15,11 @@ class Options(NamedTuple):
     key: str | None = None
     """Column that holds the keys; None for the object's name and the row's number."""
     fields: Mapping[str, str] = _NONE
-    """Column that becomes a field -> extension of the field, "" for the format's choice."""
+    """Column -> extension of the field it becomes, "" for the format's choice."""
     without: frozenset[str] = frozenset()
     """Fields and columns that are left out."""
     declared_widths: bool = True
-    """True gives numbers in lists of lists the width that their type declares, False 64 bits, as it was at first."""
+    """True keeps the declared width of numbers in nested lists, False makes them 64 bits."""
     episodes: tuple[tuple[int, int], ...] = ()
     """(first, last) numbers of the episodes of robots that are read; empty for all."""
 
@@ -28,7 +28,7 @@ class Options(NamedTuple):
         return {"key": self.key, "fields": dict(sorted(self.fields.items())), "without": sorted(self.without)}
 
     def episodes_json(self) -> dict[str, Any]:
-        """Return plain JSON of `episodes`; nothing of it where all are read, as in notes of earlier releases."""
+        """Return plain JSON of `episodes`; empty where all are read, as in notes of earlier releases."""
         return {"episodes": [list(one) for one in self.episodes]} if self.episodes else {}
 
     @staticmethod
@@ -38,7 +38,7 @@ class Options(NamedTuple):
 
     @staticmethod
     def of_registered(body: Mapping[str, Any]) -> "Options":
-        """Return the choices of a registration, by its note in the table of objects. Raises: KeyError."""
+        """Return the options in a registration's note. Raises: KeyError."""
         return Options.from_json(body)._replace(declared_widths=WIDTHS in body)
 
 

@@ -1,4 +1,4 @@
-"""Names that columns of a table have as fields and as metadata, keys of its rows, and the types of bytes."""
+"""Names of a table's columns as fields and metadata, keys of its rows, and types of bytes."""
 
 import re
 from collections.abc import Iterable
@@ -34,28 +34,28 @@ _SIGNATURES = (
 
 
 def word_of(data: bytes) -> str:
-    """Return the extension of bytes by how they begin; "" if it is not known."""
+    """Return the extension of bytes by their beginning; "" if unknown."""
     return next((word for at, begin, word in _SIGNATURES if data[at : at + len(begin)] == begin), "")
 
 
 def field_name(column: str, word: str) -> str:
-    """Return the field of a column: its name, and the extension behind it, unless it ends so."""
+    """Return a column's field: its name and the extension, unless it ends so already."""
     return column if not word or column.rpartition(".")[2].lower() == word else f"{column}.{word}"
 
 
 def metadata_name(column: str, prefix: str = "table") -> str:
     """Return the metadata column of a column: letters, digits and "_". A reserved name gets the prefix and "_".
 
-    Characters outside of ASCII are escaped, as `escape_name` does; others that a column cannot have become "_".
+    `escape_name` escapes characters outside of ASCII; other invalid ones become "_".
     """
     name = _NO_COLUMN.sub("_", escape_name(column)) or "column"
     return f"{prefix}_{name}" if name in RESERVED_COLUMNS else name
 
 
 def row_key(object_key: str, row: int) -> str:
-    """Return the key of a row of an object that has no column of keys.
+    """Return the key of a row of an object without a column of keys.
 
-    It begins with the object's name up to the first dot, and the numbers of parts behind that: a-00001-of-00005 of
+    It begins with the object's name up to the first dot and its part numbers: a-00001-of-00005 for
     a.tfrecord-00001-of-00005.
     """
     folder, slash, name = object_key.rpartition("/")
@@ -65,7 +65,7 @@ def row_key(object_key: str, row: int) -> str:
 
 
 def key_of_value(value: Any, column: str, where: str) -> str:
-    """Return a key that stands in a column. Raises: InvalidSample for one that is no text and no whole number."""
+    """Return the key in a column. Raises: InvalidSample unless it is text or a whole number."""
     if isinstance(value, str) and value:
         return value
     if isinstance(value, int) and not isinstance(value, bool):
@@ -87,7 +87,7 @@ def check_text(text: str, column: str, where: str) -> str:
 
 
 def without_field(object_key: str, key: str, metadata: Iterable[str]) -> InvalidSample:
-    """Return the error for a row that has no field. metadata: names of the columns that it has."""
+    """Return the error for a row without a field. metadata: names of its columns."""
     return InvalidSample(
         f"{object_key}, sample {key!r} has no field, and a sample needs one; its columns are "
         f"{sorted(metadata) or 'none'}: make one of them a field (--field NAME), or leave the row out"

@@ -1,4 +1,4 @@
-"""Facts that a table's schema carries beside its types: features of Hugging Face datasets, and names of our exports."""
+"""Facts in a table's schema beside its types: Hugging Face features, and names of our exports."""
 
 import re
 from dataclasses import dataclass, field
@@ -66,7 +66,7 @@ def check_labels(object_key: str, labels: list[str] | None, first: list[str] | N
 
 
 def split_of(object_key: str) -> str:
-    """Return the split in the name of a file of the hub's layout; "" without one."""
+    """Return the split in a file's name in the Hub's layout; "" without one."""
     match = _SHARD.search(object_key)
     return match[1] if match else ""
 

@@ -1,4 +1,4 @@
-"""Values of a row as Python has them, and the bytes of the fields that they become."""
+"""Python values of a row, and the bytes of the fields they become."""
 
 import json
 from io import BytesIO
@@ -14,9 +14,7 @@ _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", "
 
 
 def encoded(value: Any, word: str, column: str, where: str, dtype: np.dtype[Any] | None = None) -> bytes:
-    """Return a value as the field of that extension holds it. Raises: InvalidSample.
-
-    dtype: of the numbers of an array; None keeps the values' dtype.
+    """Return a value as a field of that extension. dtype: of an array; None keeps the values'. Raises: InvalidSample.
     """
     if isinstance(value, bytes):
         return value
@@ -54,9 +52,9 @@ def text_bytes(value: str, column: str, where: str) -> bytes:
 
 
 def array_bytes(value: Any, word: str, column: str, where: str, dtype: np.dtype[Any] | None = None) -> bytes:
-    """Return numbers as flat little-endian values, or as a .npy file. Raises: InvalidSample if they do not fit.
+    """Return numbers as flat little-endian values or a .npy file. Raises: InvalidSample if they do not fit.
 
-    dtype: of the .npy file, which holds all the numbers; None keeps the values' dtype.
+    dtype: of the .npy file; None keeps the values' dtype.
     """
     try:
         plain = np.asarray(value)

@@ -1,8 +1,8 @@
-"""Fields of a Parquet object as one run of bytes: their values one behind the other, column chunk by column chunk.
+"""Fields of a Parquet object as one run of bytes: the values of its column chunks, concatenated.
 
-A value in Parquet is no span of its object: pages are compressed, encoded, and hold lengths between values. So an
-index names bytes of what its chunks decode to, and a reader of these bytes fetches and decodes the chunks that hold
-them. Chunks are in the order of row groups, and in each of the columns that become fields.
+A value in Parquet is no span of its object: pages are compressed and encoded. So an index names bytes of the decoded
+chunks, and a reader of these bytes fetches and decodes the chunks that hold them. Chunks are ordered by row group, then
+by field column.
 """
 
 from bisect import bisect_right
@@ -24,7 +24,7 @@ from .choices import Options
 from .features import features_of
 
 CAPACITY_BYTES = 4 * 2**30
-"""Decoded bytes that a process keeps; twice what the order reads side by side (`lanes.LIVE_CHUNK_BYTES`)."""
+"""Decoded bytes that a process keeps; twice what the order reads at once (`lanes.LIVE_CHUNK_BYTES`)."""
 
 
 class ChunkCache:
@@ -80,7 +80,7 @@ METADATA_TIMES = 4
 """A parsed footer takes about so many times its bytes."""
 
 ReadRaw = Callable[[Sequence[Span]], Sequence[bytes]]
-"""Spans of the object as it is stored -> their bytes. Raises: Changed; ObjectNotFound; StoreError."""
+"""Stored spans of the object -> their bytes. Raises: Changed; ObjectNotFound; StoreError."""
 
 
 class Chunks(NamedTuple):
@@ -93,7 +93,7 @@ class Chunks(NamedTuple):
     columns: tuple[str, ...]
     """Columns of the table that become fields."""
     starts: tuple[int, ...]
-    """First byte of each chunk, row group by row group, and the byte behind the last one."""
+    """First byte of each chunk, row group by row group, and the end of the last."""
 
     @property
     def nbytes(self) -> int:
@@ -124,9 +124,9 @@ class _Cut(NamedTuple):
 
 
 class DecodedParquet:
-    """Reads the decoded bytes of one object; thread-safe. Chunks are kept in the process's cache.
+    """Reads the decoded bytes of one object; thread-safe. The process's cache keeps chunks.
 
-    name: of the object, for errors. identity: of its bytes and options, the cache's key. nbytes: as it is stored.
+    name: of the object, for errors. identity: of its bytes and options, the cache's key. nbytes: stored size.
     """
 
     def __init__(
@@ -160,11 +160,9 @@ class DecodedParquet:
         )
 
     def read(self, spans: Sequence[Span], raw: ReadRaw, *, anew: bool = False) -> list[bytes]:
-        """Return the decoded bytes of spans, in the order given.
+        """Return the decoded bytes of spans, in the order given. Threads that want the same chunk fetch it once.
 
-        Threads that want the same chunk fetch it once.
-
-        anew: read the chunks once more, whatever is kept: the bytes before were wrong.
+        anew: read the chunks again instead of using the cache.
 
         Raises: Corrupt for a chunk that cannot be decoded, and for a span behind the end; as `raw`.
         """
@@ -214,7 +212,7 @@ class DecodedParquet:
             yield numbers_together
 
     def _load(self, numbers: Sequence[int], raw: ReadRaw) -> dict[int, Any]:
-        """Return chunks, decoded and kept. numbers: ascending, so that no two threads wait for each other."""
+        """Return decoded chunks. numbers: ascending, so that no two threads wait for each other."""
         metadata = self._metadata(raw)
         with ExitStack() as turns:
             for number in numbers:
@@ -302,7 +300,7 @@ class DecodedParquet:
 
 
 def extent_of(metadata: pq.FileMetaData, group: int, name: str) -> Span:
-    """Return the bytes of a column's chunks in a row group, from the first leaf to the last. Raises: KeyError."""
+    """Return the span of a column's chunks in a row group, all leaves included. Raises: KeyError."""
     row_group = metadata.row_group(group)
     leaves = [row_group.column(at) for at in range(row_group.num_columns)]
     nested = [one for one in leaves if f"{one.path_in_schema}.".startswith(f"{name}.")]
@@ -317,7 +315,7 @@ def extent_of(metadata: pq.FileMetaData, group: int, name: str) -> Span:
 
 @contextmanager
 def _corrupt_on_error(name: str, what: str) -> Iterator[None]:
-    """Raise what a damaged chunk makes of its reader as Corrupt, with object and chunk: it was read when registered."""
+    """Raise a reader's errors as Corrupt: the chunk was readable when it was registered."""
     try:
         with arrow_errors(
             f"{name}, {what}", damaged="cannot be read", hint="; it was damaged, restore the object"

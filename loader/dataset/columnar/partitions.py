@@ -1,4 +1,4 @@
-"""Columns that folders name, as Hive and Spark write tables: `lang=de/part-0.parquet` has the column `lang`."""
+"""Columns named by folders, as Hive and Spark write them: `lang=de/part-0.parquet` has the column `lang`."""
 
 import re
 from collections.abc import Container, Iterable, Mapping
@@ -15,10 +15,10 @@ _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
 
 
 class Partitions:
-    """Partition columns of the objects of a place: int64 where all their values are whole numbers, else text."""
+    """Partition columns of a location's objects: int64 where all values are whole numbers, else text."""
 
     def __init__(self, keys: Iterable[str], without: Container[str] = (), texts: Iterable[str] = ()) -> None:
-        """keys: of all objects. without: columns that are left out. texts: columns that the dataset has as text."""
+        """keys: of all objects. without: columns to leave out. texts: columns that the dataset has as text."""
         known = set(texts)
         for key in keys:
             known |= {
@@ -29,7 +29,7 @@ class Partitions:
         self.texts, self._without = frozenset(known), without
 
     def columns(self, key: str) -> Mapping[str, Any]:
-        """Return column -> value of an object's folders. Raises: InvalidSample for a column that comes twice."""
+        """Return column -> value from an object's folders. Raises: InvalidSample for a column that comes twice."""
         out, named = dict[str, Any](), dict[str, str]()
         for name, value in _pairs(key):
             column = check_column(metadata_name(name), frozenset())
@@ -46,10 +46,7 @@ class Partitions:
         return out
 
     def joined(self, key: str, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the metadata of a row with the columns of its object's folders.
-
-        Raises: InvalidSample for a row that has another value of such a column.
-        """
+        """Return a row's metadata with its folders' columns. Raises: InvalidSample if the two disagree."""
         columns = self.columns(key)
         for column, value in columns.items():
             if column in metadata and str(metadata[column]) != str(value):
@@ -61,7 +58,7 @@ class Partitions:
 
 
 def text_columns(columns: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    """Return the columns that are text. columns: of a dataset, as its newest manifest has them."""
+    """Return the text columns of a dataset. columns: of its newest manifest."""
     return {name for name, one in columns.items() if one["type"] == "string"}
 
 

@@ -1,7 +1,7 @@
-"""Values of Arrow arrays as plain Python values, by their declared type: one converter for every depth.
+"""Arrow values as plain Python values, by their declared type: one converter for every depth.
 
-`as_py` gives times finer than microseconds as pandas has them where pandas is installed, cuts off what a
-`datetime.time` cannot hold, and needs the time zones of this machine. So times are made of their numbers here.
+`as_py` returns pandas objects for times finer than microseconds, cuts off what `datetime.time` cannot hold, and needs
+this machine's time zones. So times are made from their numbers here.
 """
 
 from collections.abc import Callable
@@ -27,11 +27,10 @@ class OutOfRange(ValueError):
 
 
 def reader_of(array: pa.Array, *, as_text: bool) -> Callable[[int], Any]:
-    """Return a reader of single values, None for null: lists of numbers are arrays, a dictionary's values made once.
+    """Return a reader of single values, None for null: lists of numbers are arrays, dictionary values are made once.
 
-    as_text: times, and all that JSON cannot hold inside of lists and structs, are text. Else times are `datetime`.
-
-    The reader raises OutOfRange; ArrowException; UnicodeDecodeError.
+    as_text: times, and all that JSON cannot nest, are text. Else times are `datetime`. The reader raises OutOfRange;
+    ArrowException; UnicodeDecodeError.
     """
     array = plain_array(array)
     kind = array.type
@@ -96,7 +95,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def is_media(kind: pa.DataType) -> bool:
-    """Return whether it is Hugging Face's form of media: a struct of bytes and their path."""
+    """Return whether the type is Hugging Face's media: a struct of bytes and path."""
     if not pa.types.is_struct(kind) or kind.num_fields != 2:
         return False
     types = {kind.field(at).name: kind.field(at).type for at in range(2)}
@@ -104,7 +103,7 @@ def is_media(kind: pa.DataType) -> bool:
 
 
 def inner_dtype(kind: pa.DataType) -> np.dtype[Any] | None:
-    """Return the dtype of the numbers in lists of lists, at any depth; None for other types, and for flat lists."""
+    """Return the dtype of numbers in nested lists; None for other types and flat lists."""
     if not is_list(kind) or is_numbers(kind):
         return None
     while is_list(kind):
@@ -169,7 +168,7 @@ def _text_of(kind: pa.DataType) -> Read | None:
 
 
 def _nested(kind: pa.DataType) -> Read | None:
-    """Return the reader of lists, structs and maps as JSON holds them; None if `as_py` gives that."""
+    """Return the reader of lists, structs and maps; None if `as_py` gives what JSON holds."""
     if pa.types.is_map(kind):
         names, values = _inner(kind.key_type), _inner(kind.item_type)
         if names is None and values is None:

@@ -11,11 +11,11 @@ from ...storage import ObjectInfo
 BATCH_BYTES = 8 * 2**20
 """Bytes of rows that are decoded at once, about."""
 BOMB_BYTES, BOMB_TIMES = 2**30, 1000
-"""Limit of a row group: this many bytes, or this many times its stored bytes."""
+"""Limits of a row group: decoded bytes, or times its stored bytes."""
 
 
 def check_row_group(metadata: pq.FileMetaData, at: int, info: ObjectInfo) -> pq.RowGroupMetaData:
-    """Return a row group. Raises: Corrupt for one that declares far more bytes than it stores."""
+    """Return a row group. Raises: Corrupt if it declares far more bytes than it stores."""
     group = metadata.row_group(at)
     stored = sum(group.column(k).total_compressed_size for k in range(group.num_columns))
     if not 0 <= group.total_byte_size <= max(BOMB_BYTES, BOMB_TIMES * min(stored, info.nbytes)):
@@ -27,9 +27,9 @@ def check_row_group(metadata: pq.FileMetaData, at: int, info: ObjectInfo) -> pq.
 
 
 def row_group_reader(source: Any, metadata: pq.FileMetaData, schema: pa.Schema, name: str) -> pq.ParquetFile:
-    """Return a reader of row groups: equal texts and bytes are made once. source: what Arrow reads.
+    """Return a reader of row groups that makes equal texts and bytes once. source: anything that Arrow reads.
 
-    Raises: Corrupt if the footer has one name of a column in two forms; ArrowException.
+    Raises: Corrupt if the footer has two forms of a column's name; ArrowException.
     """
     shared = [one.name for one in schema if pa.types.is_binary(one.type) or pa.types.is_string(one.type)]
     try:

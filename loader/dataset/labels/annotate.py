@@ -1,7 +1,7 @@
 """Annotations: rows joined to samples, written as further files of the samples table.
 
-The rows are read once, through scratch on disk; in memory are their keys, 24 bytes per sample found, and one file of
-at most FILE_ROWS rows at a time.
+The rows are read once, through scratch on disk. Memory holds their keys, 24 bytes per matched sample, and at most
+FILE_ROWS rows.
 """
 
 import re
@@ -57,7 +57,7 @@ class Annotating:
     strict: bool = False
     """True refuses keys without a sample."""
     last_wins: bool = False
-    """True takes the last of rows with one key; otherwise a key given twice is refused."""
+    """True takes the last of rows with one key; otherwise duplicates are refused."""
     watch: Watch = unwatched
     """Progress of the rows read, the samples compared and the rows written."""
 
@@ -104,10 +104,10 @@ class Annotated:
 def write_annotation(
     version: Version, prefix: str, rows: Any, how: Annotating, *, first: int = 0
 ) -> tuple[list[SamplesFile], Joined]:
-    """Join rows to the live samples of a version and upload them under `prefix`. first: the number of the first file.
+    """Join rows to a version's live samples and upload them under `prefix`. first: number of the first file.
 
-    Raises: InvalidSample, InvalidField, FieldMismatch, FieldNotFound for rows that cannot be read, with file and line;
-    DuplicateKey; InvalidKey if no key has a sample, or with `strict` when one has none.
+    Raises: InvalidSample, InvalidField, FieldMismatch, FieldNotFound with file and line; DuplicateKey; InvalidKey if no
+    key has a sample, or with `strict` if any lacks one.
     """
     columns = version.manifest["columns"]
     types = {name: column["type"] for name, column in columns.items() if column["type"] != "null"}
@@ -139,7 +139,7 @@ def write_annotation(
 
 
 class _Spool:
-    """Batches on their way through scratch: values without their keys, each batch with the types that it has."""
+    """Batches in scratch: values without their keys, each with its own types."""
 
     def __init__(self) -> None:
         with _scratch():

@@ -1,7 +1,4 @@
-"""Rows of labels as they are read from any source, and the columns to take.
-
-Other columns may be of any name and kind.
-"""
+"""Rows of labels from any source, and the columns to take. Other columns may have any name and kind."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,7 +19,7 @@ class RowBatch:
     numbers: Int64s
     """int64 [rows]: number of the row's line."""
     nulls: Sequence[Sequence[str]] | None = None
-    """Per row the names that it gives a null for; None if the source does not tell a null from nothing at all."""
+    """Per row the names with an explicit null; None if the source cannot tell null from absence."""
     skipped: frozenset[str] = frozenset()
     """Columns that are there and are not taken."""
 

@@ -1,4 +1,4 @@
-"""Tables of labels from Arrow and Parquet, in the few kinds of value that a samples table has."""
+"""Labels from Arrow and Parquet, in the kinds of value of a samples table."""
 
 from collections.abc import Iterable, Iterator
 
@@ -12,7 +12,7 @@ from .batch import ColumnSelection, RowBatch
 
 
 def parquet_tables(path: str, name: str, selection: ColumnSelection, batch_rows: int) -> Iterator[RowBatch]:
-    """Yield the rows of a file as `arrow_tables`. Raises: InvalidSample for one that is not whole."""
+    """Yield the rows of a file as `arrow_tables`. Raises: InvalidSample for a damaged file."""
     return arrow_tables(_parquet_batches(path, name, batch_rows), name, selection, batch_rows)
 
 
@@ -27,7 +27,7 @@ def _parquet_batches(path: str, name: str, batch_rows: int) -> Iterator[pa.Recor
 
 
 def n_parquet_rows(path: str) -> int:
-    """Return the number of rows; 0 of a file that is no Parquet, which its reader reports."""
+    """Return the number of rows; 0 for a file that is no Parquet, which its reader reports."""
     try:
         return int(pq.read_metadata(path).num_rows)
     except UNREADABLE:
@@ -37,9 +37,7 @@ def n_parquet_rows(path: str) -> int:
 def arrow_tables(
     batches: Iterable[pa.RecordBatch], name: str, selection: ColumnSelection, batch_rows: int
 ) -> Iterator[RowBatch]:
-    """Yield at most `batch_rows` rows each in the kinds of a samples table, numbered from 1 on.
-
-    name: for messages.
+    """Yield at most `batch_rows` rows each, converted and numbered from 1. name: for messages.
 
     Raises: FieldNotFound without a column of keys; InvalidSample for a row without a key, or two columns of one name;
     InvalidField.
@@ -64,7 +62,7 @@ def arrow_tables(
 def plain_column(values: pa.ChunkedArray, column: str, name: str) -> pa.ChunkedArray:
     """Return the column as int64, double, string, bool, UTC microseconds, or a list of these.
 
-    Raises: InvalidField for any other kind, and for numbers and times that these do not hold.
+    Raises: InvalidField for other kinds, and for values out of their range.
     """
     try:
         return values.cast(plain_type(values.type))
@@ -76,7 +74,7 @@ def plain_column(values: pa.ChunkedArray, column: str, name: str) -> pa.ChunkedA
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the kind that a samples table has for an Arrow type. Raises: ArrowTypeError if it has none."""
+    """Return the samples table's type for an Arrow type. Raises: ArrowTypeError if there is none."""
     types = pa.types
     if types.is_dictionary(kind):
         return plain_type(kind.value_type)

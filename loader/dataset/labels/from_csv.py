@@ -1,11 +1,9 @@
-"""Tables of labels from CSV (RFC 4180, UTF-8, a first line of names), whose text becomes values.
+"""Labels from CSV (RFC 4180, UTF-8, a first line of names), with text converted to values.
 
-A column that the dataset has is read as that column's type. Another column's type is decided by all its values, in a
-pass of its own: whole numbers, else floats, else true and false, else text. Text that a number would not give back as
-it stands (007, twenty digits) stays text. An empty cell is a null.
-
-Arrow reads the values, and `csv` the lines. `pyarrow.csv` would take the lines after an unclosed quote for
-text, and does not report the line of a row.
+A column of the dataset keeps its type. Another column's type follows from all its values, in a pass of its own: whole
+numbers, else floats, else booleans, else text. Text that a number would not reproduce (007, twenty digits) stays text.
+An empty cell is null. Arrow parses the values, and `csv` the lines: `pyarrow.csv` would take the lines after an
+unclosed quote for text, and does not report a row's line.
 """
 
 import csv
@@ -22,7 +20,7 @@ from ..tables.columns import type_named
 from .batch import ColumnSelection, Int64s, RowBatch
 
 Texts = tuple[Mapping[str, pa.Array], Int64s]
-"""Columns of text, null where a cell is empty, and the lines that the rows end on."""
+"""Columns of text, null for empty cells, and the last line of each row."""
 
 _WHOLE = r"0|-?[1-9]\d*"
 _TEXTS = {
@@ -33,7 +31,7 @@ _TEXTS = {
     "string": "(?s:.*)",
     "timestamp[us, tz=UTC]": "(?s:.*)",
 }
-"""Arrow type -> the texts that are values of it. Arrow itself takes more, such as 007 and +1 for numbers."""
+"""Arrow type -> pattern of its texts. Arrow accepts more, such as 007 and +1."""
 
 
 def csv_tables(
@@ -44,7 +42,7 @@ def csv_tables(
     Reads the file twice, O(batch) memory. types: column -> Arrow type in the dataset.
 
     Raises: FieldNotFound without a column of keys; InvalidSample for a line that is not CSV or has no key;
-    FieldMismatch for text that is not of its column's type.
+    FieldMismatch for text of another type.
     """
     header = _header(path, name, selection.key)
     selected = selection.of(header)

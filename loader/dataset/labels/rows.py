@@ -1,6 +1,6 @@
-"""Rows of labels as Arrow batches: from a Parquet, JSON lines or CSV file, an Arrow table, or Python mappings.
+"""Rows of labels as Arrow batches: from Parquet, JSON Lines, CSV, Arrow, or Python mappings.
 
-Every row has the number of its line or row in the source, so that errors name it.
+Every row has its line or row number in the source, for errors.
 """
 
 import json
@@ -59,12 +59,12 @@ def open_rows(
 ) -> Iterator[RowSource]:
     """Yield the given rows.
 
-    key: their column of keys.
-    types: column -> Arrow type in the dataset, by which the text of a CSV file is read.
-    columns: those to take, None for all.
+        key: their column of keys.
+        types: column -> Arrow type in the dataset, for the text of a CSV file.
+        columns: those to take, None for all.
 
-    Raises: InvalidSample for a value that is no source of rows; ObjectNotFound for a URL. Reading raises
-    InvalidSample, InvalidField and FieldNotFound, with file and line.
+    Raises: InvalidSample for a value that is no source of rows; ObjectNotFound for a URL. Reading raises InvalidSample,
+    InvalidField and FieldNotFound, with file and line.
     """
     selection = ColumnSelection(key, None if columns is None else frozenset(columns))
     if isinstance(rows, str | PathLike):
@@ -89,7 +89,7 @@ def open_rows(
 
 
 def _address(place: str) -> tuple[str, str]:
-    """Return a path or URL as messages may name it, and the query of a signed URL."""
+    """Return a path or URL for messages, and the query of a signed URL."""
     scheme = place.partition("://")[0].lower() if "://" in place else "file"
     if scheme in ("file", "local"):
         return place, ""
@@ -105,7 +105,7 @@ def _address(place: str) -> tuple[str, str]:
 
 @contextmanager
 def _on_this_machine(place: str, query: str) -> Iterator[str]:
-    """Yield the path of a file; a remote one is copied to scratch for the while. query: goes with its requests."""
+    """Yield a local path; a remote file is copied to scratch. query: sent with its requests."""
     if "://" not in place:
         if not isfile(place):
             raise InvalidSample(f"there is no file {place}; give the path or URL of the rows")
@@ -126,7 +126,7 @@ def _on_this_machine(place: str, query: str) -> Iterator[str]:
 
 @contextmanager
 def _unsigned() -> Iterator[None]:
-    """Raise errors without queries of URLs: clients name their URL, whatever a provider calls its signature."""
+    """Raise errors without URL queries: clients quote their URL, signature included."""
     try:
         yield
     except StoreError as error:

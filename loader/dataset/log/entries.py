@@ -1,18 +1,18 @@
-"""One entry of the root's log as bytes: its writing, its reading, and the detection of edits.
+"""One entry of the root's log as bytes: writing, reading, and detection of edits.
 
 An entry is `log/<n>.json` (n has 12 digits, from 1), canonical JSON of one object:
 
 - format: 1
 - n: its own number, so that a copied or renamed entry is noticed
-- nonce: hex, drawn once per append: how a writer recognises its own write after a lost answer
-- prev: sha256 hex of the previous entry's bytes, "" for n = 1: the history is one chain
-- at_us: UTC microseconds, for people; nothing is ever decided on it
+- nonce: hex, drawn once per append: identifies a writer's own entry after a lost answer
+- prev: sha256 hex of the previous entry's bytes, "" for n = 1
+- at_us: UTC microseconds, for people only
 - kind: begin gated commit abort retire ref deny hold mirror primary
-- checksum: sha256 hex of the entry's canonical JSON without this field; entries of earlier releases have none
-- state: in one entry of 256 or so: the checksum of the folded state before it (`snapshots.py`)
-- ...: the kind's own fields; unknown further fields are kept and ignored
+- checksum: sha256 hex of the entry's canonical JSON without this field; missing in earlier releases
+- state: in about one entry of 256, the checksum of the state before it (`snapshots.py`)
+- ...: the kind's own fields; unknown ones are kept and ignored
 
-Canonical JSON: UTF-8, sorted keys, no spaces, no floats. Bytes that are not canonical were not written by us.
+Canonical JSON: UTF-8, sorted keys, no spaces, no floats.
 """
 
 import hashlib
@@ -57,11 +57,11 @@ class Entry:
     state: str = ""
     """Checksum of the folded state before the entry; "" for most."""
     prev_means: str = ""
-    """The sha256 that a repair record puts in the place of `prev`; "" without such a record (`repair_records.py`)."""
+    """Sha256 that a repair record puts in place of `prev`; "" without one."""
 
     @property
     def follows(self) -> str:
-        """Sha256 of the entry before it, as far as it and a repair record say."""
+        """Sha256 of the entry before it, repair record included."""
         return self.prev_means or self.prev
 
 
@@ -69,7 +69,7 @@ canonical = canonical_json
 """Bytes of all JSON in the log and beside it."""
 
 DAMAGED = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
-"""Errors of reading a small JSON object of ours, whatever its bytes are: also `int` of 1e999, and many brackets."""
+"""Errors of reading a small JSON object of ours, whatever its bytes."""
 
 
 def entry_key(n: int) -> str:
@@ -78,7 +78,7 @@ def entry_key(n: int) -> str:
 
 
 def entry_number(key: str) -> int | None:
-    """Return the number of the entry with this store key; None for any other key."""
+    """Return the number of the entry at this store key; None for other keys."""
     match = _KEY.fullmatch(key)
     return int(match[1]) if match else None
 
@@ -100,12 +100,9 @@ def missing(first: int, last: int) -> str:
 
 
 def seal(n: int, prev: str, nonce: str, at_us: int, body: Mapping[str, object], *, state: str = "") -> Entry:
-    """Return the entry that would stand at n after the entry whose sha256 is `prev`.
+    """Return entry n, after the entry whose sha256 is `prev`. body: "kind" and its fields. state: as in the entry.
 
-    `body` has "kind" and the kind's own fields. state: the checksum of the state before it, where the entry is to
-    hold it.
-
-    Raises: Corrupt if it is not a body a reader would accept; TypeError when it is not canonical JSON.
+    Raises: Corrupt for a body that a reader would refuse; TypeError if it is not canonical JSON.
     """
     reserved = (_ENVELOPE - {"kind"}) & body.keys()
     if reserved:
@@ -123,7 +120,7 @@ def checksum_of(value: Mapping[str, object]) -> str:
 
 
 def parse(n: int, data: bytes) -> Entry:
-    """Return the entry stored at n. Raises: FormatTooNew; Corrupt, naming the entry and what is wrong with it."""
+    """Return the entry stored at n. Raises: FormatTooNew; Corrupt."""
     where = f"log entry {entry_key(n)}"
     try:
         value = json.loads(data)
@@ -176,11 +173,11 @@ def _is_canonical(value: object, data: bytes) -> bool:
 
 
 def edited(entries: Sequence[Entry]) -> list[int]:
-    """Return the numbers of the entries that were edited after they were written. Checks only the chain.
+    """Return the numbers of the entries that were edited after they were written, by the chain alone.
 
-    `entries` are consecutive. An edit of entry k that keeps its `prev` breaks one link, k to k+1; an edit of
-    its `prev` breaks the link before it as well. Each broken link is explained by the fewest edits. Nothing stands
-    after the last entry to vouch for it, except for its own `prev`.
+    `entries` are consecutive. An edit of entry k that keeps its `prev` breaks the link from k to k+1; an edit of its
+    `prev` breaks the link before it too. The fewest edits explain each broken link. Only its `prev` vouches for the
+    last entry.
     """
     numbers: list[int] = []
     for entry, right in pairwise(entries):

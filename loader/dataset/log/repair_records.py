@@ -1,8 +1,8 @@
-"""`log/repair-<n>.json` names the entry that entry n follows, where n was written after misread bytes of it.
+"""`log/repair-<n>.json` names the entry that entry n follows, where its writer misread that entry.
 
-A release without checksums in its entries read the newest entry once and wrote the SHA-256 of these bytes into the
-next one. A bit that flipped on the way broke the chain for good, with both entries as they were acknowledged. Entries
-are never replaced: a repair record, created once, lets readers go on, and records who examined it and why.
+A release without checksums in entries wrote the SHA-256 of the bytes it had read into the next entry. A bit that
+flipped on the way broke the chain for good. Entries are never replaced: a repair record, created once, lets readers go
+on, and names its author and reason.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from .entries import DAMAGED, FOLDER, Entry, canonical, checksum_of
 
 FORMAT = 1
 REPAIRS = f"{FOLDER}repair-"
-"""Prefix of keys of repair records: links of the chain, and entries that were restored (`penstock repair`)."""
+"""Prefix of repair records: links of the chain, and restored entries (`penstock repair`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,14 +51,14 @@ class Link:
 
 
 def link_key(n: int) -> str:
-    """Return the store key of the repair record of entry n's link to the entry before it."""
+    """Return the store key of entry n's repair record."""
     return f"{REPAIRS}{n:012d}.json"
 
 
 def linked(store: Objects, entry: Entry, prev: str | None) -> Entry:
     """Return the entry, with `prev_means` if a repair record links it to the entry with sha256 `prev`.
 
-    One request for an entry that does not follow it by itself, none for others. Raises: StoreError.
+    One request for an entry that does not follow by itself. Raises: StoreError.
     """
     if prev is None or entry.prev == prev:
         return entry
@@ -71,7 +71,7 @@ def linked(store: Objects, entry: Entry, prev: str | None) -> Entry:
 
 
 def _parse(data: bytes) -> Mapping[str, Any]:
-    """Return the fields of a record; {} where it is damaged: the link stays broken, and readers say so."""
+    """Return the fields of a record; {} if it is damaged: the link stays broken."""
     try:
         value = parse_json_object(data)
         sound = canonical(value) == data and value["checksum"] == checksum_of(value)

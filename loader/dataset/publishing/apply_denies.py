@@ -1,7 +1,7 @@
-"""Takedowns applied to a change before its commit: its denied samples are redacted, its parent's are left out.
+"""Takedowns applied to a change before its commit: its denied samples are redacted, its parent's left out.
 
-A commit with `denies: 17` has every takedown up to log entry 17 applied. Denied samples of earlier versions keep
-their bytes until `penstock takedown run` rewrites their shards. Denied samples of the change never enter a version.
+A commit with `denies: 17` has every takedown up to log entry 17 applied. Denied samples of earlier versions keep their
+bytes until `penstock takedown run`; those of the change never enter a version.
 """
 
 import secrets
@@ -34,7 +34,7 @@ class Applied:
     """A change with takedowns applied."""
 
     before: Change | None
-    """Change to lay on the parent first, which leaves out its samples that are denied; None if it has none."""
+    """Change to lay on the parent first, which leaves out its denied samples; None without any."""
     change: Change
     """The change, redacted."""
     n_dropped: int = 0
@@ -51,13 +51,8 @@ def apply_denies(
 ) -> Applied:
     """Return the change as it may be committed where the log has takedowns.
 
-    Reads:
-
-    - keys and provenance of the change's own new samples;
-    - keys and provenance of all samples of the parent, if it had not applied the newest takedown;
-    - the keys and the shard's index, for each shard or column of the change for samples of the parent.
-
-    Raises: Corrupt; StoreError.
+    Reads keys and provenance of the change's new samples, of all the parent's if it lacks the newest takedown, and keys
+    and index of each shard or column that extends the parent. Raises: Corrupt; StoreError.
     """
     prefix = f"data/{txn}/{secrets.token_hex(8)}"
     own = own_denied(store, state.denies, dataset, change)
@@ -79,7 +74,7 @@ def apply_denies(
 
 
 def parent_denied(parent: Version | None, denies: Sequence[Deny]) -> Rows:
-    """Return the live samples of a version that takedowns deny which it has not applied."""
+    """Return a version's live samples under takedowns that it has not applied."""
     newer = [deny for deny in denies if parent is not None and deny.n > parent.manifest["denies"]]
     out: Rows = {}
     if parent is None or not newer:
@@ -92,7 +87,7 @@ def parent_denied(parent: Version | None, denies: Sequence[Deny]) -> Rows:
 
 
 def denied_rows(version: Version, denies: Sequence[Deny]) -> Rows:
-    """Return all samples of a version, live or not, that these takedowns deny. Reads the keys of every run."""
+    """Return all samples of a version, live or not, that these takedowns deny. Reads every run's keys."""
     files = [entry for entry in version.manifest["samples"] if entry["group"] == "keys"]
     return denied_files(version.store, denies, version.dataset, files)
 
@@ -124,16 +119,13 @@ def denied_files(
 
 
 def new_keys(store: Store, denies: Sequence[Deny], rows: Rows, change: Change) -> dict[str, dict[int, str]]:
-    """Return part id -> row -> the placeholder of its key, for these rows of a change."""
+    """Return part id -> row -> placeholder of the key, for these rows of a change."""
     files = [file.file for file in change.samples if file.group == "keys"]
     return renamed(denies, rows, get_tables(store, files, ["part", "row", "key"]))
 
 
 def renamed(denies: Sequence[Deny], rows: Rows, tables: Any) -> dict[str, dict[int, str]]:
-    """Return part id -> row -> the placeholder of its key, for these rows.
-
-    tables: with part, row, key; every key of a part is in one of them.
-    """
+    """Return part id -> row -> placeholder of the key. tables: part, row and key of whole parts."""
     salts = {deny.n: deny.salt for deny in denies}
     out: dict[str, dict[int, str]] = {}
     for table in tables:
@@ -192,7 +184,7 @@ def _redacted(store: Store, prefix: str, change: Change, redacted: Redacted) -> 
 
 
 def _leave_out(store: Store, prefix: str, change: Change, own: Rows) -> tuple[Change, int]:
-    """Return the change without its own samples that are denied, and how many of them it had not left out already."""
+    """Return the change without its denied samples, and how many of them it had not left out already."""
     excluded = _without_own_exclusions(store, own, change)
     n_dropped = sum(map(len, excluded.values()))
     if not n_dropped:

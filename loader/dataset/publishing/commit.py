@@ -1,7 +1,7 @@
 """One change becomes one version: checks against the newest version, a manifest, an entry in the log.
 
-The log calls `build` with the state it is about to append to. If another writer was quicker it calls again, and the
-same change is applied to the newer version (a rebase). Parts are named by id, so only the manifest is rewritten.
+The log calls `build` with the state it is about to append to. If another writer was quicker, it calls again with the
+newer version (a rebase). Parts are named by id, so only the manifest is rewritten.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ from .compact import Done, compacted
 logger = logging.getLogger(__name__)
 
 Check = Callable[[Version | None], None]
-"""Raises when a change does not go onto the newest version (None: the dataset has none)."""
+"""Raises if a change does not fit the newest version; None where the dataset has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class Pending:
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Field -> facts about it."""
     complete: Callable[[Version | None, Change], Change] = lambda _, change: change
-    """Returns the change to commit, once the version it is laid on is known: with additions, or less of it."""
+    """Returns the change to commit on a version, with additions or omissions."""
     verdict: str = ""
     """Path of the record that lets it pass; "" for none."""
     created_us: int | None = None
@@ -66,7 +66,7 @@ TEXT_FACTS, LIST_FACTS = ("tokenizer", "tokenizer_sha256", "unit"), ("dims", "la
 
 
 def check_producer(producer: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the facts about a version's maker. Raises: InvalidSample for values that canonical JSON does not hold."""
+    """Return a producer. Raises: InvalidSample for values that canonical JSON does not hold."""
     try:
         canonical(dict(producer or {}))
     except (TypeError, UnicodeEncodeError) as error:
@@ -90,12 +90,10 @@ def check_facts(facts: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict
 
 
 def commit(store: Store, log: Log, pending: Pending, *checks: Check) -> Version:
-    """Publish a change that passes every check.
+    """Publish a change that passes every check, without samples under a takedown.
 
-    Samples under a takedown are left out. `taken_down` in the version's producer counts the change's own.
-
-    Raises: Fenced if the transaction was aborted; Conflict, DuplicateKey, FieldMismatch if the change does not go
-    onto the newest version; as `apply_denies`.
+    `taken_down` in the version's producer counts the change's own. Raises: Fenced; Conflict, DuplicateKey,
+    FieldMismatch if the change does not fit the newest version; as `apply_denies`.
     """
     applied: dict[tuple[str, int], Applied] = {}
     done: Done = {}
@@ -165,11 +163,9 @@ def _manifest(parent: Version | None, applied: Applied, pending: Pending, denies
 
 
 class NewKeys:
-    """Checks that none of a run's keys is live in the newest version, by their hashes.
+    """Checks that none of a run's keys is live in the newest version, by hash, then by key where a hash was there.
 
-    The keys of the dataset are read where a hash was there before, each table once.
-
-    leaving: samples that leave with the run: it may bring their keys again.
+    leaving: samples that leave with the run, whose keys it may bring again.
     """
 
     def __init__(self, store: Store, keys: RunKeys, leaving: Superseded = NOTHING_SUPERSEDED) -> None:
@@ -179,10 +175,7 @@ class NewKeys:
         self._clashes: dict[str, pa.Table] = {}
 
     def __call__(self, parent: Version | None) -> None:
-        """Check the newest version. Costs `key_hashes.known` of the tables that were not asked before.
-
-        Raises: DuplicateKey.
-        """
+        """Check the newest version. Costs `key_hashes.known` of new tables. Raises: DuplicateKey."""
         if parent is None or (covered(parent.manifest) and not self._were_there(parent)):
             return
         runs = [
@@ -212,7 +205,7 @@ class NewKeys:
 
 
 class Onto:
-    """Checks that the newest version is the one that a change was made for. id: empty for none yet."""
+    """Checks that the newest version is the change's base. id: empty for none yet."""
 
     def __init__(self, id: str) -> None:
         self._id = id
@@ -228,9 +221,9 @@ class Onto:
 
 
 class FreeGroup:
-    """Checks that no other writer added this group to these parts, or changed them, since we began.
+    """Checks that no other writer added this group to these parts, or changed them.
 
-    began: the version that the group was computed for, whose excluded samples have empty fields in it.
+    began: the version that the group was computed for; its excluded samples have empty fields there.
     """
 
     def __init__(self, group: str, parts: list[str], began: Version) -> None:

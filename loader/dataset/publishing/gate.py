@@ -1,9 +1,8 @@
 """Gated transactions: parts that wait for a gate, and the verdict that publishes them.
 
-`root.begin(gated=True)` writes into the log that this transaction's commit names a verdict. The verdict is the record
-of a gate under `stages/` (`penstock.stages` writes those). Its `body` has in `publishes` the digest of the change
-that it let pass, and in `against` the versions that it was compared with. The log refuses a commit that names none;
-`root.publish` reads the record, and refuses every other change.
+`root.begin(gated=True)` records in the log that this commit must name a verdict: the record of a gate under `stages/`
+(`penstock.stages`). Its `publishes` is the digest of the accepted change, its `against` the versions compared with. The
+log refuses a commit without one; `root.publish` refuses every other change.
 """
 
 import hashlib
@@ -29,7 +28,7 @@ def digest_of(
     supersede: Mapping[str, str],
     foreign: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the sha256 hex of a publish's additions and omissions, which a verdict is of."""
+    """Return the sha256 hex of a publish's additions and omissions, which a verdict names."""
     bodies = sorted((part.to_json() for part in parts), key=lambda body: str(body["id"]))
     content = [bodies, dict(exclude), dict(supersede), *([dict(foreign)] if foreign else [])]
     return hashlib.sha256(canonical(content)).hexdigest()
@@ -44,12 +43,10 @@ def check_verdict(
     supersede: Mapping[str, str],
     foreign: Mapping[str, Any] | None = None,
 ) -> list[Onto]:
-    """Return the further checks of a publish in an open transaction that is gated or shows this verdict.
+    """Return further checks of a publish in an open transaction that is gated or shows this verdict ("" for none).
 
-    verdict: "" shows none. Costs two requests.
-
-    Raises: StageNotPublished for a verdict that is not there, was not `published` or is of another change, and for
-    none where the transaction is gated; Conflict if a later verdict stands; Corrupt.
+    Costs two requests. Raises: StageNotPublished for a missing verdict, one that is not `published`, or of another
+    change; Conflict if a later verdict stands; Corrupt.
     """
     if not verdict:
         raise ungated(txn.txn, "no verdict was given")

@@ -1,11 +1,8 @@
-"""Shards read by their pages, each held against its SHA-256 when it is first used: `Root(verify="sha256")`.
+"""Shards whose pages are checked against SHA-256 at first use: `Root(verify="sha256")`.
 
-CRC-32C shows accidents; a replaced shard can have any checksums. So there is a chain of SHA-256: of a shard's pages
-in its index, of the index in the shards table, of the table in the manifest. That of the manifest is the version's
-id.
-
-Verified pages are remembered by the object's ETag, and with mirrors by the store that served it. An object that was
-put in the place of another is verified anew, or refused where the other is pinned.
+CRC-32C shows accidents only; a replaced shard can have any checksums. The chain of SHA-256 leads from a shard's pages
+through its index and the shards table to the manifest, whose hash is the version's id. Verified pages are remembered by
+the object's ETag, and with mirrors by store; a replaced object is verified anew, or refused where the other is pinned.
 """
 
 import os
@@ -28,28 +25,26 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 KEPT_SHARDS = 16_384
-"""Shards whose verified pages are remembered: those used last. 33 bytes a page: 132 KiB of 256 MiB."""
+"""Most recently used shards whose verified pages are remembered, at 33 bytes a page."""
 
 KEPT_OBJECTS = 4
-"""Objects of one shard that are remembered: its copies in mirrors, and replacements."""
+"""Objects remembered per shard: its copies in mirrors, and replacements."""
 
 HashesOf = Callable[[str], PageHashes]
-"""Path of a shard -> the hashes of its pages. Raises: Corrupt; InvalidRuntime for one that has none."""
+"""Path of a shard -> hashes of its pages. Raises: Corrupt; InvalidRuntime for one without."""
 
 Identity = tuple[str | int, ...]
-"""Identity of the object that bytes came from: its ETag, and with several stores the number of the store."""
+"""Identity of an object: its ETag, and with several stores the store's number."""
 
 _NEAREST = -1
 _READ_BYTES = 2**20  # a power of two, as pages are: whole pages
 
 ReadSpans = Callable[[Sequence[Span], str | None], tuple[list[bytes], str]]
-"""(Spans, the ETag that the object shall have) -> their bytes and its ETag."""
+"""(Spans, expected ETag) -> their bytes and ETag."""
 
 
 class VerifiedStore:
-    """A store of shards that verifies bytes before it returns them.
-
-    Pages that were not used yet are read whole. Thread-safe; a disk where `origin` is one.
+    """A store of shards that verifies bytes before it returns them, unused pages whole. Thread-safe.
 
     Raises: as `origin`; also Corrupt if a page does not have its hash.
     """
@@ -106,7 +101,7 @@ class VerifiedStore:
         return self._read(key, [Span(*span) for span in spans], etag, read)
 
     def read_into(self, key: str, pieces: Sequence[Piece], *, etag: str | None = None) -> str:
-        """Fill buffers, as the disk does; bytes of pages that were not used yet are copied there."""
+        """Fill buffers, as the disk does; bytes of unverified pages are copied there."""
         spans = [piece[:2] for piece in pieces]
         shard, columns = self._shard(key, spans), _columns(spans)
         if not shard.unverified(shard.guess(etag), *columns).any():
@@ -127,11 +122,9 @@ class VerifiedStore:
         return self._disk.open_same(key, etag)
 
     def is_verified(self, key: str, etag: str, offset: Int64s, nbytes: Int64s, file: int) -> bool:
-        """Return whether bytes [offset, offset + nbytes) of an open shard are right.
+        """Return whether bytes [offset, offset + nbytes) of an open shard are right; unverified pages are checked now.
 
-        Pages that were not looked at before are looked at now.
-
-        offset, nbytes: int64 [n]; file: descriptor of the shard that has this ETag. Raises: as reading its index.
+        offset, nbytes: int64 [n]; file: descriptor of the shard with this ETag. Raises: as reading its index.
         """
         shard = self._shard(key)
         # Of several stores the open file is the nearest one's, which other reads do not tell.
@@ -215,7 +208,7 @@ class VerifiedStore:
 
 
 def _identity(etag: str, serving: set[int]) -> Identity | None:
-    """Return the identity; None if it is unknown which of several stores gave which bytes: nothing is kept then."""
+    """Return the identity; None if several stores may have served the bytes: nothing is remembered then."""
     return (etag, *serving) if len(serving) < 2 else None
 
 
@@ -240,7 +233,7 @@ class _Shard:
         return identity in self._whole
 
     def unverified(self, identity: Identity | None, offset: Int64s, nbytes: Int64s) -> Bools:
-        """Return bool [n]: True for a range that lies in a page that was not verified yet."""
+        """Return bool [n]: True for a range in a page that is not verified yet."""
         if self.is_whole(identity):
             return np.zeros(len(offset), bool)
         verified = self._none if identity is None else self._verified.get(identity, self._none)

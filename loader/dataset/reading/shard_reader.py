@@ -1,4 +1,4 @@
-"""The reader of a version's shards, in the root and in places of others."""
+"""The reader of a version's shards, in the root and in foreign locations."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,13 +25,12 @@ KEPT_SHARDS = 4096
 
 
 def shard_reader(store: Store, files: Sequence[dict[str, Any]], name: str) -> PlacedStore:
-    """Return the reader of a version's shards, in the root and in places.
+    """Return the reader of a version's shards, in the root and in foreign locations.
 
-    A place that is no bucket, and that the caller does not vouch for, is not opened: reads of its objects raise
-    Forbidden. Those of one that cannot be opened raise as `open_store`. Other shards are read.
+    A location that is no bucket and not vouched for is not opened: reads there raise Forbidden. Costs a request per
+    table, two per location, and about 100 bytes per object.
 
-    Costs a request per table, and two per place; some 100 bytes per object. files: the manifest's list `foreign`.
-    name: of the version. Raises: Corrupt; ObjectNotFound for a place without a record.
+    files: the manifest's list `foreign`. name: of the version. Raises: Corrupt; ObjectNotFound for a missing record.
     """
     tables = list(get_tables(store, [TableFile.from_json(file) for file in files]))
     empty = FOREIGN_SCHEMA.empty_table()
@@ -89,7 +88,7 @@ def _places_of(shards: Iterable[str], name: str) -> set[str]:
 
 
 def _open(root: Store, record: PlaceRecord, place: str, unvouched: dict[str, str]) -> Store:
-    """Return the store of a place. unvouched: told of a place that the caller does not vouch for."""
+    """Return the store of a location. unvouched: collects locations that the caller does not vouch for."""
     key, url = record
     if not is_vouched(root, key, url):
         unvouched[place] = refusal(root, key, url, "copied into the root")

@@ -1,10 +1,8 @@
-"""The sidecar index of a shard: the place and checksum of each field of each row.
-
-A Parquet reader of a remote index is given a window of it as if it were the file.
+"""The sidecar index of a shard: place and checksum of each field of each row.
 
 Columns: `key`, then per field f (int64) `f_offset`, `f_nbytes`, `f_crc32c`; delta encoded. Row groups have at most
-2,048 rows, so that one cold sample of a shard of small samples costs a footer and one row group. In front stand the
-hashes of the shard's pages, which are read only to prove shards by them.
+2,048 rows, so that one cold sample of a shard costs a footer and one row group. In front stand the hashes of the
+shard's pages, which are read only to prove shards by them.
 """
 
 import hashlib
@@ -76,7 +74,7 @@ class IndexRows:
     """False if checksums are unknown: for registered bytes that are not sealed."""
 
     def address(self, field: str, group: str, path: str, local: int) -> FieldAddress:
-        """Return the place of a field of row `first_row + local` in the shard at `path`."""
+        """Return a field's place in row `first_row + local` of the shard at `path`."""
         return FieldAddress(
             field=field,
             group=group,
@@ -88,10 +86,7 @@ class IndexRows:
 
 
 def index_bytes(keys: list[str] | pa.Array, fields: dict[str, Int64s], pages: bytes = b"") -> bytes:
-    """Return the index file.
-
-    fields: field -> int64 [rows, 3]: offset, nbytes, crc32c in each row.
-    pages: hashes of the shard's pages, by `shard.hash_pages`.
+    """Return the index file. fields: field -> int64 [rows, 3]: offset, nbytes, crc32c. pages: from `shard.hash_pages`.
     """
     columns: dict[str, pa.Array] = {
         "key": keys if isinstance(keys, pa.Array) else pa.array(keys, pa.string())
@@ -114,9 +109,7 @@ def index_bytes(keys: list[str] | pa.Array, fields: dict[str, Int64s], pages: by
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexPlace:
-    """Place of an index, and checksums of its bytes.
-
-    They are checked before Parquet reads the bytes: a damaged footer can crash a reader.
+    """Place of an index, and checksums of its bytes, checked before Parquet reads them: a damaged footer can crash it.
     """
 
     path: str
@@ -132,7 +125,7 @@ class IndexPlace:
     pages_nbytes: int = 0
     """Bytes of the page hashes in front; 0 in indexes of earlier releases."""
     seal: str = ""
-    """Path of its seal, which may not be there; "" of a shard of the root's own."""
+    """Path of its seal, which may be missing; "" for the root's own shards."""
 
     @staticmethod
     def of(shard: Mapping[str, Any]) -> "IndexPlace":
@@ -149,7 +142,7 @@ class IndexPlace:
 
     @staticmethod
     def measure(path: str, data: bytes, pages_nbytes: int = 0) -> "IndexPlace":
-        """Return the place of bytes that are to lie at `path`. pages_nbytes: size of the hashes of pages in front."""
+        """Return the place of bytes for `path`. pages_nbytes: size of the page hashes in front."""
         footer = data[len(data) - footer_nbytes(data) :]
         return IndexPlace(
             path=path,
@@ -173,16 +166,13 @@ class IndexPlace:
 
     @property
     def start(self) -> int:
-        """First byte of a read of all rows: behind the page hashes, or where Parquet begins to look for the footer."""
+        """First byte of a read of all rows, behind the page hashes."""
         behind = MAGIC_BYTES + self.pages_nbytes if self.footer_sha256 else 0
         return max(0, min(behind, self.nbytes - TAIL_BYTES))
 
 
 class IndexFile:
-    """An open index, which keeps nothing but the footer, or a small index. Thread-safe.
-
-    whole: all rows are wanted, so that they are read at once, however many.
-    """
+    """An open index, which keeps only the footer, or a small index. Thread-safe. whole: read all rows at once."""
 
     def __init__(self, store: Store, place: IndexPlace, *, whole: bool = False) -> None:
         self._store, self._path, self._nbytes, self._place = store, place.path, place.nbytes, place
@@ -218,9 +208,9 @@ class IndexFile:
         return int(np.searchsorted(self._first_row, row, side="right")) - 1
 
     def read_group(self, group: int) -> IndexRows:
-        """Return one row group. Raises: Corrupt if a page's checksum is wrong, after reading it twice.
+        """Return one row group. Raises: Corrupt if a page's checksum is wrong twice.
 
-        Where checksums are not known, the first one asks for the index's seal: one request.
+        If checksums are unknown, the first call requests the index's seal.
         """
         rows = retry_corrupt(partial(self._read_unchecked, group))
         unknown = rows.places[:, :, 2] == UNKNOWN_CRC if self._place.seal else np.zeros(0, bool)
@@ -235,7 +225,7 @@ class IndexFile:
         return rows
 
     def _known_by_seal(self) -> Crcs | None:
-        """Return the checksums of the seal, which is asked for once; None without one."""
+        """Return the seal's checksums, requested once; None without one."""
         with self._lock:
             if not self._looked_for_seal:
                 self._seal = read_seal(self._store, self._place.seal, self._fields, self.n_rows)
@@ -243,7 +233,7 @@ class IndexFile:
             return self._seal
 
     def column(self, name: str) -> Int64s:
-        """Return one column of all rows, int64, of an index that is wholly in memory. Raises: Corrupt."""
+        """Return one column of all rows, int64, of a whole index. Raises: Corrupt."""
         try:
             reader = pq.ParquetFile(
                 Window(self._nbytes, self._place.start, self._held),
@@ -255,10 +245,7 @@ class IndexFile:
             raise Corrupt(f"{self.name}, column {name}: {error}; restore it from a mirror") from error
 
     def page_hashes(self, shard_nbytes: int) -> PageHashes | None:
-        """Return the hashes of the pages of a shard of so many bytes; None of an earlier release's.
-
-        Raises: Corrupt if they differ from the footer's, after reading them twice.
-        """
+        """Return the page hashes of a shard of so many bytes; None for earlier releases. Raises: Corrupt."""
         if self._hashes is None or not self._hashes.front_nbytes:
             return None
         return retry_corrupt(partial(self._read_page_hashes, self._hashes, shard_nbytes))
@@ -384,7 +371,7 @@ MAX_OPEN_FILES = 4096
 
 
 class IndexCache:
-    """The row groups used last, bounded in bytes; shared by all threads of a reader."""
+    """The row groups used last, bounded in bytes; shared by a reader's threads."""
 
     def __init__(self, store: Store, capacity_bytes: int = 256 * 2**20) -> None:
         self._store, self._capacity = store, capacity_bytes
@@ -406,10 +393,7 @@ class IndexCache:
             return entry[0]
 
     def rows(self, place: IndexPlace, row: int) -> IndexRows:
-        """Return the row group around `row` of an index.
-
-        Threads that want the same one read it once. Raises: Corrupt; ObjectNotFound.
-        """
+        """Return the row group around `row` of an index; threads share one read. Raises: Corrupt; ObjectNotFound."""
         group = self.held(place, row)
         if group is None:
             key = (place.path, row // ROW_GROUP_ROWS)

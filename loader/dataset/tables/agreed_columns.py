@@ -1,8 +1,7 @@
 """Columns without a declared type, such as values of JSON: all samples decide a column's type.
 
-A column of one kind has that type. Whole numbers and others are float64 together, if float64 holds each of them. Any
-other mixture is text, in which each value reads as in JSON. A dataset's column keeps its type, and a value that this
-type does not hold is null.
+Whole numbers and others are float64 together if it holds each of them. Any other mixture is text, as JSON spells it. A
+dataset's column keeps its type, and a value that it does not hold is null.
 """
 
 import json
@@ -17,7 +16,7 @@ import pyarrow.compute as pc
 from .columns import KEYS_SCHEMA, type_named
 
 MOST_COLUMNS = 64
-"""Columns of a dataset that such values become, at most; other metadata columns of the dataset count too."""
+"""Most such columns of a dataset, its other metadata columns included."""
 EXACT = 2**53
 """float64 holds each whole number up to here."""
 _TYPES = {bool: "bool", int: "int64", float: "double", str: "string"}
@@ -25,7 +24,7 @@ _WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,18})")
 
 
 def column_of_any(values: Sequence[Any]) -> pa.Array:
-    """Return values as a column of the type that holds them all. values: None, bool, int of 64 bits, float, str."""
+    """Return values as a column of a type that holds them all. values: None, bool, 64-bit int, float, str."""
     kinds = {_TYPES[type(value)] for value in values if value is not None}
     kind = joined_type(kinds, len(kinds) < 2 or all(map(_is_exact, (v for v in values if type(v) is int))))
     if len(kinds) > 1:
@@ -34,7 +33,7 @@ def column_of_any(values: Sequence[Any]) -> pa.Array:
 
 
 def table_of_any(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Return a column for each name that any row has, names sorted. Values: as in `column_of_any`."""
+    """Return a column for each name of any row, sorted, as `column_of_any`."""
     names = sorted({name for row in rows for name in row})
     return pa.table({name: column_of_any([row.get(name) for row in rows]) for name in names})
 
@@ -50,9 +49,9 @@ def joined_type(kinds: Iterable[str], exact: bool) -> str:
 def agreed_types(
     tables: Iterable[pa.Table], known: Mapping[str, str], most: int
 ) -> tuple[dict[str, str], list[str]]:
-    """Return column -> type in all tables, and the columns that are left out since there are too many.
+    """Return column -> type in all tables, and the columns beyond `most`, in the order of the tables.
 
-    known: column -> type that the dataset has, which stay. most: further columns, taken in the order of the tables.
+    known: column -> type in the dataset, which stay.
     """
     kinds, inexact = dict[str, set[str]](), set[str]()
     for table in tables:
@@ -75,10 +74,7 @@ def agreed_types(
 
 
 def as_agreed(table: pa.Table, types: Mapping[str, str]) -> tuple[pa.Table, dict[str, tuple[int, str]]]:
-    """Return a table with these types, without other columns; and column -> how many values are null now, and one.
-
-    Keys and provenance stay as they are.
-    """
+    """Return a table with only these types, keys and provenance; and column -> (values now null, an example)."""
     lost = dict[str, tuple[int, str]]()
     for at, name in reversed([*enumerate(table.column_names)]):
         if name in KEYS_SCHEMA.names:
@@ -94,7 +90,7 @@ def as_agreed(table: pa.Table, types: Mapping[str, str]) -> tuple[pa.Table, dict
 
 
 def value_as(value: Any, kind: str) -> Any:
-    """Return a value as one of a type; None for one that the type does not hold. Text may spell a value."""
+    """Return a value as one of a type, also spelled in text; None if the type does not hold it."""
     if value is None or kind == "null":
         return None
     if kind == "string":
@@ -113,7 +109,7 @@ def value_as(value: Any, kind: str) -> Any:
 
 
 def _cast(column: pa.ChunkedArray, kind: str) -> tuple[pa.Array, list[Any]]:
-    """Return a column of this type, and the values that it does not hold, which are null in it."""
+    """Return a column of this type, and the values that it lacks, null in it."""
     values = column.to_pylist()
     values_cast = [value_as(value, kind) for value in values]
     wrong = [
@@ -132,7 +128,7 @@ def _is_exact(value: int) -> bool:
 
 
 def _text(value: Any) -> str:
-    """Return a value as JSON spells it, the same for 512 and 512.0; a text as it is."""
+    """Return a value as JSON spells it, the same for 512 and 512.0; text unchanged."""
     if isinstance(value, str):
         return value
     if isinstance(value, float) and value.is_integer() and abs(value) <= EXACT:

@@ -1,7 +1,7 @@
-"""The samples table: its columns, the conversion of values to columns, and the joining of runs of parts.
+"""The samples table: its columns, the conversion of values, and the joining of parts.
 
-Two column groups are written with every part run: `keys` (identity and provenance) and `metadata` (columns to filter
-on). Later annotations are further column groups of the same shape.
+Every run of parts has two column groups: `keys` (identity and provenance) and `metadata` (columns to filter on).
+Annotations are further groups of the same shape.
 """
 
 import re
@@ -31,7 +31,7 @@ SOURCE_COLUMNS = (
     "partition",
     "code_version",
 )
-"""Provenance that `source=` may carry, all strings; `loader.explain` follows it back to the raw object."""
+"""String columns of provenance for `source=`; `loader.explain` follows them to the raw object."""
 
 KEY_COLUMNS = ("part", "row", "key", *SOURCE_COLUMNS)
 RESERVED_COLUMNS = frozenset((*KEY_COLUMNS, "ordinal"))
@@ -47,16 +47,14 @@ KEYS_SCHEMA = pa.schema(
 
 
 def is_annotation(file: Mapping[str, Any]) -> bool:
-    """Return whether a samples file of a manifest was added to samples that were there."""
+    """Return whether a manifest's samples file annotates existing samples."""
     return "author" in file
 
 
 def check_metadata(key: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metadata as plain Python values.
+    """Return metadata as None, bool, int (64-bit), float, str, aware datetime, or a list of one kind.
 
-    These are None, bool, int (64-bit), float, str, aware datetime, or a list of one kind.
-
-    Raises: InvalidField naming the sample, the column and the accepted kinds.
+    Raises: InvalidField naming sample, column and accepted kinds.
     """
     row = {}
     for name, value in metadata.items():
@@ -117,9 +115,9 @@ def _text(key: str, what: str, value: str) -> str:
 
 
 def metadata_table(rows: Sequence[Mapping[str, Any]], part: str, keys: Sequence[str]) -> pa.Table:
-    """Return part, row and one column per metadata name that any row has (absent = null), names sorted.
+    """Return part, row and one column per metadata name, sorted; absent is null.
 
-    Raises: FieldMismatch if one column holds values of different kinds; the first odd sample is named.
+    Raises: FieldMismatch for a column of different kinds, naming the first odd sample.
     """
     names = sorted({name for row in rows for name in row})
     columns: dict[str, pa.Array] = {
@@ -132,12 +130,9 @@ def metadata_table(rows: Sequence[Mapping[str, Any]], part: str, keys: Sequence[
 
 
 def column_of(name: str, values: list[Any], keys: Sequence[str]) -> pa.Array:
-    """Return plain Python values of one kind as an Arrow column; int and float together are float64.
+    """Return Python values of one kind as an Arrow column; int and float together are float64. keys: for messages.
 
-    keys: of the rows, for the message.
-
-    Raises: FieldMismatch if the values are of different kinds, and for an int beside floats that float64 does not
-    hold.
+    Raises: FieldMismatch for different kinds, or an int that float64 does not hold.
     """
     kinds: dict[str, int] = {}
     for position, value in enumerate(values):
@@ -166,7 +161,7 @@ def column_of(name: str, values: list[Any], keys: Sequence[str]) -> pa.Array:
 
 
 def source_arrays(sources: Sequence[Mapping[str, str]]) -> dict[str, pa.Array]:
-    """Return the provenance columns that a sample has, null where another has none. Many samples share a mapping."""
+    """Return the provenance columns that any sample has, with nulls. Many samples share a mapping."""
     distinct = {id(source): source for source in sources}
     numbers = dict(zip(distinct, range(len(distinct)), strict=True))
     which = pa.array([*map(numbers.__getitem__, map(id, sources))], pa.int64())
@@ -177,7 +172,7 @@ def source_arrays(sources: Sequence[Mapping[str, str]]) -> dict[str, pa.Array]:
 
 
 def keys_table(keys: Sequence[str], sources: Sequence[Mapping[str, str]], part: str) -> pa.Table:
-    """Return the `keys` column group of one part; provenance columns that no sample has are null."""
+    """Return a part's `keys` column group; provenance that no sample has is null."""
     columns = {"part": [part] * len(keys), "row": range(len(keys)), "key": list(keys)} | source_arrays(
         sources
     )
@@ -191,9 +186,9 @@ def keys_table(keys: Sequence[str], sources: Sequence[Mapping[str, str]], part: 
 
 
 def concat(tables: Iterable[pa.Table], what: str) -> pa.Table:
-    """Return tables of several parts as one: missing columns become null, int meets float as float.
+    """Return tables of parts as one: missing columns become null, int meets float as float.
 
-    Raises: FieldMismatch if a column's types do not go together.
+    Raises: FieldMismatch for incompatible types.
     """
     try:
         return pa.concat_tables(list(tables), promote_options="permissive")
@@ -202,9 +197,9 @@ def concat(tables: Iterable[pa.Table], what: str) -> pa.Table:
 
 
 def fit_types(table: pa.Table, earlier: Mapping[str, str]) -> pa.Table:
-    """Return the table with the column types that the dataset already has: null fits all, int meets float as float.
+    """Return the table with the dataset's column types (`earlier`): null fits all, int meets float as float.
 
-    earlier: column -> type, as the parent's manifest has them. Raises: FieldMismatch for any other change.
+    Raises: FieldMismatch for any other change.
     """
     for name, kind in earlier.items():
         if name not in table.column_names:
@@ -228,7 +223,7 @@ def fit_types(table: pa.Table, earlier: Mapping[str, str]) -> pa.Table:
 
 
 def fits(weak: str, kind: str) -> bool:
-    """Return whether values of type `weak` are of type `kind` as they are: the same, or null and [] only so far."""
+    """Return whether values of type `weak` are of type `kind`: the same, or only null and []."""
     inner, of = _LIST.fullmatch(weak), _LIST.fullmatch(kind)
     return weak in (kind, "null") or bool(inner and of and fits(inner[1], of[1]))
 
@@ -241,10 +236,7 @@ def _becomes(have: str, type_name: str) -> bool:
 
 
 def type_named(name: str) -> pa.DataType:
-    """Return the Arrow type that `str()` of it gave; a list has the item name that Parquet gives it.
-
-    Raises: ValueError.
-    """
+    """Return the Arrow type with this `str()`, list items named as Parquet does. Raises: ValueError."""
     if inner := _LIST.fullmatch(name):
         return pa.list_(pa.field("element", type_named(inner[1])))
     simple = {"timestamp[us, tz=UTC]": pa.timestamp("us", "UTC"), "null": pa.null(), "bool": pa.bool_()}

@@ -1,10 +1,10 @@
-"""Objects that were registered where they lie: the table of a version's, and the record of their place.
+"""Objects registered in place: a version's table of them, and the record of their location.
 
     foreign-<16 hex>.parquet   shard, offset, path, nbytes, etag, modified_us, sha256: a row per object, shard by shard.
                                Objects of tables have `chunks` too
-    places/<place>/<n>.json    {"format", "url", "at_us"}: where the objects are; created once, the highest n counts
+    places/<place>/<n>.json    {"format", "url", "at_us"}: created once, the highest n counts
 
-The table has no URL, so that a bucket may move, and a copy of a root has the same version ids.
+The table has no URL, so that a bucket may move and a copied root keeps its version ids.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ _RECORD = re.compile(r"[0-9]{12}\.json")
 LAST_RECORD = 10**12 - 1
 """Number of a place's last record: one behind it would not be read."""
 PLACE_FORMAT, HERE_FORMAT = 1, 2
-"""Formats of records: of a place with a URL, and of one in the root, which earlier releases cannot read."""
+"""Formats of records: of a location with a URL, and of one in the root, new to earlier releases."""
 CHUNKS_FIELD = pa.field(
     "chunks",
     pa.struct(
@@ -73,19 +73,19 @@ class ForeignObject:
     nbytes: int
     """Size in bytes."""
     etag: str
-    """Change token of its store; "" in a folder, where the time of the last write stands for it."""
+    """Change token; "" in a folder, which has `modified_us` instead."""
     modified_us: int
-    """Time of the last write, in microseconds since 1970; 0 if the store does not report it."""
+    """Last write, microseconds since 1970; 0 if the store does not report it."""
     sha256: str = ""
     """Sha256 hex of its bytes; "" for not known."""
     chunks: Mapping[str, Any] | None = None
-    """Chunks that it decodes to; None if its own bytes are read, or if not requested."""
+    """Chunks that it decodes to; None if read as it is, or not requested."""
 
     @staticmethod
     def of_row(row: Mapping[str, Any], table: str) -> "ForeignObject":
-        """Return the object of a stored row, of which nothing is believed. table: its name, for the error.
+        """Return the object of an untrusted stored row. table: its name, for the error.
 
-        Raises: Corrupt for a row that no registration writes: without a value, or whose path leads out of its place.
+        Raises: Corrupt for a missing value, or a path out of its location.
         """
         record = ForeignObject(**row)
         missing = [name for name in FOREIGN_SCHEMA.names if getattr(record, name) is None]
@@ -128,14 +128,14 @@ class ForeignObject:
 
 
 def etag_to_keep(store: Store, info: ObjectInfo) -> str:
-    """Return the change token that a table keeps of an object: none of a folder, where it has the inode's number."""
+    """Return an object's change token for the table; "" in a folder, where it has the inode's number."""
     return "" if disk_of(store) is not None else info.etag
 
 
 def place_id(store: Store, infos: Iterable[ObjectInfo], decoded: Mapping[str, Any] | None = None) -> str:
-    """Return the id of a place, a hash of the keys, sizes and change tokens of its objects, in order.
+    """Return a location's id: a hash of its objects' keys, sizes and change tokens, in order.
 
-    decoded: format and options of tables, from which it follows what their objects decode to.
+    decoded: format and options of tables, which determine their decoded bytes.
     """
     digest = hashlib.sha256(b"" if decoded is None else canonical(dict(decoded)) + b"\n")
     for info in infos:
@@ -159,7 +159,7 @@ def foreign_table(objects: Sequence[ForeignObject]) -> pa.Table:
 def foreign_objects(
     store: Store, files: Sequence[dict[str, Any]]
 ) -> tuple[list[ForeignObject], dict[str, str]]:
-    """Return the objects of a manifest's list `foreign`, in its order, without chunks; and the facts of its last table.
+    """Return the objects of a manifest's list `foreign`, in order, without chunks; and its last table's facts.
 
     A request per table. Raises: Corrupt.
     """
@@ -173,10 +173,9 @@ def foreign_objects(
 
 
 def put_place(store: Store, place: str, url: str | None) -> None:
-    """Record where a place is, unless the newest record already does. url: None for in the root. Raises: StoreError.
+    """Record a location, unless the newest record agrees. url: None for in the root. Raises: StoreError; Corrupt.
 
-    After another user's record the caller adds its own, which vouches for the place: `is_own_record`.
-    Raises: Corrupt also for a record with the last number.
+    After another user's record it adds this user's, which vouches for the location (`is_own_record`).
     """
     while True:
         n, known = _newest(store, place)
@@ -198,7 +197,7 @@ def put_place(store: Store, place: str, url: str | None) -> None:
 
 
 def is_adopted(store: Store, place: str) -> bool:
-    """Return whether a place is in the root. A listing and a request. Raises: Corrupt; FormatTooNew."""
+    """Return whether a location is in the root. Two requests. Raises: Corrupt; FormatTooNew."""
     _, known = _newest(store, place)
     return known is not None and known["url"] is None
 
@@ -213,10 +212,7 @@ class PlaceRecord(NamedTuple):
 
 
 def place_record(store: Store, place: str) -> PlaceRecord | None:
-    """Return the newest record of a place; None for in the root.
-
-    Raises: ObjectNotFound if there is no record; Corrupt; FormatTooNew.
-    """
+    """Return a location's newest record; None for in the root. Raises: ObjectNotFound; Corrupt; FormatTooNew."""
     n, known = _newest(store, place)
     if known is None:
         raise ObjectNotFound(
@@ -227,7 +223,7 @@ def place_record(store: Store, place: str) -> PlaceRecord | None:
 
 
 def owners_record(store: Store, place: str) -> PlaceRecord:
-    """Return the record of where a place is, or was before it was adopted. Raises: as `place_record`."""
+    """Return the record of a location, from before its adoption if adopted. Raises: as `place_record`."""
     for key in sorted(_records(store, place), reverse=True):
         if (url := retry_corrupt(partial(_record, store, key))["url"]) is not None:
             return PlaceRecord(key, str(url))
@@ -245,7 +241,7 @@ def _records(store: Store, place: str) -> list[str]:
 
 
 def _newest(store: Store, place: str) -> tuple[int, dict[str, Any] | None]:
-    """Return the number and body of the newest record of a place; (0, None) without any."""
+    """Return (number, body) of a location's newest record; (0, None) without any."""
     key = max(_records(store, place), default="")
     if not key:
         return 0, None
@@ -271,7 +267,7 @@ def _record(store: Store, key: str) -> dict[str, Any]:
 
 
 def place_of(path: str) -> str:
-    """Return the id of the place in the path of a shard or an object."""
+    """Return the location's id in a shard's or object's path."""
     return path.split("/", 2)[1]
 
 

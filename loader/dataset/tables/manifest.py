@@ -1,9 +1,9 @@
-"""The manifest: the content of a version, and the sha256 that is its identity.
+"""The manifest: a version's content, and the sha256 that is its identity.
 
     id = "v-" + sha256(canonical JSON)          sorted keys, no spaces, UTF-8, no floats
 
-A change (new parts, a group for existing parts, exclusions) only appends file names to its parent's lists. So a
-version costs its additions, and the same change can be laid on a newer parent by writing one small manifest.
+A change only appends file names to its parent's lists. So a version costs its additions, and a rebase writes one small
+manifest.
 """
 
 import hashlib
@@ -24,11 +24,11 @@ from .parquet import TableFile
 
 FORMAT = 1
 ANNOTATED_FORMAT = 2
-"""Format of a manifest with annotations: an older reader would see the overridden values."""
+"""Format with annotations, which older readers would ignore."""
 REGISTERED_FORMAT = 3
-"""Format of a manifest with registered bytes: an older reader would look for them in the root."""
+"""Format with registered bytes, which older readers would seek in the root."""
 NEWEST_FORMAT = 4
-"""Format of a manifest with registered tables: an older reader would take places for bytes of the object."""
+"""Format with registered tables, whose offsets older readers would take for the object's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +42,9 @@ class SamplesFile:
     columns: Mapping[str, str]
     """Name -> Arrow type."""
     author: str = ""
-    """Author of an annotation; "" for columns written with their samples. An annotation is of samples that were
-    there, and overrides earlier values."""
+    """Author of an annotation, which overrides earlier values; "" for columns written with their samples."""
     at_us: int = 0
-    """Time of an annotation in UTC microseconds; 0 for columns written with their samples."""
+    """Time of an annotation, UTC microseconds; 0 for other columns."""
 
     def to_json(self) -> dict[str, Any]:
         body = {**self.file.to_json(), "group": self.group, "columns": sorted(self.columns)}
@@ -81,8 +80,7 @@ class Change:
     foreign: TableFile | None = None
     """Table of objects that were registered where they lie; None for none."""
     chunks: Mapping[str, Any] = field(default_factory=dict)
-    """Facts of objects that are decoded by the chunk: `chunk_rows`, samples of one on the average, and `chunk_fields`,
-    which lie in them. Empty for others."""
+    """Facts of chunked objects: `chunk_rows`, average samples of a chunk, and `chunk_fields`. Empty for others."""
     key_hashes: Mapping[str, Any] | None = None
     """Entry of the table of key hashes (`key_hashes.put_hashes`); None for none."""
     groups: Mapping[str, GroupExtent] = field(default_factory=dict)
@@ -114,8 +112,8 @@ def child(
 ) -> dict[str, Any]:
     """Return the manifest of `change` laid on `parent`.
 
-    Raises: FieldMismatch if a group's fields, a column or a fact of a field differ; FieldNotFound for facts of a
-    field that is not there.
+    Raises: FieldMismatch if a group's fields, a column or a field's fact differ; FieldNotFound for facts of a missing
+    field.
     """
     base: Mapping[str, Any] = parent or _EMPTY
     samples = [*base["samples"], *(file.to_json() for file in change.samples)]
@@ -228,7 +226,7 @@ def _facts(
 
 
 def merged_columns(base: Mapping[str, Any], added: Sequence[SamplesFile]) -> dict[str, Any]:
-    """Return a manifest's columns, extended by the columns of more files. Raises: FieldMismatch for another type."""
+    """Return a manifest's columns with those of more files. Raises: FieldMismatch."""
     merged = dict(base)
     for file in added:
         for name, kind in file.columns.items():
@@ -246,7 +244,7 @@ def merged_columns(base: Mapping[str, Any], added: Sequence[SamplesFile]) -> dic
 
 
 def read_manifest(store: Store, path: str, sha256: str) -> dict[str, Any]:
-    """Return the manifest that a commit names. Raises: Corrupt if its bytes are not those committed; FormatTooNew."""
+    """Return the manifest that a commit names. Raises: Corrupt if its bytes differ; FormatTooNew."""
     body: dict[str, Any] = json.loads(retry_corrupt(partial(_manifest_bytes, store, path, sha256)))
     if body["format"] > NEWEST_FORMAT:
         raise FormatTooNew(
@@ -265,7 +263,7 @@ def manifest_of(store: Store, record: VersionRecord) -> dict[str, Any]:
 
 
 def differences(record: VersionRecord, manifest: Mapping[str, Any]) -> list[str]:
-    """Return the facts that a commit and its version's manifest do not share, in words; empty where they agree."""
+    """Return the facts in which a commit and its manifest differ, in words."""
     return [
         f"it commits {record.name} with {name} {getattr(record, name)!r}, the manifest has {manifest.get(name)!r}: the "
         "entry was edited; restore it from a mirror"

@@ -1,4 +1,4 @@
-"""Objects of a version, besides its manifest: one list for collecting, copying, rewriting and verifying."""
+"""Objects of a version beside its manifest, to collect, copy, rewrite and verify."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,17 +17,13 @@ class Reference:
     nbytes: int
     """Size in bytes."""
     sha256: str | None
-    """Sha256 hex of its bytes; None for an index, which has a CRC-32C in its row of the shards table."""
+    """Sha256 hex; None for an index, whose CRC-32C is in the shards table."""
     kind: str
-    """List of the manifest that names it (`shards`, `samples`, ...), or `shard` or `index` for an object that a
-    shards table names."""
+    """Manifest list that names it (`shards`, `samples`, ...), or `shard` or `index` from a shards table."""
 
 
 def table_references(manifest: Mapping[str, Any]) -> Iterator[Reference]:
-    """Yield the tables that a manifest names, in its order; no request.
-
-    Lists that this release does not know are among them: the content of a newer one is not to be lost.
-    """
+    """Yield the tables that a manifest names, in order, also of newer releases' lists. No request."""
     for kind, files in manifest.items():
         for file in files if isinstance(files, list) else ():
             if isinstance(file, dict) and "path" in file:
@@ -37,9 +33,7 @@ def table_references(manifest: Mapping[str, Any]) -> Iterator[Reference]:
 def references(store: Store, manifest: Mapping[str, Any]) -> Iterator[Reference]:
     """Yield the tables that a manifest names, then the shards and indexes of its shards tables, each once per row.
 
-    Costs a request per shards table and the memory of a few of them.
-
-    Raises: Corrupt; ObjectNotFound; FormatTooNew, for a shards table.
+    Costs a request per shards table. Raises: Corrupt; ObjectNotFound; FormatTooNew.
     """
     yield from table_references(manifest)
     files = [TableFile.from_json(file) for file in manifest["shards"]]

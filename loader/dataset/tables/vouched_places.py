@@ -1,11 +1,11 @@
-"""Places that a root names, and the person who runs penstock vouches for.
+"""Locations that a root names, and the person who runs penstock vouches for.
 
-A root's record of a place is data that any writer of the root may have put there. Followed blindly, it makes a
-reader open its own files and buckets for another user. So a place counts as vouched for by
+Any writer of a root may have put a location's record there. Followed blindly, it makes a reader open its own files and
+buckets for another user. A location counts as vouched for by
 
-- `PENSTOCK_PLACES`: URLs and paths, with white space between them, of places and of all that lies below them;
-- a record in a folder that this user, or the machine's root user, wrote. For a mirror the
-  primary's records count, if it is a folder too. A root that was moved vouches for nothing.
+- `PENSTOCK_PLACES`: URLs and paths, separated by white space, of locations and all below them;
+- a record in a folder that this user, or the machine's root user, wrote. A mirror uses its primary's records, if that
+  is a folder too. A moved root vouches for nothing.
 """
 
 import os
@@ -20,30 +20,29 @@ from ...storage.mirror.store import primary_of
 from ..log.marker import MIRROR_OF, PRIMARY, check_root
 
 VARIABLE = "PENSTOCK_PLACES"
-"""Environment variable with the places that a person names."""
+"""Environment variable with a person's locations."""
 MAX_RECORD_BYTES = 2**20
-"""Bytes of a record that are read."""
+"""Most bytes of a record."""
 _BUCKETS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az", "abfss": "az"}
-"""Schemes of buckets, which grant access by credentials only, and the one spelling of each."""
+"""Schemes of buckets, which grant access by credentials only -> their one spelling."""
 
 
 def is_vouched(store: Store, key: str, url: str) -> bool:
-    """Return whether the caller vouches for a place. key: of its record in the root `store`. Raises: StoreError."""
+    """Return whether the caller vouches for a location. key: of its record in the root. Raises: StoreError."""
     spelled = _spelled(url)
     return any(_lies_in(spelled, named) for named in _named()) or is_own_record(store, key, url) is True
 
 
 def is_bucket(url: str) -> bool:
-    """Return whether a place grants access by credentials only: no local file, no server in the machine's reach."""
+    """Return whether a location grants access by credentials only."""
     scheme, _, rest = url.partition("://")
     return bool(rest) and "::" not in url and scheme.lower() in _BUCKETS
 
 
 def is_own_record(store: Store, key: str, url: str) -> bool | None:
-    """Return whether the caller wrote the record that names `url`; None in a bucket, which has no owner to check.
+    """Return whether the caller wrote the record that names `url`; None in a bucket, which has no owner.
 
-    A link on the path may lead to another root's record, and counts as written by another user. Owner and
-    URL are read from one open file, as another writer may replace the record after it was read.
+    A link on the path counts as another user's. Owner and URL are read from one open file, which may be replaced.
     """
     primary = primary_of(store)
     if "://" in primary.url:
@@ -84,7 +83,7 @@ def _is_of_primary(mirror: Store, primary: str, key: str, url: str) -> bool:
 
 
 def refusal(store: Store, key: str, url: str, what: str) -> str:
-    """Return why a place is not opened. what: what it would be opened for."""
+    """Return why a location is not opened. what: its purpose."""
     return (
         f"{store.url}/{key} names {url}, which is not {what}: any writer of the root may have written that record. If "
         f"you trust the place, run the same again with {VARIABLE}={url}"
@@ -105,7 +104,7 @@ def _spelled(url: str) -> str:
 
 
 def _lies_in(place: str, named: str) -> bool:
-    """Return whether a place is the named one, or lies below it. Servers read %2e as ".", some "\\\\" as "/"."""
+    r"""Return whether a location is, or lies below, the named one. Servers read %2e as ".", some "\\" as "/"."""
     rest = f"{place}/".removeprefix(f"{named.rstrip('/')}/")
     path = unquote(rest) if "://" in place else rest
     return rest != f"{place}/" and {".", ".."}.isdisjoint(path.replace("\\", "/").split("/"))

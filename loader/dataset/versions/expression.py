@@ -1,8 +1,7 @@
-"""SQL expressions on the samples table, from text to polars: operators, columns and functions of a row's values.
+"""SQL expressions on the samples table, from text to polars.
 
-Expressions stand in plans and views of a root, so any author may have written them. While polars parses an
-expression, it takes queries inside of it, and reads the files and addresses that these name. So a text is checked
-before polars sees it, and only calls of functions listed here are let through.
+Any author may have written an expression of a plan or view. While polars parses it, it runs queries inside and reads
+the files and addresses that they name. So the text is checked first, and only calls of listed functions pass.
 """
 
 import re
@@ -31,13 +30,13 @@ approx_quantile array_agg avg corr count covar covar_pop covar_samp first last l
 quantile_disc stddev stddev_samp stdev stdev_samp string_agg sum var var_samp variance
 cume_dist dense_rank first_value lag last_value lead nth_value ntile percent_rank rank row_number
 """
-"""Functions that polars 1.30 to 2.1 calls by name, and that give one value per row or group."""
+"""Functions that polars 1.30 to 2.1 calls by name, with one value per row or group."""
 
 _WORDS = """
 all and any as between by case cast distinct div else escape extract filter from group ilike in is like not on or over
 placing position regexp rlike safe_cast similar some substring then to trim try_cast when where xor
 """
-"""Other words that a bracket may follow, with a syntax of their own."""
+"""Other words that a bracket may follow."""
 
 _TYPES = """
 binary char character datetime dec decimal double float int integer numeric real string text time timestamp varbinary
@@ -66,9 +65,9 @@ _TOKEN = re.compile(
 
 
 def parse_expression(pl: Any, text: object, what: str) -> "polars.Expr":
-    """Return the polars expression of an SQL expression. Reads nothing.
+    """Return the polars expression of SQL text. Reads nothing. what: its purpose, for messages.
 
-    what: name of the question, for messages. Raises: FieldNotFound for no expression of columns, or no SQL.
+    Raises: FieldNotFound unless it is an expression of columns.
     """
     if refused := _refused(text) or _otherwise_read(pl, text):
         raise FieldNotFound(
@@ -85,17 +84,14 @@ def parse_expression(pl: Any, text: object, what: str) -> "polars.Expr":
 
 
 def tokens_of(text: str) -> list[tuple[str, str]]:
-    """Return (kind, token) of an SQL expression, in upper case, blanks left out; kinds are the groups of `_TOKEN`."""
+    """Return (kind, token) of an SQL expression, upper case, without blanks; kinds are `_TOKEN`'s groups."""
     # Keywords are compared as polars does, by Unicode's upper case: two more letters are an S and an I there.
     token_pairs = ((str(one.lastgroup), one[0]) for one in _TOKEN.finditer(text.upper()))
     return [one for one in token_pairs if one[0] != "blank"]
 
 
 def names_in(text: str) -> set[str]:
-    """Return the words of an SQL expression that may be names of columns, in upper case: all but calls and keywords.
-
-    There may be more: a word that only another dialect has, or a keyword that is missing here.
-    """
+    """Return the words of an SQL expression that may name columns, in upper case: all but calls and keywords."""
     tokens = [*tokens_of(text), ("", "")]
     names = set[str]()
     for (kind, token), (_, follower) in pairwise(tokens):
@@ -107,12 +103,12 @@ def names_in(text: str) -> set[str]:
 
 
 def counts(kind: str, token: str) -> bool:
-    """Return whether a token is one of the words and operators that are counted."""
+    """Return whether a token is a counted word or operator."""
     return kind in ("word", "operator") and token != ","
 
 
 def _refused(text: object) -> str | None:
-    """Return the reason why polars must not see this text, None if it may."""
+    """Return why polars must not see this text; None if it may."""
     if not isinstance(text, str):
         return f"{text!r} is no text"
     before, heads, n_words, tokens = ("", ""), [""], 0, tokens_of(text)
@@ -144,7 +140,7 @@ def _refused(text: object) -> str | None:
 
 
 def _otherwise_read(pl: Any, text: object) -> str | None:
-    """Return the reason why this polars may split the text otherwise: a backslash before a quote may end it or not."""
+    """Return why this polars may split the text otherwise, as by a backslash before a quote."""
     if isinstance(text, str) and "\\'" in text:
         try:
             pl.sql_expr("'\\'")
@@ -154,7 +150,7 @@ def _otherwise_read(pl: Any, text: object) -> str | None:
 
 
 def _bad_word(word: str, before: tuple[str, str], head: str) -> str | None:
-    """Return the reason to refuse a word; None to accept it. head: the word before the innermost open bracket."""
+    """Return why to refuse a word, or None. head: the word before the innermost open bracket."""
     asks = word == "SELECT" or (word in _BEGINS_A_QUERY and before[1] == "(")
     if word == "FROM" and not asks:
         asks = before[1] != "DISTINCT" and head not in _TAKES_FROM

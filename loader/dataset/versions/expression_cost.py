@@ -1,8 +1,8 @@
-"""Bounds on what an SQL expression may cost, computed from its tokens before polars sees it.
+"""Bounds on an SQL expression's cost, computed from its tokens before polars sees it.
 
-Two numbers grow by powers with the depth of an expression. polars copies operands: X BETWEEN a AND b holds X twice, so
-thirty nested ones never end. Functions make text: `replace` inside `replace` multiplies it. One pass over the tokens
-bounds both from above, in O(tokens). The parsed expression cannot be measured: its size is the cost in question.
+polars copies operands: X BETWEEN a AND b holds X twice, so thirty nested ones never end. Functions make text: nested
+`replace` multiplies it. One pass over the tokens bounds both, in O(tokens). The parsed expression cannot be measured:
+its size is the cost in question.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _COPIES = {
     "ARRAY_GET": 7, "CORR": 3, "DAYOFWEEK": 2, "LEFT": 5, "LISTAGG": 4, "LPAD": 2, "NULLIF": 2, "RIGHT": 5, "RPAD": 2,
     "SPLIT_PART": 5, "STRING_AGG": 4, "SUBSTR": 3, "SUBSTRING": 3,
 }  # fmt: skip
-"""Functions whose operands polars 2.1 copies, and how often: measured by nesting each ten deep."""
+"""Functions whose operands polars 2.1 copies, and how often, measured ten deep."""
 
 _SHORT = frozenset(
     ("ARRAY_CONTAINS", "ARRAY_LENGTH", "BIT_LENGTH", "CHARACTER_LENGTH", "CHAR_LENGTH", "COUNT", "ENDS_WITH")
@@ -22,31 +22,31 @@ _SHORT = frozenset(
 _SHORT |= {"LENGTH", "OCTET_LENGTH", "POSITION", "REGEXP_LIKE", "STARTS_WITH", "STRPOS"}
 """Functions of text whose result is a number or a truth value."""
 _OF_ALL_ROWS = frozenset(("ARRAY_AGG", "LISTAGG", "STRING_AGG"))
-"""Functions whose result holds the values of all rows."""
+"""Functions whose result holds all rows' values."""
 _ALL_ROWS = 10**9
 
 _CLOSES = {")": "(", "]": "["}
 
 
 class TooCostly(ValueError):
-    """An expression beyond a limit: the message names the function, the value and what is accepted."""
+    """An expression beyond a limit: names the function, value and limit."""
 
 
 @dataclass(slots=True)
 class _Argument:
-    """An argument of a call, or all that stands in a bracket."""
+    """An argument of a call, or a bracket's content."""
 
     copies: int = 0
     """Words and operators after copying, of complete comparisons."""
     characters: int = 0
-    """Characters of its longest text, at most, for each character of a row."""
+    """Most characters of its text per character of a row."""
     tokens: list[tuple[str, str]] = field(default_factory=list)
     segment: int = 0
-    """`copies` of the comparison that is being read, all of which a BETWEEN behind it may copy."""
+    """`copies` of the current comparison, which a BETWEEN may copy."""
     operands: list[int] = field(default_factory=list)
     """`characters` of each operand of that comparison."""
     joined: str = ""
-    """Operators between them that join texts: "|" or "+"."""
+    """Text-joining operators between them: "|" or "+"."""
     open_betweens: int = 0
     """BETWEEN whose AND is still to come."""
 
@@ -57,7 +57,7 @@ class _Argument:
 
 @dataclass(slots=True)
 class _Frame:
-    """An open bracket with the name before it, or a CASE; the whole expression first."""
+    """An open bracket with the name before it, or a CASE; first the whole expression."""
 
     name: str
     bracket: str
@@ -176,10 +176,7 @@ class _Cost:
 
 
 def check_cost(tokens: Sequence[tuple[str, str]]) -> None:
-    """Raise TooCostly for an expression that would make too much of itself or of a row's text.
-
-    tokens: as `tokens_of` returns them.
-    """
+    """Raise TooCostly for an expression beyond the limits. tokens: from `tokens_of`."""
     cost, before = _Cost(), ("", "")
     for kind, token in tokens:
         cost.read(kind, token, before[1] if token == "(" and before[0] == "word" else "")
@@ -188,7 +185,7 @@ def check_cost(tokens: Sequence[tuple[str, str]]) -> None:
 
 
 def _characters_of(frame: _Frame) -> tuple[int, bool]:
-    """Return the characters of a value for each of a row, and whether its function makes text."""
+    """Return the characters of a value per character of a row, and whether its function makes text."""
     name, characters = frame.name, [one.characters for one in frame.arguments]
     if name == "CONCAT" or frame.bracket == "[":
         return sum(characters), True
@@ -207,7 +204,7 @@ def _characters_of(frame: _Frame) -> tuple[int, bool]:
 
 
 def _literal(frame: _Frame, at: int, kind: str) -> str:
-    """Return the literal that an argument must be; "0" or "''" where there is none, which polars refuses."""
+    """Return an argument's literal; "0" or "''" without one, which polars refuses."""
     if at >= len(frame.arguments):
         return "0" if kind == "number" else "''"
     tokens = frame.arguments[at].tokens

@@ -4,8 +4,8 @@
     packs/<hash>.checks.parquet    document, offset, nbytes, crc32c, field_crc32c; a row per piece of a split document
 
 The table is written once. Its hash covers view, field, length, and the source of the lengths. The file and every plan
-made with it hold the SHA-256 of its rows, so a changed table is noticed. The index has checksums of whole fields only:
-checksums of pieces are computed once, from verified bytes. `field_crc32c` is the index's.
+made with it hold the SHA-256 of its rows. The index has checksums of whole fields only, so those of pieces are computed
+once, from verified bytes.
 """
 
 import json
@@ -50,7 +50,7 @@ _AT_ONCE = 16  # documents in memory while their pieces are summed
 
 
 class PieceChecks:
-    """Places of the pieces of split documents in their field, and their CRC-32C. 40 bytes per piece; read-only."""
+    """Places of the pieces of split documents, and their CRC-32C; 40 bytes per piece, read-only."""
 
     def __init__(self, rows: Int64s) -> None:
         """rows: int64 [pieces, 5], as stored; by document, then piece."""
@@ -58,7 +58,7 @@ class PieceChecks:
         self._documents, self._first = np.unique(rows[:, 0], return_index=True)
 
     def part(self, document: int, number: int, field: FieldAddress) -> FieldPart | None:
-        """Return piece `number` of a document, from 0; None if nothing is known of it, or only of other bytes."""
+        """Return piece `number` of a document, from 0; None if unknown, or of other bytes."""
         at = int(np.searchsorted(self._documents, document))
         if at == len(self._documents) or int(self._documents[at]) != document:
             return None
@@ -82,9 +82,9 @@ def load_checks(view: "View", path: str) -> PieceChecks | None:
 
 
 def keep_checks(view: "View", packed: PackedView, path: str) -> None:
-    """Read every split document once, whole, and store its pieces' checksums beside the table at `path`.
+    """Read every split document once, and store its pieces' checksums beside the table at `path`.
 
-    Documents that are corrupt, or not as planned, are left out: their readers find out.
+    Corrupt or unexpected documents are left to their readers.
     """
     documents, tokens = packed.table.longer_than(packed.packing.length)
     checks: list[Int64s] = [np.zeros((0, len(_COLUMNS)), np.int64)]
@@ -138,7 +138,7 @@ def _pieces(data: bytes, start: int, nbytes: int) -> list[tuple[int, int, int]]:
 
 
 def field_nbytes(version: "Version", field: str) -> Iterator[Int64s]:
-    """Yield int64 per part of the version, in order: a value per live sample, -1 in parts that lack the field's group.
+    """Yield int64 per part of the version: a value per live sample, -1 in parts without the field's group.
 
     Reads every index of the group whole, a few at a time. Raises: Corrupt; ObjectNotFound.
     """
@@ -170,8 +170,7 @@ COLUMNS = ("sequence", "document", "start", "length")
 def packed(view: "View", asked: PackBy) -> PackedView:
     """Return the view's packed sequences.
 
-    Costs, once per root, the indexes of the field's group, one document for the dtype of all, and about a microsecond
-    per document; then reading the table.
+    Costs, once per root, the indexes of the field's group, one document for the dtype, and about 1 us per document.
 
     Raises: InvalidPlan for a view of other fields, or documents that are no rows of tokens; Corrupt.
     """
@@ -195,7 +194,7 @@ def packed(view: "View", asked: PackBy) -> PackedView:
 
 
 def checks_of(packed: PackedView) -> PieceChecks | None:
-    """Return the checksums of the pieces of split documents, where the root has them. One request. Raises: Corrupt."""
+    """Return the checksums of split documents' pieces, or None, by one request. Raises: Corrupt."""
     if not hasattr(packed.documents, "version"):
         return None  # synthetic documents lie in no root
     documents = cast("View", packed.documents)
@@ -233,7 +232,7 @@ class _Stored:
         self._start, self._itemsize = len(tokens.head), tokens.dtype.itemsize
 
     def counts(self) -> Int64s:
-        """Return int64 per live sample of the version: its tokens; negative where its bytes are no whole number."""
+        """Return int64 per live sample of the version: its tokens; negative for a fraction."""
         nbytes = np.concatenate(list(field_nbytes(self._version, self._field)))
         count, rest = np.divmod(nbytes - self._start, self._itemsize)
         count[rest != 0] = -1

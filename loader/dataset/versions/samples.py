@@ -1,4 +1,4 @@
-"""Samples of a version, read and decoded in the order of storage: to look at, not to train on."""
+"""Samples of a version, read and decoded in storage order: to look at, not to train on."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -38,9 +38,8 @@ def picked(index: object, n: int) -> Int64s:
 
 
 def decoded(version: "Version", fields: Sequence[str], ordinals: Int64s) -> Iterator[dict[str, Any]]:
-    """Yield `KEY` and field -> value of live ordinals, each field decoded by its extension.
-
-    A field that a sample's part does not have is left out. Videos stay bytes.
+    """Yield `KEY` and field -> value of live ordinals, decoded by extension; absent fields are left out, videos stay
+    bytes.
 
     Raises: DecodeFailed, with version, key and field; Corrupt; StoreError.
     """
@@ -51,9 +50,9 @@ def decoded(version: "Version", fields: Sequence[str], ordinals: Int64s) -> Iter
 
 
 def table_of(version: "Version", fields: Sequence[str], ordinals: Int64s) -> "polars.DataFrame":
-    """Return a row for each live ordinal: ordinal, key, fields, and columns of the samples table.
+    """Return a row per live ordinal: ordinal, key, fields (long values by size), and columns of the samples table.
 
-    Short values stand there themselves, others by their size. Raises: as `decoded`; MissingDependency.
+    Raises: as `decoded`; MissingDependency.
     """
     from .samples_table import import_polars, live_row
 

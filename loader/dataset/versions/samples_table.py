@@ -1,7 +1,4 @@
-"""The samples table as polars sees it: column groups joined by (part, row), exclusions taken out, ordinals added.
-
-Few samples are looked up by a scan of the key column.
-"""
+"""The samples table in polars: column groups joined by (part, row), without exclusions, with ordinals."""
 
 import io
 import logging
@@ -32,7 +29,7 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def live_rows(version: "Version", keys: frozenset[str]) -> dict[str, dict[int, str]]:
-    """Return part id -> row -> key, for the live ones among these keys. Reads the key column of every run."""
+    """Return part id -> row -> key, of the live ones among these keys. Reads every run's key column."""
     import pyarrow.compute as pc  # 40 ms, which a start does without
 
     rows: dict[str, dict[int, str]] = {}
@@ -49,7 +46,7 @@ def live_rows(version: "Version", keys: frozenset[str]) -> dict[str, dict[int, s
 
 
 def live_ordinals(version: "Version", keys: Sequence[str]) -> Int64s:
-    """Return the int64 ordinal of each key's live sample, -1 where there is none. Costs as much as `live_rows`."""
+    """Return each key's int64 live ordinal, -1 without one. Costs as `live_rows`."""
     ordinals: dict[str, int] = {}
     parts = version.parts
     for part, members in live_rows(version, frozenset(keys)).items() if keys else ():
@@ -77,11 +74,7 @@ def import_polars() -> Any:
 
 
 def scan_samples(version: "Version", columns: Sequence[str] | None = None) -> "polars.LazyFrame":
-    """Return ordinal, part, row, key, ... in the version's order.
-
-    Only the files that hold `columns` are opened, and only these columns are decoded. A column is as its last
-    annotation has it.
-    """
+    """Return ordinal, part, row, key, ... in the version's order, as last annotated; reads only `columns`."""
     pl = import_polars()
     entries = version.manifest["samples"]
     frame = _in_order(version, _read_group(pl, version, "keys", columns))
@@ -99,10 +92,9 @@ def scan_samples(version: "Version", columns: Sequence[str] | None = None) -> "p
 
 
 def live_row(version: "Version", ordinal: int) -> dict[str, Any]:
-    """Return column -> value of one sample, as `scan_samples` has its row.
+    """Return column -> value of one sample, as `scan_samples`, from one row group of each table.
 
-    Reads one row group of each table, and annotations whole. Raises: InvalidRuntime for
-    an ordinal that the version does not have; Corrupt.
+    Reads annotations whole. Raises: InvalidRuntime for an unknown ordinal; Corrupt.
     """
     pl = import_polars()
     parts = version.parts
@@ -125,7 +117,7 @@ def live_row(version: "Version", ordinal: int) -> dict[str, Any]:
 def sample_rows(
     version: "Version", addresses: Sequence[SampleAddress], group: str, columns: Collection[str]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (place in `addresses`, column -> value) of a column group, as it was written; no annotation is read.
+    """Yield (index in `addresses`, column -> value) of a column group, without annotations.
 
     Reads only the samples' row groups of large tables. A file without one of the columns leaves it out.
 
@@ -160,10 +152,9 @@ def sample_rows(
 
 
 def _group_row(pl: Any, version: "Version", group: str, place: tuple[str, int], at: int) -> Any:
-    """Return the row of a column group with this part and row, or none: a frame with all columns of the group.
+    """Return the row of a column group with this part and row, or an empty frame.
 
-    at: number of the row in the order of the parts. A group that lacks rows, or has them in another order, is read
-    whole.
+    at: its number in the order of the parts.
     """
     files = [one for one in version.manifest["samples"] if one["group"] == group and not is_annotation(one)]
     ends = np.cumsum([file["n_rows"] for file in files])
@@ -202,7 +193,7 @@ def _columns(version: "Version") -> dict[str, Any]:
 def _read_group(
     pl: Any, version: "Version", group: str, columns: Sequence[str] | None, place: Any = None
 ) -> Any:
-    """Return one column group of all runs, in the manifest's order. place: filter of rows; None for all."""
+    """Return one column group of all runs, in the manifest's order."""
     entries = [entry for entry in version.manifest["samples"] if entry["group"] == group]
     files = entries if group == "keys" else files_of(entries, columns, annotations=False)
     runs = []
@@ -220,7 +211,7 @@ def _read_group(
 
 
 def _joined(frame: "polars.DataFrame", extra: "polars.DataFrame") -> "polars.DataFrame":
-    """Return the columns of two tables side by side; null where the second lacks a row."""
+    """Return two tables side by side; null where the second lacks a row."""
     place = ["part", "row"]
     if frame.height == extra.height and frame.select(place).equals(extra.select(place)):
         return frame.hstack(
@@ -230,7 +221,7 @@ def _joined(frame: "polars.DataFrame", extra: "polars.DataFrame") -> "polars.Dat
 
 
 def _in_order(version: "Version", keys: "polars.DataFrame") -> "polars.DataFrame":
-    """Return the rows of the keys tables by part and row. Earlier releases merged some out of order."""
+    """Return keys tables sorted by part and row; earlier releases merged some out of order."""
     parts, runs = version.parts, keys["part"].rle().struct
     start = np.cumsum(parts.n_rows) - parts.n_rows
     position = parts.positions(runs.field("value").to_list())
@@ -253,10 +244,9 @@ def _in_order(version: "Version", keys: "polars.DataFrame") -> "polars.DataFrame
 
 
 def live_where(version: "Version", predicate: str) -> Bools:
-    """Return bool [len(version)]: True for a live ordinal for which an SQL expression is true; null counts as false.
+    """Return bool [len(version)]: True for a live ordinal for which an SQL expression is true; null is false.
 
-    Raises: FieldNotFound for a column the samples table does not have, and for a malformed expression, with the
-    parser's words.
+    Raises: FieldNotFound for an unknown column or a malformed expression.
     """
     truth = live_values(version, [predicate], f"where({predicate!r})", as_truth=True)
     members: Bools = truth.to_series().to_numpy().astype(bool)
@@ -266,21 +256,18 @@ def live_where(version: "Version", predicate: str) -> Bools:
 def live_values(
     version: "Version", expressions: Sequence[str], what: str, *, as_truth: bool = False
 ) -> "polars.DataFrame":
-    """Return a column, named "0", "1", ..., per SQL expression on the samples table, a row per live ordinal.
+    """Return a column per SQL expression, named "0", "1", ..., a row per live ordinal.
 
-    what: name of the question, for messages.
-    as_truth: each as a bool, null as False.
-
-    Raises: FieldNotFound as `live_where`.
+    what: its purpose, for messages. as_truth: bools, null as False. Raises: FieldNotFound as `live_where`.
     """
     truths = len(expressions) if as_truth else 0
     return live_columns(version, [(one, what) for one in expressions], truths)
 
 
 def check_names(version: "Version", predicate: str) -> None:
-    """Check the names of an SQL expression, and all of it where polars is imported. Raises: FieldNotFound.
+    """Check the names of an SQL expression, and all of it if polars is imported. Raises: FieldNotFound.
 
-    Words that may be names are compared with the columns first: a training, whose views are stored, imports no polars.
+    Names are compared with the columns first: a training with stored views imports no polars.
     """
     words = names_in(predicate) if isinstance(predicate, str) else {""}
     if "polars" not in sys.modules and words <= {name.upper() for name in _known(version)}:
@@ -309,9 +296,9 @@ def _known(version: "Version") -> set[str]:
 
 
 def live_columns(version: "Version", asked: Sequence[tuple[str, str]], truths: int = 0) -> "polars.DataFrame":
-    """Return as `live_values`; the tables are read once for all. asked: expression and name of its question, for each.
+    """Return as `live_values`, reading the tables once. asked: (expression, its purpose) for each.
 
-    truths: that many columns, the first, are bools, null as False. Raises: FieldNotFound as `live_where`.
+    truths: the first columns that are bools, null as False. Raises: FieldNotFound as `live_where`.
     """
     pl = import_polars()
     columns = [_parsed(pl, version, one, what) for one, what in asked]

@@ -1,7 +1,7 @@
 """A view split into buckets: one view per value of an expression, or per range of a number.
 
-A bucket is the view narrowed by a predicate, so it is stored, opened again and named as any other view. The samples
-table is read once, for the values; the predicates are evaluated on these.
+A bucket is the view narrowed by a predicate, so it is stored and named as any view. The samples table is read once; the
+predicates are evaluated on its values.
 """
 
 import re
@@ -31,13 +31,10 @@ Comparisons = tuple[str, ...]
 def split(view: "View", by: str, edges: Sequence[str] | None) -> "dict[str, View]":
     """Return label -> the view's samples of that bucket, labels ascending; every sample is in one, and none is empty.
 
-    Costs a scan of the columns that `by` names; keeps len(version) / 8 bytes per bucket.
+    by: an SQL expression on the samples table. edges: None for its values as labels; or ascending decimal numbers (the
+    last may be "inf"), for ranges `0..12.5` of low <= value < high. Keeps len(version) / 8 bytes per bucket.
 
-    by: an SQL expression on the samples table.
-    edges: None, and its values are the labels; or ascending decimal numbers (the last may be "inf"). The labels are
-    then ranges, `0..12.5`, of low <= value < high.
-
-    Raises: InvalidPlan for samples without a bucket, which it names, and for values that make none; FieldNotFound.
+    Raises: InvalidPlan for samples without a bucket, and for values that make none; FieldNotFound.
     """
     what = f"bucket({by!r})"
     members = view.members()
@@ -132,7 +129,7 @@ def _literal(value: str | int | bool) -> str:
 
 
 def _is_known(values: "polars.Series") -> Bools:
-    """Return bool per value: True for neither null nor NaN, which polars takes for larger than every number."""
+    """Return bool per value: neither null nor NaN, which polars ranks above every number."""
     known = values.is_not_nan().fill_null(False) if values.dtype.is_float() else values.is_not_null()
     out: Bools = known.to_numpy().astype(bool)
     return out

@@ -1,4 +1,4 @@
-"""A new group for parts that exist: the same keys in the same order, computed from the fields that are there."""
+"""A new group for existing parts: the same keys in the same order, computed from their fields."""
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,13 +20,13 @@ from .part_writer import PartWriter, check_case, group_chooser, make_sample
 from .spill import Sample
 
 BLOCK_ROWS = 64
-"""Rows whose fields are fetched together, when a compute function asks for a field of one of them."""
+"""Rows whose fields are fetched together on request."""
 
 Compute = Mapping[str, Callable[[Mapping[str, Any]], Any]]
 
 
 class LazySample(Mapping[str, Any]):
-    """One sample as a mapping: field -> decoded value, and `__key__`. Fields are read when they are asked for."""
+    """One sample as a mapping: field -> decoded value, and `__key__`; read on request."""
 
     def __init__(self, block: "_Block", row: int) -> None:
         self._block, self._row = block, row
@@ -87,7 +87,7 @@ def only(address: SampleAddress, field: str) -> SampleAddress:
 
 
 def row_addresses(version: Version, position: int, rows: range, fields: Sequence[str]) -> list[SampleAddress]:
-    """Return the addresses of rows of one part, excluded rows too (their ordinal is -1)."""
+    """Return the addresses of a part's rows, excluded ones with ordinal -1."""
     parts = version.parts
     shards = {
         group: parts.shard(group, position)
@@ -123,7 +123,7 @@ def row_addresses(version: Version, position: int, rows: range, fields: Sequence
 def write_group(
     version: Version, txn: str, group: str, compute: Compute, inputs: Sequence[str] | None
 ) -> list[Part]:
-    """Return a shard of `group` for every part that lacks it. Raises: Conflict if no part does; TransformFailed."""
+    """Return a shard of `group` for every part that lacks it. Raises: Conflict without any; TransformFailed."""
     check_group(group)
     if not compute:
         raise InvalidField("add_group was given no fields; pass {'latent.npy': function} or the like")
@@ -183,7 +183,7 @@ def _write_part(
 
 
 def _computed(block: _Block, local: int, live: bool, compute: Compute) -> Sample:
-    """Return the new fields of one row; an excluded row keeps its place with empty fields, and is not computed."""
+    """Return one row's new fields; an excluded row gets empty ones, uncomputed."""
     address = block.addresses[local]
     if not live:
         return Sample(key=address.key, fields=dict.fromkeys(compute, b""), metadata={}, source={})

@@ -1,7 +1,7 @@
-"""A part that is not published yet: its samples read back, and fields and columns added to them.
+"""An unpublished part: its samples read back, and fields and columns added to them.
 
-A pipeline's stages build a part one after the other: the first writes the media, later ones add a group of
-features or columns of scores. Shards are never rewritten; each stage hands on a `Part` that names more of them.
+A pipeline's stages build a part in turn: the first writes the media, later ones add groups of features or columns.
+Shards are never rewritten; each stage returns a `Part` that names more of them.
 """
 
 import secrets
@@ -26,9 +26,9 @@ BLOCK_ROWS = 64
 def read_part(
     store: RangeReader, part: Part, fields: Sequence[str], rows: range | None = None
 ) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """Yield (key, field -> bytes) of every sample, or of consecutive `rows`, in the part's order; checksums verified.
+    """Yield (key, field -> bytes) of every sample, or of consecutive `rows`, in order, verified.
 
-    Raises: FieldNotFound if the part has no such field; Corrupt; ObjectNotFound.
+    Raises: FieldNotFound; Corrupt; ObjectNotFound.
     """
     shards = {field: _shard_with(part, field) for field in fields}
     keyed = next(iter(shards.values()), part.shards[0])
@@ -48,9 +48,9 @@ def read_part(
 
 
 def part_address(store: RangeReader, part: Part, row: int, fields: Sequence[str]) -> SampleAddress:
-    """Return the place of a row's fields, of a part that need not be published.
+    """Return the place of a row's fields, also of an unpublished part, from a row group of each index.
 
-    Reads a row group of their shards' indexes. Raises: FieldNotFound; Corrupt; ObjectNotFound.
+    Raises: FieldNotFound; Corrupt; ObjectNotFound.
     """
     shards = {field: _shard_with(part, field) for field in fields}
     keyed = next(iter(shards.values()), part.shards[0])
@@ -62,12 +62,12 @@ def part_address(store: RangeReader, part: Part, row: int, fields: Sequence[str]
 def add_part_group(
     store: Store, part: Part, group: str, samples: Iterable[Mapping[str, Any]], *, txn: str | None = None
 ) -> Part:
-    """Return the part with one more shard: `samples` gives the new fields of each of its samples, in its order.
+    """Return the part with one more shard. samples: the new fields of each of its samples, in order.
 
-    txn: the transaction that the shard is written with, where the part's own is committed already.
+    txn: the transaction that writes the shard, if the part's own is committed.
 
-    Raises: Conflict if the part has the group or one of the fields; FieldMismatch if there are more or fewer
-    samples than the part has; InvalidSample.
+    Raises: Conflict if the part has the group or one of the fields; FieldMismatch for another number of samples;
+    InvalidSample.
     """
     if any(shard.group == group for shard in part.shards):
         raise Conflict(f"part {part.id} has group {group!r} already; choose another name")
@@ -99,7 +99,7 @@ def add_part_group(
 
 
 def add_part_columns(store: Store, part: Part, columns: Iterable[Mapping[str, Any]]) -> Part:
-    """Return the part with more metadata columns: `columns` gives name -> value of each of its samples, in its order.
+    """Return the part with more metadata columns. columns: name -> value of each sample, in order.
 
     Raises: Conflict if the part has such a column; FieldMismatch for another number of samples; InvalidField.
     """

@@ -1,7 +1,6 @@
 """Page claims: one process fetches a page, the others wait for it.
 
-The first process to create a page's claim fetches it. Claims only save requests: a claim whose owner was killed costs a
-wait, and a page that two processes fetch is the same page.
+Claims only save requests: a killed owner's claim costs a wait, and a page fetched twice is the same page.
 """
 
 import os
@@ -12,7 +11,7 @@ from contextlib import suppress
 from .folder import file_mode
 
 CLAIM_S = 5.0
-"""Seconds for which a claim is respected: far longer than a range read takes, and short enough after a killed job."""
+"""Seconds for which a claim is respected: far longer than a range read."""
 POLL_S = 0.005
 
 
@@ -49,7 +48,7 @@ class Claims:
             os.unlink(os.path.join(self._folder, name))
 
     def wait(self, name: str, arrived: Callable[[], bool]) -> None:
-        """Wait until the page has arrived, its claim is gone, or the claim's time is over."""
+        """Wait until the page has arrived, or its claim is gone or expired."""
         path, deadline_s = os.path.join(self._folder, name), time.monotonic() + CLAIM_S
         while not arrived() and os.path.exists(path) and time.monotonic() < deadline_s:
             time.sleep(POLL_S)

@@ -1,8 +1,8 @@
 """Eviction at the limit, and the hints of running loaders that it respects.
 
 Pages without a known need go first, least recently used first; then the pages needed last. Each running loader writes
-its next needs to a hint: one small file, replaced as a whole. It holds names of pages (20 bytes each) by next use.
-A hint expires by age, not by process id: containers on a node do not see each other's processes.
+its next needs to a hint: one small file of page names (20 bytes each) by next use. A hint expires by age, not by
+process id: containers do not see each other's processes.
 """
 
 import os
@@ -18,7 +18,7 @@ from .folder import file_mode
 from .pages import NAME_BYTES, write_whole
 
 ABANDONED_S = 60.0
-"""A file in `writing/` or `claims/` of this age is abandoned: a page is written in milliseconds."""
+"""Age in seconds of abandoned files in `writing/` or `claims/`; a page is written in milliseconds."""
 VICTIMS_AT_ONCE = 2**16
 """Bounds the memory of a round: about 20 MB of names."""
 HINT_PAGES = 4096
@@ -68,10 +68,9 @@ def scan(folder: str) -> Iterator[PageFile]:
 
 
 def sweep(folder: str, high_bytes: int, low_bytes: int, needed: Mapping[str, int]) -> Swept:
-    """Bring a cache that takes more than `high_bytes` down to `low_bytes`. needed: page -> how soon it is used.
+    """Bring a cache above `high_bytes` down to `low_bytes`. needed: page -> how soon it is used.
 
-    Abandoned files go in any case. O(pages) per round, one round unless pages are much smaller than others.
-    Raises: OSError.
+    Abandoned files always go. O(pages) per round, usually one. Raises: OSError.
     """
     for sub in ("writing", "claims"):
         _remove_abandoned(os.path.join(folder, sub))
@@ -126,7 +125,7 @@ class Hints:
         self._own = os.path.join(self._folder, secrets.token_hex(8))
 
     def write(self, names: Iterable[str]) -> None:
-        """Write the pages that are needed next, the soonest first; without names: only that there is a reader."""
+        """Write the pages needed next, soonest first; none: only that there is a reader."""
         write_whole(
             self._writing, self._own, self._mode, b"".join(map(bytes.fromhex, islice(names, HINT_PAGES)))
         )
@@ -137,7 +136,7 @@ class Hints:
             os.unlink(self._own)
 
     def read(self) -> tuple[int, dict[str, int]]:
-        """Return (loaders alive, page -> rank of its first need, 0 the soonest). Dead hints are removed."""
+        """Return (live loaders, page -> rank of its first need, from 0). Dead hints are removed."""
         alive, needed = 0, dict[str, int]()
         now_s = time.time()
         for entry in list(os.scandir(self._folder)):

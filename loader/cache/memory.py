@@ -1,4 +1,4 @@
-"""Pages of remote objects in this process's memory: a loader's cache if no folder is configured."""
+"""Pages of remote objects in memory: a loader's cache without a folder."""
 
 from collections.abc import Callable, Iterable, Sequence
 from threading import Condition
@@ -9,7 +9,7 @@ from .spec import PageMemory
 Count = Callable[[str, int], None]
 
 WAIT_S = 60.0
-"""Seconds that a read waits for a page on its way: as long as a store may take by default."""
+"""Seconds that a read waits for a page on its way: a store's default timeout."""
 
 
 class MemoryPages:
@@ -34,7 +34,7 @@ class MemoryPages:
         return self._taken_bytes
 
     def read(self, name: str, cuts: Sequence[slice]) -> list[memoryview] | None:
-        """Return the bytes of a page that each cut names, uncopied; None when it is not there, or is too short."""
+        """Return a page's bytes per cut, uncopied; None if it is missing or too short."""
         data = self._pages.get(name)
         if data is None or (len(data) < self.page_bytes and any(cut.stop > len(data) for cut in cuts)):
             return None
@@ -46,10 +46,7 @@ class MemoryPages:
         return name in self._pages
 
     def claim(self, name: str, nbytes: int) -> bool:
-        """Set room aside for a page that the caller fetches, giving up pages that are needed later.
-
-        False where it is on its way already, or where everything held is needed sooner.
-        """
+        """Reserve room for a page to fetch, evicting pages needed later; False if on its way, or without room."""
         with self._changed:
             if name in self._coming or not self._make_room(name, nbytes):
                 return False
@@ -79,7 +76,7 @@ class MemoryPages:
         return name in self._coming
 
     def wait(self, name: str) -> None:
-        """Wait until a page that is on its way is there, or is not coming."""
+        """Wait until a page on its way is there, or is not coming."""
         with self._changed:
             self._changed.wait_for(lambda: name not in self._coming, WAIT_S)
 

@@ -1,7 +1,6 @@
-"""Order of eviction by the next use of pages.
+"""Order of eviction by next use: the page needed last goes first (Belady's rule, optimal for a known future).
 
-The page that is needed last goes first. That is Belady's rule, which no other rule beats when the future is known. A
-page without a known use goes before these, least recently used first.
+Pages without a known use go before these, least recently used first.
 """
 
 import heapq
@@ -10,7 +9,7 @@ from collections.abc import Iterable
 
 
 class NextUses:
-    """The known future of pages, by name, and which of them are kept. Not thread-safe. O(log held) per use."""
+    """The known uses of pages, by name, and which are kept. Not thread-safe. O(log held) per use."""
 
     def __init__(self) -> None:
         self._steps: dict[str, deque[int]] = {}
@@ -22,7 +21,7 @@ class NextUses:
         ] = []  # a heap of (-next use, page); entries that are no longer so stay
 
     def add(self, step: int, names: Iterable[str]) -> None:
-        """Say that these pages are needed at `step`, which lies after all steps that were added before."""
+        """Note that these pages are needed at `step`, later than all steps before."""
         self._of_step[step] = tuple(dict.fromkeys(names))
         for name in self._of_step[step]:
             steps = self._steps.setdefault(name, deque())
@@ -63,7 +62,7 @@ class NextUses:
         self._idle.pop(name, None)
 
     def last(self) -> tuple[str, int | None] | None:
-        """Return (page to give up first, its next use) of those held; None where nothing is."""
+        """Return (page to evict first, its next use); None if none is held."""
         if self._idle:
             return next(iter(self._idle)), None
         while self._last:

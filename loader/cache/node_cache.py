@@ -1,4 +1,4 @@
-"""An open node cache: counts each fault of its disk and warns once; no fault reaches a batch."""
+"""An open node cache: counts each disk fault and warns once; no fault reaches a batch."""
 
 import logging
 import os
@@ -18,22 +18,20 @@ from .spec import PAGES_MIN, NodeCache
 logger = logging.getLogger(__name__)
 
 VERIFIED_PAGES = 2**16
-"""Pages that a process remembers to have checked; one that it forgot is checked again."""
+"""Checked pages that a process remembers."""
 
 PAUSE_S = 30.0
-"""Seconds without writes after the disk refused one. Ranges are then read as they are asked for: whole pages that
-cannot be kept would be fetched in vain.
-"""
+"""Seconds without writes after the disk refused one: fetching whole pages would be in vain."""
 
 Count = Callable[[str, int], None]
 
 
 class OpenCache:
-    """One loader's access to a node cache; thread-safe. Pages go by their names (`pages.page_name`).
+    """One loader's access to a node cache; thread-safe. Pages go by name (`pages.page_name`).
 
     count(name, amount) receives cache_hits and cache_misses (pages), cache_written_bytes, cache_evicted (pages),
-    cache_corrupt (pages that were not what was written) and cache_failed (what the disk refused).
-    Raises at once: InvalidRuntime for a folder that may not be a cache.
+    cache_corrupt (pages with wrong bytes) and cache_failed (disk faults). Raises: InvalidRuntime for a folder that may
+    not be a cache.
     """
 
     def __init__(self, spec: NodeCache, count: Count) -> None:
@@ -60,11 +58,11 @@ class OpenCache:
 
     @property
     def takes_pages(self) -> bool:
-        """True where a page that is fetched is likely to be kept: not for a while after the disk refused one."""
+        """True unless the disk refused a page lately."""
         return time.monotonic() >= self._paused_until_s
 
     def read(self, name: str, cuts: Sequence[slice]) -> list[bytes] | None:
-        """Return the bytes of a page that each cut names; None when it is not there, or cannot be trusted."""
+        """Return a page's bytes per cut; None if it is missing or wrong."""
         with self._lock:
             verified = self._verified.get(name)
         try:
@@ -104,7 +102,7 @@ class OpenCache:
         return self._pages.exists(name)
 
     def claim(self, name: str, nbytes: int) -> bool:
-        """Return whether the caller shall fetch this page; else another reader is about to. Writing it makes room."""
+        """Return whether the caller shall fetch this page, which another reader has not claimed."""
         try:
             return self._claims.take(name)
         except OSError as error:
@@ -130,9 +128,9 @@ class OpenCache:
             self._claims.wait(name, lambda: self._pages.exists(name))
 
     def beat(self, needed: Callable[[], Iterable[str]]) -> None:
-        """Show that this loader runs, every `BEAT_S` seconds.
+        """Show that this loader runs, every `BEAT_S` seconds; above half the limit also its next pages.
 
-        While the cache is more than half full, show also the pages that it needs next (`needed`, the soonest first).
+        needed: returns these, soonest first.
         """
         now_s = time.monotonic()
         with self._lock:
@@ -161,9 +159,9 @@ class OpenCache:
         self._paused_until_s = time.monotonic() + PAUSE_S
 
     def _sweep(self) -> None:
-        """Evict where all loaders that run could write over the limit. Raises: OSError.
+        """Evict if all running loaders could exceed the limit, and set this one's share of an eighth.
 
-        Also find out how much this one may write before the next sweep: its share of an eighth, and a page at least.
+        Raises: OSError.
         """
         if self.limit_bytes is None:
             return  # the disk did not say how much is free
@@ -203,6 +201,6 @@ class OpenCache:
 
 
 def _half_of_free(folder: str) -> int:
-    """Return half of the disk's free space for us, with the bytes of the cache counted as free. Raises: OSError."""
+    """Return half of the disk's free space, the cache counted as free. Raises: OSError."""
     disk = os.statvfs(folder)
     return (disk.f_bavail * disk.f_frsize + held_bytes(folder)) // 2

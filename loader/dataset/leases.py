@@ -128,7 +128,7 @@ def heartbeat_key(txn: str) -> str:
 
 
 def read_heartbeat(store: Store, txn: str) -> Beat | None:
-    """Return the newest beat of a transaction; None without any. Raises: StoreError."""
+    """Return the newest beat of a transaction; None without any."""
     key = heartbeat_key(txn)
     try:
         body = parse_json_object(store.get(key).data)
@@ -292,7 +292,6 @@ def close_in_finalizer(renewed: Renewed) -> None:
 
 FOLDER = "leases/"
 READ_AHEAD = 32
-"""Leases read at once."""
 
 
 class Lease:
@@ -408,7 +407,7 @@ class Leases:
         self._known: dict[str, LeaseRecord] = {}
 
     def read(self, also: Iterable[str] = ()) -> list[LeaseRecord]:
-        """Return every lease, by key. also: keys that were seen earlier. Raises: StoreError."""
+        """Return every lease, by key. also: keys that were seen earlier."""
         there = {info.key: info.etag for info in self._store.list(FOLDER) if info.key.endswith(".json")}
         unlisted = {*self._known, *also}.difference(there)
         new = [*(key for key, etag in there.items() if not self._holds(key, etag)), *unlisted]
@@ -453,5 +452,5 @@ def parse_lease(key: str, data: bytes, etag: str) -> LeaseRecord:
 
 
 def list_leases(store: Store) -> Iterator[LeaseRecord]:
-    """Yield every lease by key: a listing, and a request each. Raises: StoreError."""
+    """Yield every lease by key: a listing, and a request each."""
     yield from Leases(store).read()

@@ -38,10 +38,10 @@ class Root:
     Args:
         url: Local path, or any URL that obstore or fsspec opens; None is the environment's PENSTOCK_ROOT.
         options: Credentials and settings for the store, in the names that obstore or fsspec use.
-        mirrors: Other roots with the same id (`penstock migrate`), each a URL or (URL, options). Reads go to the nearest
-            store that is up, and to the next where it lacks something. All writes go to `url`.
-        verify: Checks of samples. "crc32c", of each field, shows accidents. "sha256" also checks shards' pages at first
-            use: a replaced shard does not pass (docs/security.md).
+        mirrors: Other roots with the same id (`penstock migrate`), each a URL or (URL, options). Reads go to the
+            nearest store that is up, and to the next where it lacks something. All writes go to `url`.
+        verify: Checks of samples. "crc32c", of each field, shows accidents. "sha256" also checks shards' pages at
+            first use: a replaced shard does not pass (docs/security.md).
     """
 
     store: Store
@@ -288,7 +288,7 @@ class Root:
         They form a column group `name` with author and time. Earlier values and versions stay. Rows may have
         `annotated_by` and `annotated_at_us` of their own.
 
-            rows: path or URL of a .parquet, .jsonl or .csv file, Arrow table, mapping key -> values, mappings with a key.
+            rows: path or URL of a .parquet, .jsonl or .csv file, Arrow table, mapping key -> values, or mappings.
             key: column of the rows to look up in the samples' column `on`, where it may name several samples.
             on: "key", "source_key", "raw_key", "unit_id" ...
             columns: columns to take; None takes all.
@@ -393,7 +393,6 @@ def root_over(store: Store, verify: Verify = "crc32c") -> Root:
 
 
 def _read(root: Root, record: VersionRecord) -> Version:
-    """Return the version, with the tables that readers need next."""
     version = root._verifying(open_record(root.store, record))
     version.prepare()
     return version

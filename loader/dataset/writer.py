@@ -108,7 +108,6 @@ def publish_parts(
 
 
 def _check_foreign(txn: str, parts: Sequence[Part], foreign: Mapping[str, Any] | None) -> TableFile | None:
-    """Return the table of the objects that parts have their bytes in."""
     in_place = any(shard.path.startswith(FOREIGN) for part in parts for shard in part.shards)
     table = TableFile.from_json(dict(foreign)) if foreign else None
     if in_place != (table is not None) or (table is not None and not table.path.startswith(f"data/{txn}/")):
@@ -242,7 +241,6 @@ def abort_after(root: "Root", txn: str, error: BaseException) -> None:
 
 @contextmanager
 def _transaction(root: "Root", version: Version) -> Iterator[str]:
-    """Yield a transaction on a version, alive inside the block, aborted when it raises."""
     txn = root.begin(version.dataset, parent=version.id)
     try:
         with root.heartbeat(txn):
@@ -253,7 +251,6 @@ def _transaction(root: "Root", version: Version) -> Iterator[str]:
 
 
 def _prefix(txn: str) -> str:
-    """Return a folder for one attempt."""
     return f"data/{txn}/{secrets.token_hex(8)}"
 
 
@@ -322,7 +319,8 @@ class Writer:
 
         Args:
             key: Key of the sample.
-            fields: Name -> bytes, or a value that the name's last word encodes: cls int, txt str, json object, npy array.
+            fields: Name -> bytes, or a value that the name's last word encodes: cls int, txt str, json object, npy
+                array.
             metadata: Column -> value, to filter on; None for none.
             source: Provenance (`columns.SOURCE_COLUMNS`); None for none.
 

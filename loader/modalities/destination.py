@@ -1,11 +1,11 @@
-"""Memory that a decoder may decode into: rows of a batch, so that nothing is copied once more."""
+"""Memory to decode into: rows of a batch, which saves a copy."""
 
 from collections.abc import Callable
 
 import numpy as np
 
 Place = Callable[[tuple[int, ...], np.dtype], np.ndarray | None]
-"""(shape, dtype) of a result -> memory for just that, C-contiguous and writable, or None: the decoder makes its own."""
+"""(shape, dtype) of a result -> C-contiguous, writable memory for it, or None."""
 
 
 def nowhere(shape: tuple[int, ...], dtype: np.dtype) -> None:

@@ -1,4 +1,4 @@
-"""Origin of a library's error: the bytes, this machine, or a bug. Only a decoder's word about the bytes is damage."""
+"""Origin of a library's error: the bytes, this machine, or a bug. Only the first is damage."""
 
 from types import TracebackType
 
@@ -8,10 +8,10 @@ _PACKAGES = frozenset((__name__.partition(".")[0], "assets", "penstock"))
 
 
 def is_of_the_machine(error: BaseException) -> bool:
-    """Return whether a decoder failed for want of memory, files or a network, and so the sample is not corrupt.
+    """Return whether a decoder failed for want of memory, files or a network.
 
-    Pillow's OSErrors about images have no errno. FFmpeg's are about the bytes: it reads them from memory. It reports
-    "no memory" also of a header that asks for more than any machine has; then there is memory all the same.
+    Pillow's OSErrors about images have no errno. FFmpeg reads from memory, and reports "no memory" also for a header
+    that asks for too much; then there is memory left.
     """
     if type(error).__module__.partition(".")[0] == "av":
         return isinstance(error, MemoryError) and not _has_memory()
@@ -21,10 +21,7 @@ def is_of_the_machine(error: BaseException) -> bool:
 
 
 def is_ours(error: BaseException) -> bool:
-    """Return whether an error is a bug in this project, not a library's word about the bytes.
-
-    Libraries raise TypeError and the like for damaged bytes, in their own code. A bug in ours raises them, too.
-    """
+    """Return whether an error is a bug in this project; libraries' own code raises TypeError for damaged bytes."""
     return isinstance(error, _ALSO_OF_A_BUG) and _raised_in(error.__traceback__) in _PACKAGES
 
 

@@ -1,7 +1,4 @@
-"""Field names, values that already are bytes, and the code of a modality.
-
-It is imported when a field first needs it; where a package is missing, the error names what to install.
-"""
+"""Field names, values that already are bytes, and a modality's code, imported at first need."""
 
 import mmap
 import re
@@ -25,16 +22,14 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.ASCII)
 
 
 def last_word(field: str) -> str:
-    """Return the word that picks the decoder: the lower-cased one after the last `.` (`latent.NPY` -> `npy`)."""
+    """Return the word that picks the decoder: `latent.NPY` -> `npy`."""
     return field.rpartition(".")[2].lower()
 
 
 def check_field(name: object) -> str:
-    """Return `name`, if it can be a field's name.
+    """Return `name`, if it can be a field's: words of A-Z a-z 0-9 _ - joined by single dots, at most 80 bytes.
 
-    A name is words of A-Z a-z 0-9 _ - joined by single dots, at most 80 bytes. Its last word is not one of the pickle
-    formats (pkl, pickle, pyd, dill, pth, pt, joblib), which are never unpickled.
-
+    Pickle formats (pkl, pickle, pyd, dill, pth, pt, joblib) are refused as last words: they are never unpickled.
     Raises: InvalidField.
     """
     if not isinstance(name, str):
@@ -58,10 +53,7 @@ def check_field(name: object) -> str:
 
 
 def as_buffer(value: object) -> Buffer | None:
-    """Return `value` as a flat buffer of bytes without a copy, or None when it is not bytes-like.
-
-    A memoryview of another shape or item size is cast to bytes; one with gaps has to be copied.
-    """
+    """Return `value` as flat bytes without a copy, or None. A memoryview with gaps is copied."""
     if isinstance(value, memoryview):
         if not value.c_contiguous:
             return value.tobytes()
@@ -70,15 +62,12 @@ def as_buffer(value: object) -> Buffer | None:
 
 
 EXTRAS = ("image", "audio", "video")
-"""Packages in this package that import others; the pip extra of each has its name."""
+"""Packages here that import others; each pip extra has its name."""
 
 
 @cache
 def load(target: str) -> Any:
-    """Return the attribute that "module:attribute" names in this package.
-
-    Raises: MissingDependency (a package that the module imports is not installed), with the pip line.
-    """
+    """Return the attribute that "module:attribute" names here. Raises: MissingDependency, with the pip line."""
     module, attribute = target.split(":")
     try:
         with without_collector():

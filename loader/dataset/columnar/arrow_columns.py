@@ -156,7 +156,6 @@ class TableRows:
 
 
 def _read(values: Callable[[int], Any], at: int, column: str, where: str) -> Any:
-    """Return a value."""
     try:
         return values(at)
     except (pa.ArrowException, UnicodeDecodeError):  # no context for each value: that takes a microsecond
@@ -195,7 +194,6 @@ def _joined(column: Column, array: pa.Array, where: str) -> memoryview:
 
 
 def _buffer(array: pa.Array) -> memoryview:
-    """Return the values of bytes or text, one behind the other."""
     array = array.drop_null() if array.null_count else array
     if not len(array):
         return memoryview(b"")
@@ -209,7 +207,6 @@ def _buffer(array: pa.Array) -> memoryview:
 
 
 def _choose(field: pa.Field, features: Features, options: Options, of: str) -> list[Column]:
-    """Return a column's place."""
     name, kind = field.name, plain_type(field.type)
     if pa.types.is_dictionary(kind):
         kind = plain_type(kind.value_type)
@@ -239,7 +236,6 @@ def _choose(field: pa.Field, features: Features, options: Options, of: str) -> l
 
 
 def _word(kind: pa.DataType) -> str:
-    """Return the extension of a column that is no bytes."""
     if is_numbers(kind):
         word = np.dtype(kind.value_type.to_pandas_dtype()).str.lstrip("<|")
         return word if word in FLAT_WORDS else "json"
@@ -247,7 +243,6 @@ def _word(kind: pa.DataType) -> str:
 
 
 def _is_text_here(kind: pa.DataType) -> bool:
-    """Return whether values come as text though their type is another."""
     return bool(pa.types.is_temporal(kind) or pa.types.is_decimal(kind))
 
 
@@ -282,7 +277,6 @@ def _field_of(name: str, kind: pa.DataType, word: str, dtype: np.dtype[Any] | No
 
 
 def _classes(name: str, features: Features, options: Options) -> list[Column]:
-    """Return a metadata column of names; of a table's one column of classes the field `cls` too."""
     names = features.classes[name]
 
     def checked(value: int, where: str) -> int | None:
@@ -303,7 +297,6 @@ def _classes(name: str, features: Features, options: Options) -> list[Column]:
 
 
 def _metadata_of(name: str, kind: pa.DataType) -> Convert:
-    """Return a converter to what a samples table holds."""
     if is_text(kind):
         return lambda value, where: check_text(value, name, where)
     if is_list(kind):

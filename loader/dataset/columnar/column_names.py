@@ -9,7 +9,6 @@ from ..names import escape_name
 from ..tables.columns import RESERVED_COLUMNS
 
 MOST_TEXT_BYTES = 16 * 2**10
-"""A longer text is no metadata."""
 _PART = re.compile(r"-\d+-of-\d+")
 _NO_COLUMN = re.compile(r"[^A-Za-z0-9_]|^(?=\d)")
 _SIGNATURES = (

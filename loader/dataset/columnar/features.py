@@ -11,7 +11,6 @@ from ...json_text import DamagedJson, parse_json_object
 from ..tables.columns import SOURCE_COLUMNS
 
 HUGGINGFACE, OURS = b"huggingface", b"penstock"
-"""Keys of a schema's metadata."""
 _SHARD = re.compile(r"(?:^|/)([A-Za-z0-9_.]+)-\d{5,}(?:-of-\d{5,})?(?:-[0-9a-f]+)?\.parquet$")
 
 

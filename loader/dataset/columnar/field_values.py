@@ -14,7 +14,9 @@ _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", "
 
 
 def encoded(value: Any, word: str, column: str, where: str, dtype: np.dtype[Any] | None = None) -> bytes:
-    """Return a value as a field of that extension. dtype: of an array; None keeps the values'. Raises: InvalidSample.
+    """Return a value as a field of that extension. dtype: of an array; None keeps the values'.
+
+    Raises: InvalidSample.
     """
     if isinstance(value, bytes):
         return value

@@ -18,10 +18,8 @@ from .column_names import MOST_TEXT_BYTES, metadata_name
 FIELD = "json"
 """Field whose members are columns; the prefix of columns whose names are reserved."""
 MOST_BYTES = 64 * 2**10
-"""A larger document is not read."""
 MIXED = "columns are text, or keep the dataset's type, since kinds of values mix"
 _ROWS = 1024
-"""Rows that are dictionaries; those before are columns."""
 _PLACES = 2**17
 """Places of notes that are remembered."""
 _NAMES = 4096

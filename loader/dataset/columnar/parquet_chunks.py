@@ -71,7 +71,6 @@ class ChunkCache:
 
 
 CHUNKS = ChunkCache()
-"""The process's cache."""
 
 
 TOGETHER_BYTES = 64 * 2**20
@@ -183,7 +182,6 @@ class DecodedParquet:
         return [piece[0] if len(piece) == 1 else b"".join(piece) for piece in pieces]
 
     def _cuts(self, spans: Sequence[Span]) -> dict[int, list[_Cut]]:
-        """Return chunk -> the parts of spans in it."""
         starts, cuts = self._chunks.starts, dict[int, list[_Cut]]()
         for which, (offset, nbytes) in enumerate(spans):
             at, stop = offset, offset + nbytes
@@ -226,7 +224,6 @@ class DecodedParquet:
         return cached
 
     def _metadata(self, raw: ReadRaw, *, anew: bool = False) -> pq.FileMetaData:
-        """Return the parsed footer, which is checked before it is parsed. anew: read it."""
         key = (self._identity, "footer")
         metadata = None if anew else self._cache.get(key)
         if metadata is not None:
@@ -255,7 +252,6 @@ class DecodedParquet:
         return group, self._chunks.columns[column]
 
     def _extent(self, metadata: pq.FileMetaData, number: int) -> Span:
-        """Return the stored bytes of a chunk; a nested column has the bytes of all leaves."""
         group, name = self._place(number)
         try:
             return extent_of(metadata, group, name)
@@ -265,7 +261,6 @@ class DecodedParquet:
             ) from error
 
     def _decoded(self, metadata: pq.FileMetaData, number: int, extent: Span, data: bytes) -> memoryview:
-        """Return the values of a chunk, one behind the other."""
         group, name = self._place(number)
         what = f"row group {group}, column {name!r}, bytes [{extent.offset}:{extent.offset + extent.nbytes}]"
         with _corrupt_on_error(self._name, what):
@@ -286,7 +281,6 @@ class DecodedParquet:
         return chunk_bytes
 
     def _column(self, metadata: pq.FileMetaData, name: str) -> Column:
-        """Return how values of a column become bytes, as at the registration."""
         key = (self._identity, "columns")
         columns: dict[str, Column] | None = self._cache.get(key)
         if columns is None:

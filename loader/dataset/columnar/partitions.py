@@ -63,7 +63,6 @@ def text_columns(columns: Mapping[str, Mapping[str, Any]]) -> set[str]:
 
 
 def _pairs(key: str) -> Iterable[tuple[str, str | None]]:
-    """Yield name and value of each folder that names a column; None for null."""
     if "=" not in key:
         return
     for folder in key.split("/")[:-1]:

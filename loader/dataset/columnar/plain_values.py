@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 Read = Callable[[Any], Any]
-"""Scalar that is not null -> its value."""
 _EPOCH, _DAY_S = datetime(1970, 1, 1, tzinfo=UTC), 86_400
 _PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
@@ -139,7 +138,6 @@ def _numbers(value: Any) -> Any:
 
 
 def _read_of(kind: pa.DataType, as_text: bool) -> Read | None:
-    """Return the reader of a type's scalars; None if `as_py` gives the value."""
     if pa.types.is_nested(kind):
         return _nested(kind) if as_text else None
     if pa.types.is_timestamp(kind):
@@ -153,7 +151,6 @@ def _read_of(kind: pa.DataType, as_text: bool) -> Read | None:
 
 
 def _text_of(kind: pa.DataType) -> Read | None:
-    """Return the reader of the types that are text wherever they stand."""
     if pa.types.is_time(kind):
         return lambda scalar: _clock(scalar.value, _PER_S[kind.unit])
     if pa.types.is_duration(kind):
@@ -194,7 +191,6 @@ def _nested(kind: pa.DataType) -> Read | None:
 
 
 def _inner(kind: pa.DataType) -> Read | None:
-    """Return the reader of values inside of others."""
     if isinstance(kind, pa.BaseExtensionType):
         read = _inner(kind.storage_type)
         return lambda scalar: _value(scalar.value, read)
@@ -268,7 +264,6 @@ def _date(days: int) -> str:
 
 
 def _fraction(rest: int, per_s: int) -> str:
-    """Return what stands behind the seconds: nothing, six digits, or nine."""
     nanos = rest * (10**9 // per_s)
     if not nanos:
         return ""

@@ -9,7 +9,6 @@ from ...errors import Corrupt
 from ...storage import ObjectInfo
 
 BATCH_BYTES = 8 * 2**20
-"""Bytes of rows that are decoded at once, about."""
 BOMB_BYTES, BOMB_TIMES = 2**30, 1000
 """Limits of a row group: decoded bytes, or times its stored bytes."""
 

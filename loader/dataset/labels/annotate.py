@@ -156,7 +156,6 @@ class _Spool:
             self._file.close()
 
     def add(self, table: pa.Table) -> None:
-        """Add a batch. Raises: FieldMismatch if a column's type does not fit earlier batches."""
         self.schema = concat([self.schema.empty_table(), table.schema.empty_table()], "the rows").schema
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -169,7 +168,6 @@ class _Spool:
         self.n_rows += table.num_rows
 
     def tables(self) -> Iterator[pa.Table]:
-        """Yield the batches in order, each with all columns and their types."""
         self._file.seek(0)
         for size in self._sizes:
             options = pa.ipc.IpcReadOptions(use_threads=False)
@@ -185,7 +183,6 @@ def _scratch() -> AbstractContextManager[None]:
 def _read(
     source: RowSource, how: Annotating, spool: _Spool, types: Mapping[str, str]
 ) -> tuple[pa.ChunkedArray, Int64s]:
-    """Read every row into the spool; return the keys, and the numbers of their lines."""
     keys: list[pa.ChunkedArray] = []
     numbers = [np.zeros(0, np.int64)]
     there: set[str] = set()
@@ -212,7 +209,6 @@ def _read(
 
 
 def _values(batch: RowBatch, how: Annotating, name: str) -> pa.Table:
-    """Return the columns to store: values, author and time where the rows have them, and the columns they remove."""
     there = [column for column in batch.table.column_names if column != how.key]
     columns_wanted = (
         [column for column in there if column not in (BY, AT_US)]
@@ -236,7 +232,6 @@ def _values(batch: RowBatch, how: Annotating, name: str) -> pa.Table:
 
 
 def _check_types(table: pa.Table, types: Mapping[str, str], source: RowSource, numbers: Int64s) -> None:
-    """Check that values have their column's type in the dataset."""
     for name in table.column_names:
         column = {name: types[name]} if name in types else {}
         try:
@@ -267,7 +262,6 @@ def _own(values: pa.ChunkedArray, column: str, kind: pa.DataType, name: str) -> 
 
 
 def _nulls(table: pa.Table) -> list[list[str]]:
-    """Return per row the columns that are null."""
     out: list[list[str]] = [[] for _ in range(table.num_rows)]
     for name in table.column_names:
         for row in np.flatnonzero(np.asarray(table[name].is_null())).tolist():
@@ -318,7 +312,6 @@ def _write(
 
 
 def _saying(table: pa.Table) -> pa.Table:
-    """Return the rows that give a value to at least one column, or remove one."""
     says = pa.array(np.zeros(table.num_rows, bool))
     for name in table.column_names[2:]:
         if name == REMOVED:

@@ -115,7 +115,6 @@ def _guessed(batches: Iterable[Texts], columns: Iterable[str]) -> dict[str, str]
 
 
 def _column(texts: pa.Array, kind: str, column: str, name: str, numbers: Int64s) -> pa.Array:
-    """Return a column's values."""
     values = _cast(texts, kind)
     if values is not None:
         return values

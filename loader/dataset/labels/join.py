@@ -20,7 +20,6 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 MATCH_ROWS = 2**20
 """Samples that are looked up together: each look-up hashes all given keys."""
 NAMED = 10
-"""Keys without a sample that are kept to be shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

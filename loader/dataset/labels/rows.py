@@ -31,7 +31,6 @@ from .from_csv import csv_tables
 
 BATCH_ROWS = 65_536
 ROWS = "the rows given"
-"""Name of rows that no file has, for messages."""
 _QUERY = re.compile(r"(?<=\S)\?[^\s'\"]+")
 
 
@@ -89,7 +88,6 @@ def open_rows(
 
 
 def _address(place: str) -> tuple[str, str]:
-    """Return a path or URL for messages, and the query of a signed URL."""
     scheme = place.partition("://")[0].lower() if "://" in place else "file"
     if scheme in ("file", "local"):
         return place, ""
@@ -152,7 +150,6 @@ def _file(path: str, name: str, selection: ColumnSelection, types: Mapping[str, 
 
 
 def _count(path: str, name: str) -> int:
-    """Return the number of rows of a Parquet file, or of lines of another. name: its name where it came from."""
     if name.lower().endswith(".parquet"):
         return n_parquet_rows(path)
     with open(path, "rb") as file:
@@ -171,7 +168,6 @@ def _json_lines(path: str, name: str) -> Iterator[tuple[int, Any]]:
 
 
 def _by_key(rows: Mapping[Any, Any], key: str) -> Iterator[tuple[int, Any]]:
-    """Yield the rows of a mapping key -> values, each with its key."""
     for number, (name, row) in enumerate(rows.items(), 1):
         try:
             values = {**row, key: name}

@@ -223,8 +223,6 @@ def _create(store: Store, entry: Entry) -> StoreError | None:
 
 
 def _read_again(store: Store, state: State, ours: Entry, failure: StoreError) -> tuple[list[Entry], State]:
-    """Return the entries from the place of `mine` on, and the state after them."""
-
     def read() -> tuple[list[Entry], State]:
         tail = list(read_tail(store, state.n, prev=state.prev))
         return tail, fold_all(state, tail)

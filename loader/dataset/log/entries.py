@@ -66,7 +66,6 @@ class Entry:
 
 
 canonical = canonical_json
-"""Bytes of all JSON in the log and beside it."""
 
 DAMAGED = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 """Errors of reading a small JSON object of ours, whatever its bytes."""
@@ -120,7 +119,7 @@ def checksum_of(value: Mapping[str, object]) -> str:
 
 
 def parse(n: int, data: bytes) -> Entry:
-    """Return the entry stored at n. Raises: FormatTooNew; Corrupt."""
+    """Return the entry stored at n."""
     where = f"log entry {entry_key(n)}"
     try:
         value = json.loads(data)

@@ -58,7 +58,7 @@ def link_key(n: int) -> str:
 def linked(store: Objects, entry: Entry, prev: str | None) -> Entry:
     """Return the entry, with `prev_means` if a repair record links it to the entry with sha256 `prev`.
 
-    One request for an entry that does not follow by itself. Raises: StoreError.
+    One request for an entry that does not follow by itself.
     """
     if prev is None or entry.prev == prev:
         return entry

@@ -165,9 +165,7 @@ def _numbers(keys: Iterable[str], prefix: str) -> list[int]:
 
 
 def newest_hint(store: Together, hints: Sequence[int]) -> tuple[State, int]:
-    """Return (the newest valid state, the number of the newest hint that must not be replaced); (State(), 0) without
-    any.
-    """
+    """Return (the newest valid state, the number of the newest hint to keep); (State(), 0) without any."""
     kept = 0
     for n in islice(reversed(hints), _TRIED):
         try:
@@ -194,10 +192,7 @@ def _vouched(store: Together, n: int, checksum: str) -> bool:
 
 
 def belongs(store: Objects, state: State) -> bool:
-    """Return whether the log in the store has the state's last entry, byte for byte, and so all before it.
-
-    Raises: StoreError.
-    """
+    """Return whether the log in the store has the state's last entry, byte for byte, and so all before it."""
     try:
         return hashlib.sha256(store.get(entry_key(state.n)).data).hexdigest() == state.prev
     except ObjectNotFound:
@@ -213,6 +208,6 @@ def write_hint(store: Store, state: State) -> None:
 
 
 def old_hints(store: Store, keep: int = 4) -> list[ObjectInfo]:
-    """Return all but the newest `keep` hints, which a collector may delete. Raises: StoreError."""
+    """Return all but the newest `keep` hints, which a collector may delete."""
     there = [info for info in store.list(_PREFIX) if _numbers([info.key], _PREFIX)]
     return there[: max(len(there) - keep, 0)]

@@ -52,7 +52,7 @@ def apply_denies(
     """Return the change as it may be committed where the log has takedowns.
 
     Reads keys and provenance of the change's new samples, of all the parent's if it lacks the newest takedown, and keys
-    and index of each shard or column that extends the parent. Raises: Corrupt; StoreError.
+    and index of each shard or column that extends the parent.
     """
     prefix = f"data/{txn}/{secrets.token_hex(8)}"
     own = own_denied(store, state.denies, dataset, change)
@@ -140,7 +140,6 @@ def renamed(denies: Sequence[Deny], rows: Rows, tables: Any) -> dict[str, dict[i
 
 
 def _not_live(store: Store, parent: Version, denied: Rows, change: Change) -> dict[str, dict[int, str]]:
-    """Return the parent's samples that are not live, with their keys, in parts that the change extends."""
     touched = _touched(store, change) & set(parent.parts.ids.to_pylist())
     rows: dict[str, set[int]] = {}
     for part in sorted(touched):
@@ -161,7 +160,6 @@ def _not_live(store: Store, parent: Version, denied: Rows, change: Change) -> di
 
 
 def _touched(store: Store, change: Change) -> set[str]:
-    """Return the parts that a change has shards or columns for."""
     files = [file.file for file in change.samples] + ([change.shards] if change.shards else [])
     return {
         part for table in get_tables(store, files, ["part"]) for part in pc.unique(table["part"]).to_pylist()
@@ -205,7 +203,6 @@ def _shards_of(change: Change) -> TableFile:
 
 
 def _without_own_exclusions(store: Store, rows: Rows, change: Change) -> Rows:
-    """Return the rows that the change does not exclude itself: a row is excluded once."""
     if not rows or change.exclusions is None:
         return rows
     out = {part: dict(members) for part, members in rows.items()}
@@ -216,7 +213,6 @@ def _without_own_exclusions(store: Store, rows: Rows, change: Change) -> Rows:
 
 
 def _grouped(rows: Rows) -> dict[tuple[str, str], list[int]]:
-    """Return (part id, reason) -> rows."""
     out: dict[tuple[str, str], list[int]] = {}
     for part, members in rows.items():
         for row, entry in members.items():

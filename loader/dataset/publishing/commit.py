@@ -189,7 +189,6 @@ class NewKeys:
             _refuse_live(parent, self._clashes[file.path], self._leaving)
 
     def _ours(self, table: pa.Table) -> pa.Table:
-        """Return the rows whose keys the run has too."""
         hashes = hashes_of(table["key"])
         there = among(hashes, self._keys.hashes)
         keys = pa.array(self._keys.having(np.sort(hashes[there])), pa.string())
@@ -259,7 +258,6 @@ class FreeGroup:
 
 
 def _refuse_live(parent: Version, clashes: pa.Table, leaving: Container[tuple[str, int]]) -> None:
-    """Raise DuplicateKey if one of these rows (part, row, key) is live in the version, and not leaving."""
     members: dict[str, Any] = {}
     for row in clashes.to_pylist():
         part = row["part"]

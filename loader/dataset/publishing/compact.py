@@ -26,7 +26,6 @@ SIZES = tuple(32 * 2**10 * FAN_IN**level for level in range(4))
 RUN_GROUPS = ("keys", "metadata")
 """Column groups of the samples table that every publish of parts writes."""
 MOST_BYTES = 4 * SIZES[-1]
-"""Bytes of tables merged at once: bounds the memory of a publish."""
 
 File = Mapping[str, Any]
 Merge = Callable[[Store, str, Sequence[File], Mapping[str, Any]], dict[str, Any]]
@@ -117,9 +116,7 @@ def _shortened_runs(
 
 
 def _runs(samples: Sequence[File]) -> list[dict[str, File]]:
-    """Return the runs that may be merged: group -> table. Nothing merges across an annotation's whole-column
-    statistics.
-    """
+    """Return mergeable runs: group -> table. Nothing merges across an annotation's statistics."""
     runs: list[dict[str, File]] = []
     seen: set[str] = set()
     for file in samples:
@@ -138,7 +135,6 @@ def _folder(file: File) -> str:
 
 
 def _replaced(files: Sequence[File], removed: Sequence[str], merged: Sequence[File]) -> list[File]:
-    """Return the list with the merged files where the first of those in `gone` stood."""
     at = next((number for number, file in enumerate(files) if file["path"] in removed), len(files))
     return [*files[:at], *merged, *(file for file in files[at:] if file["path"] not in removed)]
 
@@ -146,7 +142,6 @@ def _replaced(files: Sequence[File], removed: Sequence[str], merged: Sequence[Fi
 def _check_order(
     before: Sequence[File], after: Sequence[File], removed: Sequence[str], merged: Mapping[str, File]
 ) -> None:
-    """Check that the keys tables keep their order in a merge. Reads no table."""
     was, now = ([file["path"] for file in files if file["group"] == "keys"] for files in (before, after))
     stands_for = {merged["keys"]["path"]: removed} if "keys" in merged else {}
     paths = [path for one in now for path in stands_for.get(one, (one,))]
@@ -187,7 +182,6 @@ def _merge_hashes(store: Store, prefix: str, files: Sequence[File], _: Mapping[s
 def _merge_samples(
     store: Store, prefix: str, files: Sequence[File], manifest: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the merged tables as one file; columns take the type in the manifest, as for every reader of them all."""
     kinds = {name: body["type"] for name, body in manifest["columns"].items() if body["type"] != "null"}
     kind = f"samples-{files[0]['group']}"
     table = concat([fit_types(table, kinds) for table in _tables(store, files)], "the samples table")
@@ -197,7 +191,6 @@ def _merge_samples(
 
 
 def _all_hashes(store: Store, prefix: str, manifest: Mapping[str, Any]) -> list[File]:
-    """Return the tables of all keys' hashes; an older release's dataset gets them once."""
     if covered(manifest):
         return list(manifest["key_hashes"])
     files = [TableFile.from_json(file) for file in manifest["samples"] if file["group"] == "keys"]

@@ -150,7 +150,6 @@ class VerifiedStore:
         return cast(Disk, self._origin)
 
     def _shard(self, key: str, spans: Sequence[tuple[int, int]] = ()) -> "_Shard":
-        """Return a shard's verified pages."""
         with self._lock:
             shard = self._shards.get(key)
             if shard is not None:
@@ -170,7 +169,6 @@ class VerifiedStore:
     def _read(
         self, key: str, spans: Sequence[Span], etag: str | None, read: ReadSpans
     ) -> tuple[list[bytes], str]:
-        """Return the bytes of at least one span, in order, and the ETag."""
         shard = self._shard(key, spans)
         return self._read_as(shard, key, spans, etag, read, shard.guess(etag))
 
@@ -183,7 +181,6 @@ class VerifiedStore:
         read: ReadSpans,
         expected: Identity | None,
     ) -> tuple[list[bytes], str]:
-        """Read as `_read`. expected: identity of the object that will be read, where that is known."""
         columns = _columns(spans)
         new = shard.unverified(expected, *columns)
         runs = shard.runs(new, *columns)
@@ -224,12 +221,10 @@ class _Shard:
         self._whole: set[Identity] = set()
 
     def guess(self, etag: str | None) -> Identity | None:
-        """Return the identity that a read probably gets: the one of the last read."""
         with self._lock:
             return next((one for one in reversed(self._verified) if etag in (None, one[0])), None)
 
     def is_whole(self, identity: Identity | None) -> bool:
-        """Return whether all of the object was verified."""
         return identity in self._whole
 
     def unverified(self, identity: Identity | None, offset: Int64s, nbytes: Int64s) -> Bools:
@@ -257,7 +252,6 @@ class _Shard:
         return [self._span(low, high) for low, high in zip(edges[::2], edges[1::2], strict=True)]
 
     def verify(self, identity: Identity | None, run: Span, data: memoryview) -> list[Span]:
-        """Verify the pages of a run that are not verified yet; return the wrong spans."""
         size, wrong, good = self.hashes.page_bytes, list[Span](), list[int]()
         verified = self._none if identity is None else self._verified.get(identity, self._none)
         for page in range(run.offset // size, -(-(run.offset + run.nbytes) // size)):

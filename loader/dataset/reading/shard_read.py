@@ -92,8 +92,7 @@ class Reading(NamedTuple):
     def opened(
         self, path: str, offset: Int64s, nbytes: Int64s, first: Callable[[], SampleAddress], field: str
     ) -> FileHandle | None:
-        """Return an open shard of which these ranges may be read, SHA-256 checked; None if `ranges` must report the
-        fault.
+        """Return an open shard with these ranges, SHA-256 checked; None if `ranges` must report the fault.
 
         offset, nbytes: int64 [n]. first, field: of the first range, for errors.
         """
@@ -128,7 +127,7 @@ class Reading(NamedTuple):
             raise
 
     def pin(self, path: str, etag: str) -> None:
-        """Pin a shard's ETag. Raises: Changed."""
+        """Pin a shard's ETag."""
         if self.pins.setdefault(path, etag) != etag:
             raise Changed(
                 f"{self.store.url}/{path} was replaced while it was being read; shards are immutable: find out who "

@@ -77,7 +77,6 @@ def shard_reader(store: Store, files: Sequence[dict[str, Any]], name: str) -> Pl
 
 
 def _places_of(shards: Iterable[str], name: str) -> set[str]:
-    """Return the ids of the places of these shards."""
     for path in shards:
         if not re.fullmatch(rf"{FOREIGN}[0-9a-f]{{32}}/.+", path or "", re.DOTALL):
             raise Corrupt(
@@ -101,7 +100,6 @@ def _open(root: Store, record: PlaceRecord, place: str, unvouched: dict[str, str
 
 
 def _decoded(name: str, record: ForeignObject, facts: Mapping[str, str]) -> Decoded:
-    """Return what an object decodes to. facts: of the table, with the options of the registration."""
     try:
         options = Options.of_registered(parse_json_object(facts["registered"]))
         return DecodedParquet(name, record.path, record.nbytes, Chunks.of_row(record.chunks or {}), options)

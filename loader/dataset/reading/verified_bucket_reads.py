@@ -24,7 +24,6 @@ _Item = tuple[int, str, int, int, int | None]
 """Number of the sample, field, offset, nbytes, CRC-32C; None if the caller verifies."""
 
 _Shard = tuple[int, str]
-"""Number of the version, path."""
 
 OnCrc = Callable[[int, str, int], None]
 """Called with a newly learned CRC-32C: number of the sample, field, CRC-32C."""
@@ -78,7 +77,7 @@ def read_fields(
         pins: shard path -> ETag of its first read; a replaced shard raises Changed.
         run: may be a thread pool's map.
         on_refetch: called before each repeated read.
-        on_corrupt: called, in order, for each sample that is wrong twice or behind the shard's end; such a sample is {}.
+        on_corrupt: called, in order, for each sample that is wrong twice or behind the shard's end, which is then {}.
         on_read: called with each shard's share, in the reading thread.
 
     Raises: as on_corrupt, by default Corrupt; Changed; ObjectNotFound; Transient, Throttled past the retry budget.
@@ -145,8 +144,7 @@ def read_parts(
     on_corrupt: OnCorrupt = raise_corrupt,
     on_read: OnRead = lambda _: None,
 ) -> list[list[bytes | memoryview]]:
-    """Return per request the bytes of its parts, run after run; a corrupt one is []. Arguments and errors as
-    `read_fields`.
+    """Return per request the bytes of its parts, run after run; a corrupt one is []. Other arguments as `read_fields`.
 
     One request per run; runs of one shard at most 64 KiB apart share one. A part with a wrong checksum is read again.
     """

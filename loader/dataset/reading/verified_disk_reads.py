@@ -81,7 +81,7 @@ class Gatherable(Protocol):
 
 
 def gather_rows(gatherable: Gatherable, rows: RowsOfField) -> list[FieldRead]:
-    """Fill the rows, verified; return the samples that did not fit. Raises: Changed; ObjectNotFound; Transient."""
+    """Fill the rows, verified; return the samples that did not fit."""
     sources, unread = gatherable.sources(rows.field, rows.numbers)
     every = len(rows.numbers) == len(gatherable.places)
     row = rows.rows[sources.numbers if every else np.searchsorted(rows.numbers, sources.numbers)]
@@ -137,7 +137,6 @@ def _gathered(
 
 
 def _read_again(gatherable: Gatherable, field: str, numbers: Int64s) -> list[FieldRead]:
-    """Return samples that are not in place, each by reads of the store, which say what is wrong with it."""
     by_field = {field: np.sort(numbers)}
     return read_places(gatherable.reading_of, gatherable.places, by_field) if len(numbers) else []
 

@@ -86,8 +86,7 @@ class IndexRows:
 
 
 def index_bytes(keys: list[str] | pa.Array, fields: dict[str, Int64s], pages: bytes = b"") -> bytes:
-    """Return the index file. fields: field -> int64 [rows, 3]: offset, nbytes, crc32c. pages: from `shard.hash_pages`.
-    """
+    """Return the index file. fields: field -> int64 [rows, 3]: offset, nbytes, crc32c. pages: page hashes."""
     columns: dict[str, pa.Array] = {
         "key": keys if isinstance(keys, pa.Array) else pa.array(keys, pa.string())
     }
@@ -109,8 +108,7 @@ def index_bytes(keys: list[str] | pa.Array, fields: dict[str, Int64s], pages: by
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexPlace:
-    """Place of an index, and checksums of its bytes, checked before Parquet reads them: a damaged footer can crash it.
-    """
+    """Place of an index, and checksums of its bytes: a damaged footer can crash Parquet."""
 
     path: str
     """Path relative to the root."""
@@ -233,7 +231,7 @@ class IndexFile:
             return self._seal
 
     def column(self, name: str) -> Int64s:
-        """Return one column of all rows, int64, of a whole index. Raises: Corrupt."""
+        """Return one column of all rows, int64, of a whole index."""
         try:
             reader = pq.ParquetFile(
                 Window(self._nbytes, self._place.start, self._held),
@@ -245,7 +243,7 @@ class IndexFile:
             raise Corrupt(f"{self.name}, column {name}: {error}; restore it from a mirror") from error
 
     def page_hashes(self, shard_nbytes: int) -> PageHashes | None:
-        """Return the page hashes of a shard of so many bytes; None for earlier releases. Raises: Corrupt."""
+        """Return the page hashes of a shard of so many bytes; None for earlier releases."""
         if self._hashes is None or not self._hashes.front_nbytes:
             return None
         return retry_corrupt(partial(self._read_page_hashes, self._hashes, shard_nbytes))
@@ -280,7 +278,6 @@ class IndexFile:
         return rows
 
     def _open(self, whole: bool) -> tuple[pq.ParquetFile, bytes, PartHashes | None]:
-        """Return the footer, the bytes read to have it, and the hashes that it has."""
         held = self._read_whole() if whole else self._read_footer()
         start = self._nbytes - len(held)
         try:
@@ -297,7 +294,6 @@ class IndexFile:
         return reader, held, hashes
 
     def _read_whole(self) -> bytes:
-        """Return the bytes behind the hashes of pages."""
         held = self._read(self._place.start, self._nbytes - self._place.start)
         if self._place.footer_sha256:
             self._check_footer(held)
@@ -306,7 +302,6 @@ class IndexFile:
         return held
 
     def _read_footer(self) -> bytes:
-        """Return the last bytes, the whole footer among them."""
         held = self._read(self._nbytes - TAIL_BYTES, TAIL_BYTES)
         footer = footer_nbytes(held)
         # About 110 bytes per column and row group: at 100,000 rows the footer is larger than the tail.
@@ -393,7 +388,7 @@ class IndexCache:
             return entry[0]
 
     def rows(self, place: IndexPlace, row: int) -> IndexRows:
-        """Return the row group around `row` of an index; threads share one read. Raises: Corrupt; ObjectNotFound."""
+        """Return the row group around `row` of an index; threads share one read."""
         group = self.held(place, row)
         if group is None:
             key = (place.path, row // ROW_GROUP_ROWS)
@@ -402,7 +397,7 @@ class IndexCache:
         return group
 
     def page_hashes(self, place: IndexPlace, shard_nbytes: int) -> PageHashes | None:
-        """Return the page hashes as `IndexFile.page_hashes`. Raises: Corrupt; ObjectNotFound."""
+        """Return the page hashes as `IndexFile.page_hashes`."""
         return self._file(place).page_hashes(shard_nbytes)
 
     def _read_group(self, place: IndexPlace, key: tuple[str, int]) -> IndexRows:

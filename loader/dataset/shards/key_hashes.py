@@ -70,7 +70,7 @@ def known(store: Store, files: Sequence[Mapping[str, Any]], hashes: Int64s) -> l
     """Return per table bool [n]: whether it has each of these hashes, which ascend.
 
     A small table costs a request; a large one its footer and a request per stretch of row groups; `READ_AHEAD` tables
-    at a time. Raises: Corrupt; ObjectNotFound; FormatTooNew.
+    at a time.
     """
     with ThreadPoolExecutor(
         max(1, min(len(files), READ_AHEAD)), thread_name_prefix="penstock-hashes"
@@ -131,7 +131,6 @@ def _check(what: str, data: bytes, expected: str, said_by: str, name: str) -> No
 
 
 def _groups(smallest: Int64s, hashes: Int64s) -> list[int]:
-    """Return the numbers of the row groups that may hold one of the hashes, ascending."""
     at = np.searchsorted(smallest, hashes, side="right") - 1
     groups: list[int] = np.unique(at[at >= 0]).tolist()
     return groups

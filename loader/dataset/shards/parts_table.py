@@ -45,17 +45,17 @@ class ShardRows:
         return int(self._first[-1])
 
     def row(self, at: int) -> dict[str, Any]:
-        """Return all columns of one row. Raises: Corrupt."""
+        """Return all columns of one row."""
         table, local = self._place(at)
         return {name: table[name][local].as_py() for name in table.column_names}
 
     def value(self, name: str, at: int) -> Any:
-        """Return one column of one row. Raises: Corrupt."""
+        """Return one column of one row."""
         table, local = self._place(at)
         return table[name][local].as_py()
 
     def columns(self, *names: str) -> pa.Table:
-        """Return these columns of all rows, or all; null where an earlier release lacks one. Raises: Corrupt."""
+        """Return these columns of all rows, or all; null where an earlier release lacks one."""
         return pa.concat_tables(list(self.tables(*names)), promote_options="default")
 
     def tables(self, *names: str) -> Iterator[pa.Table]:
@@ -98,7 +98,6 @@ def _open(name: str, data: bytes) -> pq.ParquetFile:
 
 
 def _read(name: str, action: Callable[[], Any]) -> Any:
-    """Return the result of `action`."""
     try:
         return action()
     except PenstockError:
@@ -120,7 +119,6 @@ EXCLUSIONS_SCHEMA = pa.schema(
 
 
 KEPT_NAMES = 4096
-"""Names of parts that a table keeps."""
 
 
 class PartsTable:
@@ -331,8 +329,7 @@ def _texts(values: Sequence[str]) -> pa.Array:
 
 
 def locate(first: Int64s, live_rows: Mapping[int, SelectTable], ordinals: Int64s) -> tuple[Int64s, Int64s]:
-    """Return (part position, row in the part) of ordinals, int64 [n] each. O(n log parts), O(n) per part with
-    exclusions.
+    """Return (part position, row in the part) of ordinals, int64 [n] each. O(n log parts + n).
 
     first: int64 [parts + 1], ascending: first ordinal of each part, and the number of ordinals. live_rows: of the parts
     with exclusions.

@@ -36,7 +36,6 @@ END_BYTES = 3 * BLOCK_BYTES
 """Most bytes behind a shard's last sample: padding and two end blocks."""
 
 _NAME_BYTES = 100
-"""Bytes of a name that fits into a header."""
 _END = bytes(2 * BLOCK_BYTES)
 _EMPTY = (
     bytes(100)
@@ -140,7 +139,6 @@ class ShardWriter:
         self._filled += len(rest)
 
     def _room(self, nbytes: int) -> memoryview:
-        """Return so many bytes behind the filled ones."""
         if self._filled + nbytes > len(self._block):
             self._flush(self._filled - self._filled % PAGE_BYTES)
         if (needed := self._filled + nbytes) > len(self._block):
@@ -276,7 +274,6 @@ def hash_pages(path: str) -> bytes:
 
 
 def _filled(file: BinaryIO, block: memoryview) -> int:
-    """Read until the block is full, or the file ends, and return the bytes read."""
     at = 0
     while at < len(block) and (n := file.readinto(block[at:])):  # type: ignore[attr-defined]
         at += n
@@ -311,8 +308,7 @@ def put_seal(store: Store, path: str, data: bytes) -> None:
 
 
 def read_seal(store: Store, path: str, fields: list[str], n_rows: int) -> Crcs | None:
-    """Return the checksums of an index with these sorted fields, by one request; None without a seal. Raises: Corrupt.
-    """
+    """Return the checksums of an index with these sorted fields, by one request; None without a seal."""
     name = f"{store.url}/{path}"
     try:
         crcs = retry_corrupt(partial(_read, store, path))
@@ -326,7 +322,7 @@ def read_seal(store: Store, path: str, fields: list[str], n_rows: int) -> Crcs |
 
 
 def parse_seal(data: bytes, path: str, name: str) -> Crcs:
-    """Return the checksums in the bytes of a seal. Raises: Corrupt."""
+    """Return the checksums in the bytes of a seal."""
     table = parse_stored(data, path, name)
     try:
         crcs = {column.removesuffix(_CRC): integers(table[column]) for column in table.column_names}

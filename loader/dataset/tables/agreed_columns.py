@@ -128,7 +128,6 @@ def _is_exact(value: int) -> bool:
 
 
 def _text(value: Any) -> str:
-    """Return a value as JSON spells it, the same for 512 and 512.0; text unchanged."""
     if isinstance(value, str):
         return value
     if isinstance(value, float) and value.is_integer() and abs(value) <= EXACT:
@@ -137,7 +136,6 @@ def _text(value: Any) -> str:
 
 
 def _spelled(text: str) -> Any:
-    """Return the truth value or number that a text spells; None for another text."""
     if text in ("true", "false"):
         return text == "true"
     if _WHOLE.fullmatch(text) and -(2**63) <= int(text) < 2**63:

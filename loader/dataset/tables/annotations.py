@@ -22,7 +22,6 @@ EDIT_COLUMNS = frozenset((BY, AT_US, REMOVED))
 
 PLACE = ("part", "row")
 Entry = Mapping[str, Any]
-"""A samples file, as a manifest names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,10 +99,9 @@ def cells(store: Store, entries: Sequence[Entry], name: str) -> "polars.DataFram
 
 
 def edits_of(store: Store, entries: Sequence[Entry], name: str) -> "polars.DataFrame":
-    """Return every edit of a column, oldest first: part, row, the column, removed, annotation, annotated_by,
-    annotated_at.
+    """Return every edit of a column, oldest first: part, row, the column, removed and facts of its annotation.
 
-    A fact with the column's own name is `edit_<fact>`. Times are UTC.
+    The facts are annotation, annotated_by, annotated_at (UTC); one with the column's own name is `edit_<fact>`.
     """
     import polars as pl
 

@@ -161,7 +161,7 @@ def foreign_objects(
 ) -> tuple[list[ForeignObject], dict[str, str]]:
     """Return the objects of a manifest's list `foreign`, in order, without chunks; and its last table's facts.
 
-    A request per table. Raises: Corrupt.
+    A request per table.
     """
     facts: dict[str, str] = {}
     out: list[ForeignObject] = []
@@ -197,7 +197,7 @@ def put_place(store: Store, place: str, url: str | None) -> None:
 
 
 def is_adopted(store: Store, place: str) -> bool:
-    """Return whether a location is in the root. Two requests. Raises: Corrupt; FormatTooNew."""
+    """Return whether a location is in the root. Two requests."""
     _, known = _newest(store, place)
     return known is not None and known["url"] is None
 
@@ -212,7 +212,7 @@ class PlaceRecord(NamedTuple):
 
 
 def place_record(store: Store, place: str) -> PlaceRecord | None:
-    """Return a location's newest record; None for in the root. Raises: ObjectNotFound; Corrupt; FormatTooNew."""
+    """Return a location's newest record; None for in the root."""
     n, known = _newest(store, place)
     if known is None:
         raise ObjectNotFound(
@@ -235,7 +235,6 @@ def _key(place: str, n: int) -> str:
 
 
 def _records(store: Store, place: str) -> list[str]:
-    """Return the keys of a place's records; objects with other names are none."""
     keys = (info.key for info in store.list(f"{PLACES}{place}/"))
     return [key for key in keys if _RECORD.fullmatch(key.rpartition("/")[2])]
 

@@ -159,7 +159,6 @@ _EMPTY: Mapping[str, Any] = {
 
 
 def _format(samples: Sequence[Mapping[str, Any]], foreign: Sequence[Mapping[str, Any]]) -> int:
-    """Return the lowest format whose readers understand a manifest with these lists."""
     if any(entry.get("chunk_rows") for entry in foreign):
         return NEWEST_FORMAT
     if foreign:
@@ -207,7 +206,6 @@ def _groups(base: Mapping[str, Any], added: Mapping[str, GroupExtent]) -> dict[s
 def _facts(
     base: Mapping[str, Any], added: Mapping[str, Mapping[str, Any]], groups: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return {"facts": field -> name -> value}, {} where no field has any."""
     merged = {of: dict(known) for of, known in base.get("facts", {}).items()}
     there = sorted(of for group in groups.values() for of in group["field_nbytes"])
     for of, added_facts in added.items():

@@ -136,7 +136,6 @@ def table_bytes(
 
 
 def _named(kind: str, facts: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the metadata of a table: its kind, the schema version, and facts."""
     named = {"table": kind, "schema": str(SCHEMA_VERSION), **(facts or {})}
     return {f"penstock.{name}": value for name, value in named.items()}
 
@@ -158,7 +157,6 @@ def put_named_table(
 
 
 def _stored(table: pa.Table, kind: str, row_group_rows: int) -> tuple[bytes, str]:
-    """Return a table's bytes, and the SHA-256 of the footer where the table can be read by row groups."""
     if not kind.startswith(SAMPLES) or table.num_rows < HASHED_FROM_ROWS:
         return table_bytes(table, kind, row_group_rows=row_group_rows), ""
     data = hashed_table_bytes(table, kind, row_group_rows=row_group_rows)
@@ -198,14 +196,14 @@ def _table_bytes(store: Objects, file: TableFile) -> bytes:
 
 
 def get_table(store: Objects, file: TableFile, columns: list[str] | None = None) -> pa.Table:
-    """Return the table, checked. Raises: Corrupt; FormatTooNew."""
+    """Return the table, checked."""
     return parse_table(get_table_bytes(store, file), f"{store.url}/{file.path}", columns)
 
 
 def get_tables(
     store: Store, files: Sequence[TableFile], columns: list[str] | None = None
 ) -> Iterator[pa.Table]:
-    """Yield the tables in order, `READ_AHEAD` at a time. Raises: Corrupt; FormatTooNew."""
+    """Yield the tables in order, `READ_AHEAD` at a time."""
     if len(files) < 2:
         yield from (get_table(store, file, columns) for file in files)
         return
@@ -216,7 +214,7 @@ def get_tables(
 
 
 def parse_table(data: bytes, name: str, columns: list[str] | None = None) -> pa.Table:
-    """Return our Parquet bytes as a table. Raises: Corrupt; FormatTooNew."""
+    """Return our Parquet bytes as a table."""
     try:
         reader = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True, pre_buffer=False)
         check_schema_version(reader.schema_arrow, name)

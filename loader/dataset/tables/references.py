@@ -33,7 +33,7 @@ def table_references(manifest: Mapping[str, Any]) -> Iterator[Reference]:
 def references(store: Store, manifest: Mapping[str, Any]) -> Iterator[Reference]:
     """Yield the tables that a manifest names, then the shards and indexes of its shards tables, each once per row.
 
-    Costs a request per shards table. Raises: Corrupt; ObjectNotFound; FormatTooNew.
+    Costs a request per shards table.
     """
     yield from table_references(manifest)
     files = [TableFile.from_json(file) for file in manifest["shards"]]

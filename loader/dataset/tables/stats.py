@@ -90,7 +90,6 @@ class _Column:
     """True for texts and booleans but keys."""
 
     def add(self, name: str, values: pa.ChunkedArray) -> None:
-        """Count values."""
         kind = values.type
         if not self.n and (pa.types.is_string(kind) or pa.types.is_boolean(kind)) and name != "key":
             self.categorical, self.counts = True, {}

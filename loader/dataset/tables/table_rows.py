@@ -27,7 +27,6 @@ from .parquet import (
 )
 
 GROUPS_AT_ONCE = 8
-"""Row groups whose bytes are in memory at once."""
 
 
 def get_rows(store: Store, file: TableFile, rows: Int64s, columns: Sequence[str] | None = None) -> pa.Table:
@@ -85,7 +84,6 @@ def _footer(store: Store, file: TableFile, name: str) -> tuple[pq.FileMetaData, 
 def _row_groups(
     store: Store, file: TableFile, metadata: pq.FileMetaData, etag: str, groups: list[int]
 ) -> Iterator[tuple[int, bytes, int]]:
-    """Yield (number, bytes, first byte) of checked row groups, fetched a few at a time."""
     hashes = part_hashes(metadata).row_groups
     for at in range(0, len(groups), GROUPS_AT_ONCE):
         batch = groups[at : at + GROUPS_AT_ONCE]

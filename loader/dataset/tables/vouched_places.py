@@ -20,15 +20,13 @@ from ...storage.mirror.store import primary_of
 from ..log.marker import MIRROR_OF, PRIMARY, check_root
 
 VARIABLE = "PENSTOCK_PLACES"
-"""Environment variable with a person's locations."""
 MAX_RECORD_BYTES = 2**20
-"""Most bytes of a record."""
 _BUCKETS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az", "abfss": "az"}
 """Schemes of buckets, which grant access by credentials only -> their one spelling."""
 
 
 def is_vouched(store: Store, key: str, url: str) -> bool:
-    """Return whether the caller vouches for a location. key: of its record in the root. Raises: StoreError."""
+    """Return whether the caller vouches for a location. key: of its record in the root."""
     spelled = _spelled(url)
     return any(_lies_in(spelled, named) for named in _named()) or is_own_record(store, key, url) is True
 
@@ -59,7 +57,6 @@ def is_own_record(store: Store, key: str, url: str) -> bool | None:
 
 
 def _is_own_file(path: str, url: str) -> bool:
-    """Return whether the caller, or the machine's root user, wrote a file whose record names `url`."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
             about = os.fstat(file.fileno())
@@ -71,7 +68,6 @@ def _is_own_file(path: str, url: str) -> bool:
 
 
 def _is_of_primary(mirror: Store, primary: str, key: str, url: str) -> bool:
-    """Return whether the caller wrote the record of the primary that a mirror has a copy of."""
     if "://" in primary or os.path.realpath(primary) == os.path.realpath(mirror.url):
         return False
     source = open_store(primary)
@@ -91,12 +87,10 @@ def refusal(store: Store, key: str, url: str, what: str) -> str:
 
 
 def _named() -> Iterator[str]:
-    """Yield the places that the environment names."""
     yield from map(_spelled, os.environ.get(VARIABLE, "").split())
 
 
 def _spelled(url: str) -> str:
-    """Return the one spelling of a place: a path without links, or a URL."""
     scheme, _, rest = url.partition("://")
     if not rest or scheme.lower() in ("file", "local"):
         return os.path.realpath(open_store(url).url)

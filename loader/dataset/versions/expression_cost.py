@@ -74,7 +74,6 @@ class _Cost:
         self._characters_made = 0
 
     def read(self, kind: str, token: str, name: str) -> None:
-        """Take the next token. name: of the function before a bracket. Raises: TooCostly."""
         frame = self._frames[-1]
         argument = frame.arguments[-1]
         opens = kind in ("bracket", "operator") and token in ("(", "[")
@@ -95,7 +94,6 @@ class _Cost:
             self._take(frame, argument, kind, token)
 
     def finish(self) -> None:
-        """Take the end of the expression. Raises: TooCostly."""
         while len(self._frames) > 1:
             self._close()
         self._copies_of(self._frames[0])
@@ -135,7 +133,6 @@ class _Cost:
         self._check_characters("all functions together", self._characters_made)
 
     def _close(self) -> None:
-        """Take the end of the innermost bracket or CASE: a value of the expression around it."""
         frame = self._frames.pop()
         copies = self._copies_of(frame)
         characters, is_made = _characters_of(frame)

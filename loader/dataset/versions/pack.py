@@ -67,7 +67,7 @@ class PieceChecks:
 
 
 def load_checks(view: "View", path: str) -> PieceChecks | None:
-    """Return the checksums that `keep_checks` left in the root; None without any. Raises: Corrupt."""
+    """Return the checksums that `keep_checks` left in the root; None without any."""
     store, path = view.version.store, checks_path(path)
     try:
         table = parse_stored(store.get(path).data, path, f"{store.url}/{path}")
@@ -140,7 +140,7 @@ def _pieces(data: bytes, start: int, nbytes: int) -> list[tuple[int, int, int]]:
 def field_nbytes(version: "Version", field: str) -> Iterator[Int64s]:
     """Yield int64 per part of the version: a value per live sample, -1 in parts without the field's group.
 
-    Reads every index of the group whole, a few at a time. Raises: Corrupt; ObjectNotFound.
+    Reads every index of the group whole, a few at a time.
     """
     group, parts = version.group_of(field), version.parts
     present = parts.has_group(group)
@@ -194,7 +194,7 @@ def packed(view: "View", asked: PackBy) -> PackedView:
 
 
 def checks_of(packed: PackedView) -> PieceChecks | None:
-    """Return the checksums of split documents' pieces, or None, by one request. Raises: Corrupt."""
+    """Return the checksums of split documents' pieces, or None, by one request."""
     if not hasattr(packed.documents, "version"):
         return None  # synthetic documents lie in no root
     documents = cast("View", packed.documents)
@@ -202,7 +202,6 @@ def checks_of(packed: PackedView) -> PieceChecks | None:
 
 
 def _pack(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable]:
-    """Return the dtypes of the fields, and the table, stored for other ranks and runs."""
     first = _Stored(view, asked)
     documents = view.version_ordinals(np.arange(len(view), dtype=np.int64))
     tokens = (_counted(view, asked) if asked.lengths else first.counts())[documents]
@@ -275,7 +274,6 @@ def _path(view: "View", asked: PackBy) -> str:
 
 
 def _load(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable] | None:
-    """Return the table as `_pack`; None if the root has no such table."""
     store, path = view.version.store, _path(view, asked)
     try:
         data = store.get(path).data
@@ -302,13 +300,11 @@ def _load(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable] | Non
 
 
 def _facts(asked: PackBy, dtypes: Mapping[str, str]) -> dict[str, str]:
-    """Return the dtypes as facts of a table."""
     extra = {"beside": json.dumps([dtypes[field] for field in asked.fields[1:]])} if asked.beside else {}
     return {"dtype": dtypes[asked.field], **extra}
 
 
 def _dtypes(asked: PackBy, facts: Mapping[str, str]) -> dict[str, str] | None:
-    """Return the dtypes in `_facts`; None if there are none."""
     try:
         dtype_names = [facts["dtype"], *parse_json(facts.get("beside", "[]"))]
         return dict(zip(asked.fields, dtype_names, strict=True))
@@ -317,7 +313,6 @@ def _dtypes(asked: PackBy, facts: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def _check(name: str, columns: list[Int64s], documents: int, length: int) -> None:
-    """Raise Corrupt for rows that no packing gives."""
     sequence, document, start, nbytes = columns
     ascends = len(sequence) == 0 or (sequence[0] == 0 and bool(np.isin(np.diff(sequence), (0, 1)).all()))
     whole = ascends and all(column.dtype == np.int64 for column in columns)
@@ -336,7 +331,6 @@ def _check(name: str, columns: list[Int64s], documents: int, length: int) -> Non
 def _kept(
     view: "View", asked: PackBy, dtypes: dict[str, str], table: PackTable
 ) -> tuple[dict[str, str], PackTable]:
-    """Return the stored table: ours, or another process's."""
     store, path = view.version.store, _path(view, asked)
     rows = table.rows(0, table.n_pieces)
     columns = pa.table({name: rows[:, i] for i, name in enumerate(COLUMNS)})

@@ -18,11 +18,8 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 KEY = "__key__"
 """Name of the key in a sample; no field may begin so."""
 VIDEO = frozenset(("mp4", "mov", "webm", "mkv", "run"))
-"""Extensions whose fields stay bytes."""
 BLOCK = 64
-"""Samples whose bytes are read together."""
 SHOWN_CHARACTERS = 200
-"""Characters of a text in a table."""
 
 
 def picked(index: object, n: int) -> Int64s:
@@ -38,10 +35,9 @@ def picked(index: object, n: int) -> Int64s:
 
 
 def decoded(version: "Version", fields: Sequence[str], ordinals: Int64s) -> Iterator[dict[str, Any]]:
-    """Yield `KEY` and field -> value of live ordinals, decoded by extension; absent fields are left out, videos stay
-    bytes.
+    """Yield `KEY` and field -> value of live ordinals, decoded by extension; absent fields are left out.
 
-    Raises: DecodeFailed, with version, key and field; Corrupt; StoreError.
+    Videos stay bytes. Raises: DecodeFailed, with version, key and field; Corrupt; StoreError.
     """
     for start in range(0, len(ordinals), BLOCK):
         block = ordinals[start : start + BLOCK]
@@ -68,7 +64,6 @@ def table_of(version: "Version", fields: Sequence[str], ordinals: Int64s) -> "po
 
 
 def _stored(version: "Version", fields: Sequence[str], ordinals: Int64s) -> list[dict[str, bytes]]:
-    """Return field -> bytes of each live ordinal, of the fields that its part has."""
     groups = {field: version.group_of(field) for field in fields}
     part, _ = version.parts.locate(ordinals)
     has = {group: version.parts.has_group(group)[part] for group in set(groups.values())}
@@ -92,7 +87,6 @@ def _value(version: "Version", key: str, field: str, data: bytes) -> Any:
 
 
 def _cell(field: str, data: bytes) -> object:
-    """Return what a table shows of a field."""
     if _extension(field) not in ("cls", "txt", "json"):
         return f"{len(data):,} bytes"
     try:

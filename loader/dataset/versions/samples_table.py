@@ -193,7 +193,6 @@ def _columns(version: "Version") -> dict[str, Any]:
 def _read_group(
     pl: Any, version: "Version", group: str, columns: Sequence[str] | None, place: Any = None
 ) -> Any:
-    """Return one column group of all runs, in the manifest's order."""
     entries = [entry for entry in version.manifest["samples"] if entry["group"] == group]
     files = entries if group == "keys" else files_of(entries, columns, annotations=False)
     runs = []
@@ -280,7 +279,6 @@ def check_names(version: "Version", predicate: str) -> None:
 
 
 def _parsed(pl: Any, version: "Version", text: object, what: str) -> "polars.Expr":
-    """Return the polars expression of an SQL expression of the version's columns."""
     expression, known = parse_expression(pl, text, what), _known(version)
     if unknown := sorted(set(expression.meta.root_names()) - known):
         raise FieldNotFound(
@@ -291,7 +289,6 @@ def _parsed(pl: Any, version: "Version", text: object, what: str) -> "polars.Exp
 
 
 def _known(version: "Version") -> set[str]:
-    """Return the names that an expression may use."""
     return {*_columns(version), "part", "row"}
 
 

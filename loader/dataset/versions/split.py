@@ -89,7 +89,6 @@ def _holds(values: "polars.Series", comparisons: Mapping[str, Comparisons]) -> d
 
 
 def _by_value(values: "polars.Series", by: str, members: Bools) -> dict[str, Comparisons]:
-    """Return label -> comparison, of every value that a member has."""
     pl = import_polars()
     if not (values.dtype in (pl.String, pl.Boolean, pl.Null) or values.dtype.is_integer()):
         raise InvalidPlan(
@@ -106,7 +105,6 @@ def _by_value(values: "polars.Series", by: str, members: Bools) -> dict[str, Com
 
 
 def _by_edge(values: "polars.Series", by: str, edges: Sequence[str]) -> dict[str, Comparisons]:
-    """Return label -> comparisons, of every range."""
     if not values.dtype.is_numeric():
         raise InvalidPlan(
             f"bucket({by!r}, edges=): its values are {values.dtype}, and edges need numbers; without edges= every "

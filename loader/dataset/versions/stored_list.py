@@ -24,8 +24,8 @@ def listed(view: Version | View, ordinals: Sequence[int] | I64 | str) -> ListedV
 
     Args:
         view: View, or version, of the samples.
-        ordinals: Version ordinals, such as `view.ordinals(keys)`, by position in the first epoch; repeats are allowed, and
-            others are left out. Or the name of a list in the root, such as `penstock order-of` makes.
+        ordinals: Version ordinals, such as `view.ordinals(keys)`, by position in the first epoch; repeats are allowed,
+            and others are left out. Or the name of a list in the root, such as `penstock order-of` makes.
 
     The root keeps the list, 8 bytes per sample before compression. Its plan has no packing and no buckets, and does not
     grow. Its samples may be quarantined.
@@ -97,7 +97,6 @@ def parse_list(data: bytes, path: str, name: str) -> I64:
 
 
 def _of_view(view: View, ordinals: I64) -> I64:
-    """Return the list."""
     n = len(view.version)
     lacks = ordinals >= n
     if view.is_filtered or view.first:

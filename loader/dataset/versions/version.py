@@ -116,7 +116,6 @@ class Version:
                 self.parts  # noqa: B018
 
     def _parts_files(self) -> list[TableFile]:
-        """Return the tables of the parts: of shards, then of exclusions."""
         return [
             TableFile.from_json(file) for file in (*self.manifest["shards"], *self.manifest["exclusions"])
         ]
@@ -161,7 +160,6 @@ class Version:
             return self._placed
 
     def _page_hashes(self, path: str) -> PageHashes:
-        """Return a shard's page hashes."""
         shard = self.parts.shard_at(path)
         if shard is None:
             raise Corrupt(f"{path} is no shard of {self.name}: nothing is known of its bytes")

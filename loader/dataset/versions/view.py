@@ -173,10 +173,9 @@ class View:
         yield from decoded(self.version, self.fields, self.version_ordinals(np.arange(len(self))))
 
     def head(self, n: int = 5) -> "polars.DataFrame":
-        """Return the first samples as a table: ordinal, key, fields (long values by size), columns of the samples
-        table.
+        """Return the first samples as a table: ordinal, key, fields, columns of the samples table.
 
-        Needs polars.
+        Long values appear by their size. Needs polars.
         """
         from .samples import picked, table_of
 
@@ -204,9 +203,7 @@ class View:
 
     @property
     def decoded_chunk(self) -> tuple[int, int] | None:
-        """Average samples of this view per chunk of a registered table, and decoded bytes of a chunk; None without
-        chunks.
-        """
+        """Average samples per chunk of a registered table, and a chunk's decoded bytes; None without chunks."""
         tables = [one for one in self.version.manifest.get("foreign", ()) if "chunk_rows" in one]
         fields = {field for one in tables for field in one["chunk_fields"]}.intersection(self.fields)
         if not fields:
@@ -250,7 +247,6 @@ class View:
 
     @property
     def _skipped(self) -> int:
-        """Samples before `first` that the view without it would have."""
         return self._table.rank(self.first) if self.first and self.is_filtered else self.first
 
     def _id(self, more: dict[str, Any]) -> str:

@@ -34,7 +34,6 @@ def still_there(parent: Version | None, parts: Iterable[str]) -> Version:
 
 
 Rows = dict[str, list[int]]
-"""Part id -> rows of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +122,6 @@ def put_exclusions(
 
 
 def _find(version: Version, keys: frozenset[str]) -> dict[str, dict[int, str]]:
-    """Return part id -> row -> key of these keys."""
     rows = live_rows(version, keys)
     keys_excluded = {key for members in rows.values() for key in members.values()}
     if missing := sorted(keys - keys_excluded):

@@ -20,7 +20,6 @@ from .part_writer import PartWriter, check_case, group_chooser, make_sample
 from .spill import Sample
 
 BLOCK_ROWS = 64
-"""Rows whose fields are fetched together on request."""
 
 Compute = Mapping[str, Callable[[Mapping[str, Any]], Any]]
 

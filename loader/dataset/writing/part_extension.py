@@ -20,7 +20,6 @@ from ..tables.parquet import get_table, put_table
 from .part_writer import PartWriter, check_case, group_chooser, make_sample
 
 BLOCK_ROWS = 64
-"""Samples whose fields are fetched together."""
 
 
 def read_part(

@@ -24,7 +24,6 @@ from .spill import Sample, Spill
 
 Uint8s = np.ndarray[Any, np.dtype[np.uint8]]
 Groups = Callable[[str], str]
-"""Field -> the group that it belongs to."""
 
 
 def group_chooser(default: str, groups: Mapping[str, str] | None) -> Groups:
@@ -205,7 +204,6 @@ class PartWriter:
             shard.close()
 
     def _opened(self, key: str, fields: Collection[str]) -> dict[str, tuple[str, ...]]:
-        """Return the layout of fields, with the shards open."""
         layout = self._layout_of(fields)
         if self._layout is None:
             self._layout = layout
@@ -252,11 +250,9 @@ class _OpenShard:
         self._rows: list[list[tuple[int, int, int]]] = []
 
     def add(self, key: str, fields: Sequence[tuple[str, Any]]) -> None:
-        """Append the fields of a sample."""
         self._rows.append([self.tar.add(key, field, data) for field, data in fields])
 
     def add_block(self, block: SampleBlock, columns: Sequence[int]) -> None:
-        """Append these fields of a block's samples."""
         names, sizes = [block.fields[number] for number in columns], block.sizes[:, columns]
         if int(sizes.max()) > MAX_FIELD_BYTES:
             for key, row in zip(block.keys, sizes.tolist(), strict=True):
@@ -271,7 +267,6 @@ class _OpenShard:
         self._spans.append(self.tar.add_many(members, sizes.reshape(-1), fill).reshape(*sizes.shape, 3))
 
     def finish(self) -> str:
-        """Put the shard, and return its SHA-256, hex."""
         sha256 = self.tar.finish()
         self._new.finish()
         return sha256
@@ -284,11 +279,9 @@ class _OpenShard:
 
     @property
     def field_nbytes(self) -> dict[str, int]:
-        """Field -> its bytes."""
         return {field: int(spans[:, 1].sum()) for field, spans in self.spans().items()}
 
     def close(self) -> None:
-        """Delete what was not finished."""
         self._new.close()
 
     def _settle(self) -> None:

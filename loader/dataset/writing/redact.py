@@ -31,14 +31,12 @@ from ..tables.stats import column_stats
 Redacted = Mapping[str, Mapping[int, str]]
 """Part id -> row -> its new key."""
 Shard = Mapping[str, Any]
-"""A row of the shards table."""
 
 _BLOCK = bytes(2**20)
 
 
 def redact_shard(store: Store, prefix: str, shard: Shard, rows: Mapping[int, str]) -> dict[str, Any]:
-    """Return the row of the shard's redacted copy, which lies with its index under `prefix`; the row itself without
-    one.
+    """Return the row of the shard's redacted copy, written under `prefix`; the row itself without one.
 
     Copies the shard once, through a local temporary file. rows: row -> new key, of as many bytes.
 
@@ -131,7 +129,6 @@ def redact_shards(
 def _own_shard(
     store: Store, placed: PlacedStore, prefix: str, shard: Shard, rows: Mapping[int, str]
 ) -> dict[str, Any]:
-    """Return the row of a shard that has the samples of an adopted one, these redacted."""
     keys, places = shard_index(store, shard)
     stem = f"{prefix}/{shard['group']}-{shard['part']}"
     again, meanwhile = "redact again", "while a shard was redacted; nothing was published"
@@ -228,7 +225,7 @@ def _without(column: pa.ChunkedArray, mask: "np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def shard_index(store: Store, shard: Shard) -> tuple[list[str], dict[str, Int64s]]:
-    """Return all keys of a shard, and field -> int64 [rows, 3] of offset, nbytes, crc32c, writable. Raises: Corrupt."""
+    """Return all keys of a shard, and field -> int64 [rows, 3] of offset, nbytes, crc32c, writable."""
     index = IndexFile(store, IndexPlace.of(shard))
     keys: list[str] = []
     places: list[Int64s] = []

@@ -38,7 +38,6 @@ from .spill import duplicate
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 T = TypeVar("T")
 AT_ONCE = 4
-"""Parts whose rows are in memory together."""
 SMALLEST_AMONG = 2**20
 """Distinct hashes among which the smallest few of all are found."""
 
@@ -153,7 +152,6 @@ class RunSamples:
         return files, put_table(store, f"{prefix}/stats.parquet", stats.table(), "stats")
 
     def _fitted(self, table: pa.Table) -> pa.Table:
-        """Return a table with all tables' columns, without those that no sample has."""
         if table.schema != self._schema:
             table = concat([self._schema.empty_table(), table], "the samples table")
         return fit_types(table, self._earlier).drop_columns(self._empty)
@@ -194,7 +192,6 @@ def by_rows(tables: Iterable[pa.Table], n_rows: int) -> Iterator[pa.Table]:
 
 
 def _looked_at(table: pa.Table) -> tuple[pa.Schema, set[str], Int64s]:
-    """Return a table's schema, the columns of provenance that a sample has, and hashes of its keys."""
     source_columns = {name for name in SOURCE_COLUMNS if table[name].null_count < table.num_rows}
     return table.schema, source_columns, hashes_of(table["key"])
 

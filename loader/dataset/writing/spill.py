@@ -124,7 +124,6 @@ def _encode(value: object) -> dict[str, str]:
 
 
 def _decoded(value: Any) -> Any:
-    """Return a metadata value, or the items of one. Only `_encode` makes dictionaries in it."""
     if isinstance(value, list):
         return [_decoded(item) for item in value]
     return datetime.fromisoformat(value["datetime"]) if isinstance(value, dict) else value

@@ -1,4 +1,4 @@
-"""The end of audio as its file states it apart from the packets: edit lists, iTunSMPB, the Xing header."""
+"""The end of audio as its file states it: edit lists, iTunSMPB, the Xing header."""
 
 import re
 import struct
@@ -17,7 +17,7 @@ _SMPB = re.compile(r"\s*[0-9A-F]{8} ([0-9A-F]{8}) ([0-9A-F]{8}) ([0-9A-F]{16})\b
 _AAC_FRAMES = (960, 1024, 1920, 2048)
 
 _XING_AT = {(True, False): 36, (True, True): 21, (False, False): 21, (False, True): 13}
-"""(MPEG-1, mono) -> bytes from a frame's start to its Xing header: 4 and the side information."""
+"""(MPEG-1, mono) -> bytes from a frame's start to its Xing header."""
 
 _MAX_BOXES = 10_000
 
@@ -32,10 +32,7 @@ class Promise(NamedTuple):
 
 
 def ends_of(container: "InputContainer", stream: "AudioStream", data: Buffer) -> Ends:
-    """Return the ends for `Heard`. Reads the boxes of an MP4's header, or the first frame of an MP3.
-
-    data: the file's bytes.
-    """
+    """Return the ends for `Heard`, from an MP4's boxes or an MP3's first frame. data: the file's bytes."""
     if container.format.name == "mp3":
         return Ends(n_samples=mp3_samples(data))
     if container.format.name == "avi":
@@ -58,7 +55,7 @@ def ends_of(container: "InputContainer", stream: "AudioStream", data: Buffer) ->
 
 
 def _smpb_samples(tag: str, n_packets: int) -> int | None:
-    """Return the length in iTunes' gapless tag, if priming, audio and padding together are all packets."""
+    """Return the length in iTunes' gapless tag, if priming, audio and padding are all packets."""
     tag_match = _SMPB.match(tag)
     if tag_match is None or not n_packets:
         return None
@@ -68,10 +65,9 @@ def _smpb_samples(tag: str, n_packets: int) -> int | None:
 
 
 def edit_end(data: Buffer, track_id: int) -> tuple[Fraction, Fraction] | None:
-    """Return (end of a track's edit list, one tick of its clock), in s of presentation time.
+    """Return (end of a track's edit list, one tick of its clock), in s of presentation time. O(boxes of the header).
 
-    None without an edit list, for one that leaves its length open, and for fragmented files, whose list is written
-    before their length is known. O(boxes of the header).
+    None without an edit list, for one of open length, and for fragmented files, whose list comes before their length.
     """
     edits = _edits(data, track_id)
     if edits is None:
@@ -113,7 +109,7 @@ def _durations(data: Buffer, start: int, end: int) -> list[int]:
 
 
 def _boxes(data: Buffer, at: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield (name, start, end) of the contents of every box in [at, end) that lies wholly inside."""
+    """Yield (name, start, end) of the contents of every whole box in [at, end)."""
     for _ in range(_MAX_BOXES):
         if at + 8 > end:
             return
@@ -134,14 +130,14 @@ def _u32(data: Buffer, at: int) -> int:
 
 
 def announced(container: str, data: Buffer) -> Promise | None:
-    """Return the length in the header of a FLAC or MP3. container: FFmpeg's name of the format."""
+    """Return the length in a FLAC's or MP3's header. container: FFmpeg's name of the format."""
     n_samples = {"flac": flac_samples, "mp3": mp3_samples}.get(container, lambda _: None)(data)
     # Decoders of MP3 count their delay in one of two ways, and some writers the frame that holds the header.
     return None if n_samples is None else Promise(n_samples, 0.1 if container == "mp3" else 0)
 
 
 def flac_samples(data: Buffer) -> int | None:
-    """Return the length in a FLAC's STREAMINFO (RFC 9639, section 8.2); None where its writer did not know it."""
+    """Return the length in a FLAC's STREAMINFO (RFC 9639, section 8.2); None if unknown."""
     at = _behind_id3(data)
     if bytes(data[at : at + 4]) != b"fLaC" or len(data) < at + 26:
         return None
@@ -157,10 +153,9 @@ def _behind_id3(data: Buffer) -> int:
 
 
 def mp3_samples(data: Buffer) -> int | None:
-    """Return the samples per channel that an MP3's Xing or Info header announces, after its gaplessness is applied.
+    """Return the samples per channel in an MP3's Xing or Info header, gapless; None without one.
 
-    None without one. LAME's rev1 tag, as FFmpeg applies it: 529 samples of the decoder's delay are added to the
-    encoder's in front, and taken from the padding behind.
+    LAME's rev1 tag, as FFmpeg applies it: the decoder's delay, 529 samples, moves from the padding to the front.
     """
     at = _behind_id3(data)
     head = bytes(data[at : at + 192])

@@ -1,4 +1,4 @@
-"""Lengths that chunks of WAV and W64, and pages of Ogg, state: FFmpeg reads a truncated file as a shorter one."""
+"""Lengths stated by WAV, W64 and Ogg: FFmpeg reads a truncated file as a shorter one."""
 
 import struct
 from typing import Final
@@ -10,7 +10,7 @@ from ..fields import Buffer
 _UNKNOWN_FROM = 0x7FFF0000
 
 W64_RIFF: Final = b"riff\x2e\x91\xcf\x11\xa5\xd6\x28\xdb\x04\xc1\x00\x00"
-"""The identity with which a W64 begins: Sony's RIFF with sizes of 64 bits, heads of chunks included."""
+"""The first bytes of a W64: Sony's RIFF with 64-bit sizes."""
 
 _W64_DATA = b"data\xf3\xac\xd3\x11\x8c\xd1\x00\xc0\x4f\x8e\xdb\x8a"
 _W64_UNKNOWN_FROM = 2**62
@@ -22,17 +22,16 @@ _OGG_PAGE_BYTES = 27 + 255 + 255 * 255  # the longest page
 
 
 def check_lengths(data: Buffer) -> None:
-    """Accept a WAV, W64 or Ogg that is as long as it states, and anything else. Raises: DecodeFailed."""
+    """Accept a WAV, W64 or Ogg as long as it states, and other files. Raises: DecodeFailed."""
     check_wav(data)
     check_w64(data)
     check_ogg(data)
 
 
 def check_wav(data: Buffer) -> int | None:
-    """Accept a RIFF or RF64 WAV whose samples are all there, and anything that is not a WAV.
+    """Accept a whole RIFF or RF64 WAV, and other files; return the bytes of samples that the header states, if any.
 
-    Return the bytes of samples that the header announces; None where it does not. Raises: DecodeFailed (the data chunk
-    is longer than the rest of the file).
+    Raises: DecodeFailed (the data chunk is longer than the rest of the file).
     """
     if bytes(data[:4]) not in (b"RIFF", b"RF64") or bytes(data[8:12]) != b"WAVE":
         return None
@@ -52,9 +51,9 @@ def check_wav(data: Buffer) -> int | None:
 
 
 def check_w64(data: Buffer) -> None:
-    """Accept a W64 whose samples are all there, and anything that is not a W64.
+    """Accept a whole W64, and other files. Raises: DecodeFailed.
 
-    A size of 0, or one that no file has, was left by a writer that could not go back. Raises: DecodeFailed.
+    An impossible size was left by a writer that could not seek back.
     """
     if bytes(data[:16]) != W64_RIFF:
         return
@@ -70,10 +69,9 @@ def check_w64(data: Buffer) -> None:
 
 
 def check_ogg(data: Buffer) -> None:
-    """Accept an Ogg whose last page is whole, and anything that is not an Ogg.
+    """Accept an Ogg whose last page is whole, and other files. Raises: DecodeFailed.
 
-    A recording without the mark of its end was stopped between two pages, as live streams are, and is accepted.
-    Raises: DecodeFailed.
+    A live stream without an end mark, stopped between two pages, is accepted.
     """
     if bytes(data[:4]) != OGG:
         return

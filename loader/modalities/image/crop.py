@@ -1,4 +1,4 @@
-"""The part of an image that is kept, and its size: arithmetic between upright and stored pixels."""
+"""The kept part of an image and its size, between upright and stored pixels."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -26,18 +26,17 @@ class Layout(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framing:
-    """The cut and scaling asked of every image of a clip, in the upright orientation."""
+    """The cut and scaling of every image of a clip, upright."""
 
     size: Size | None = None
     """(height, width) of the result in px; None for the size there is."""
     crop: str | Box | None = None
-    """None stretches all of the image to `size`; a Box of the unscaled image is scaled to `size`. "center" and
-    "random" scale the image so that it just covers `size`, and cut the rest away."""
+    """None stretches the image to `size`; a Box is cut first; "center" and "random" cover `size` and cut the rest."""
     place: tuple[float, float] | None = None
-    """Place of a random crop: 0 at the top and left, just under 1 at the bottom and right; None: in the middle."""
+    """Position of a random crop, from (0, 0) to just under 1; None: the middle."""
 
     def layout(self, stored: Size, turn: Turn) -> Layout:
-        """Return the layout for an image of `stored` px that is to be turned. Raises: DecodeFailed (a box outside)."""
+        """Return the layout for an image of `stored` px before `turn`. Raises: DecodeFailed (a box outside)."""
         whole = stored[::-1] if turn.transpose else stored
         source: Box = (0, 0, *whole)
         scaled = kept_size = self.size or whole
@@ -68,7 +67,7 @@ class Framing:
 
 
 def covering(whole: Size, size: Size) -> Size:
-    """Return the size of an image of the shape of `whole` that just covers `size`; a half px is rounded up."""
+    """Return the size of an image of `whole`'s shape that just covers `size`; half px round up."""
     (height, width), (to_height, to_width) = whole, size
     if to_height * width >= to_width * height:
         return to_height, max(to_width, (2 * width * to_height + height) // (2 * height))
@@ -76,7 +75,7 @@ def covering(whole: Size, size: Size) -> Size:
 
 
 def stored_box(box: Box, whole: Size, turn: Turn) -> Box:
-    """Return a box of an upright image of size `whole`, as it lies in the stored one."""
+    """Return an upright image's box in the stored one. whole: upright size."""
     top, left, height, width = box
     if turn.flip_x:
         left = whole[1] - left - width

@@ -1,9 +1,4 @@
-"""Turning stored pixels upright: the eight orientations of EXIF, also written in XMP.
-
-Cameras store the sensor's rows as they are and note how to turn them; a decoder that ignores the note gives
-a training set of sideways images. The note is EXIF tag 0x0112 (CIPA DC-008, 4.6.4), or `tiff:Orientation`
-in XMP where there is no EXIF.
-"""
+"""Turning stored pixels upright: EXIF tag 0x0112 (CIPA DC-008, 4.6.4), or `tiff:Orientation` in XMP without EXIF."""
 
 import re
 import struct
@@ -42,7 +37,7 @@ _XMP = re.compile(rb"tiff:Orientation(?:\s*=\s*[\"']|>)\s*([1-8])")
 
 
 def turned(pixels: np.ndarray, turn: Turn) -> np.ndarray:
-    """Return uint8 [..., H, W, C], C-contiguous, after `turn`; `pixels` itself if nothing is to do."""
+    """Return uint8 [..., H, W, C], C-contiguous, after `turn`; `pixels` itself if unchanged."""
     if turn == UPRIGHT:
         return pixels
     n_channels = pixels.shape[-1]
@@ -58,19 +53,13 @@ def turned(pixels: np.ndarray, turn: Turn) -> np.ndarray:
 
 
 def turn_of(exif: bytes | None, xmp: bytes | None) -> Turn:
-    """Return the turn that an image's metadata ask for: EXIF first, XMP if EXIF has none.
-
-    Malformed metadata are ignored: the pixels are intact, and most readers show them as they are stored.
-    """
+    """Return the turn in an image's metadata: EXIF first, then XMP. Malformed metadata is ignored."""
     orientation = (exif_orientation(exif) if exif else 0) or (xmp_orientation(xmp) if xmp else 0)
     return EXIF_TURNS.get(orientation, UPRIGHT)
 
 
 def exif_orientation(exif: bytes) -> int:
-    """Return tag 0x0112 of the first directory (IFD0) of an EXIF block, with or without its `Exif` header.
-
-    It is 1..8, or 0 when the tag is missing, out of range or cannot be read.
-    """
+    """Return tag 0x0112 of an EXIF block's first directory (IFD0), with or without its `Exif` header."""
     tiff = exif[6:] if exif[:6] == b"Exif\0\0" else exif
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
     if order is None:

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 def side_data_of(frame: "av.VideoFrame") -> "Mapping[str, Buffer]":
     """Return the side data of a decoded frame, by FFmpeg's name of its kind.
 
-    Raises: DecodeFailed where one kind is newer than PyAV: it then shows none of them, and how a frame is turned or
-    that it is HDR must not be overlooked.
+    Raises: DecodeFailed if one kind is newer than PyAV, which then shows none, not even the matrix.
     """
     try:
         return cast("Mapping[str, Buffer]", frame.side_data)  # av's stub makes a TypedDict of it
@@ -35,10 +34,7 @@ def matrix_of(frame: "av.VideoFrame") -> tuple[int, ...] | None:
 
 
 def turn_of_matrix(matrix: tuple[int, ...] | None) -> Turn:
-    """Return the turn that a display matrix asks for; none where there is no matrix.
-
-    Raises: DecodeFailed (an angle that is no quarter turn).
-    """
+    """Return the turn of a display matrix, if any. Raises: DecodeFailed (no quarter turn)."""
     if not matrix:
         return UPRIGHT
     a, b, _, c, d, *_ = matrix

@@ -1,9 +1,8 @@
 """Decoded video frames to one RGB array: colour, crop, size, rotation.
 
-- Colour follows the stream's matrix and range. An untagged stream is read as limited-range BT.601, as all
-  decoders do; high dynamic range is not tone-mapped, and 10-bit samples become 8.
-- Rotation and mirroring of the display matrix are applied; the pixel aspect ratio is not, and interlaced
-  frames are not deinterlaced: stored clips have square pixels and progressive frames.
+- Colour follows the stream's matrix and range. Untagged streams are limited-range BT.601, as in all decoders; high
+  dynamic range is not tone-mapped, and 10-bit samples become 8.
+- Rotation and mirroring of the display matrix are applied; pixel aspect ratio and interlacing are not.
 """
 
 import threading
@@ -44,7 +43,7 @@ _ANY_TIME_BASE = Fraction(1, 1000)  # a filter graph needs one; nothing here ask
 
 
 class _Converters(threading.local):
-    """The converters of a thread: one for each step, which stays set up for the sizes it met last."""
+    """A thread's converters: one per step, set up for the last sizes."""
 
     def __init__(self) -> None:
         self.resize, self.pack, self.convert = VideoReformatter(), VideoReformatter(), VideoReformatter()
@@ -74,10 +73,9 @@ class ClipBuilder:
         self._out: np.ndarray | None = None
 
     def put(self, places: list[int], frame: av.VideoFrame) -> None:
-        """Convert `frame` into these places of the clip.
+        """Convert `frame` into these positions of the clip.
 
-        Raises: DecodeFailed (a frame of another size than the first, an angle that is no quarter turn, a crop that
-        does not fit).
+        Raises: DecodeFailed (another size than the first frame's, no quarter turn, a crop that does not fit).
         """
         if not self._turn_is_known:
             self._turn, self._turn_is_known = turn_of_matrix(matrix_of(frame)), True
@@ -144,13 +142,10 @@ class ClipBuilder:
 
 
 class Cropper:
-    """Cuts a box out of frames of one size and format: FFmpeg's crop filter, which copies nothing."""
+    """Cuts a box out of frames of one size and format by FFmpeg's crop filter, without a copy."""
 
     def __init__(self, frame: av.VideoFrame, box: Box) -> None:
-        """Make the filter for frames like this one.
-
-        Raises: DecodeFailed where the box splits samples of colour (4:2:0 has one per 2 x 2 px).
-        """
+        """Make the filter. Raises: DecodeFailed if the box splits colour samples (4:2:0 has one per 2 x 2 px)."""
         top, left, height, width = box
         across, down = 16 // frame.format.chroma_width(16), 16 // frame.format.chroma_height(16)
         if left % across or top % down:
@@ -183,7 +178,7 @@ class Cropper:
 
 
 def _range(frame: av.VideoFrame) -> int | None:
-    """Return limited range for an untagged frame, unless its format (yuvj420p, rgb24 ...) implies full range."""
+    """Return limited range for an untagged frame, unless its format implies full range."""
     if frame.color_range != _NO_RANGE or not frame.format.name.startswith("yuv"):
         return None
     return _FULL if frame.format.name.startswith("yuvj") else _LIMITED

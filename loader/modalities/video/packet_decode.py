@@ -1,4 +1,4 @@
-"""Bare packets: a clip decoded from some packets of a file and its packet table, without opening a container."""
+"""Bare packets: a clip decoded from some packets and its packet table, without a container."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .timeline import Run, Timeline
 MAX_DECODERS = 4
 """Decoders that a thread keeps."""
 MAX_PX = 2**20
-"""Pixels of the kept decoders, one frame of each. A decoder holds up to 20 of 1.5 bytes a pixel: 32 MB a thread."""
+"""Pixels of the kept decoders, one frame of each: 32 MB a thread."""
 
 Use = tuple[object, ...]
 """Settings and preamble of a decoder."""
@@ -37,7 +37,7 @@ class BarePackets:
         return open_codec(self._table.facts)
 
     def use(self, runs: Sequence[Run]) -> Use | None:
-        """Return the settings and preamble of these runs, the key of a cached decoder; None if none may be cached."""
+        """Return the settings and preamble of these runs, a cached decoder's key; None if uncacheable."""
         seen = preamble(self._table.facts, self._bodies, runs)
         return None if seen is None else (*settings_of(self._table.facts), seen)
 
@@ -46,10 +46,7 @@ class BarePackets:
 
 
 def packet_of(body: bytes | memoryview, number: int, key: bool) -> VideoPacket:
-    """Return a packet that owns a copy of its bytes, and the zeros behind them that FFmpeg's decoders read.
-
-    A packet made of `bytes` has none: they would read whatever lies there.
-    """
+    """Return a packet with a copy of its bytes, and the zeros that FFmpeg's decoders read behind them."""
     packet: Any = av.Packet(len(body))  # the stub has packets of streams, and updates only from bytes
     packet.update(body)
     packet.pts, packet.is_keyframe = number, key
@@ -70,10 +67,7 @@ def settings_of(facts: StreamFacts) -> Use:
 
 
 def open_codec(facts: StreamFacts) -> Codec:
-    """Return a decoder, open, told the same as by FFmpeg's demuxer.
-
-    Raises: ValueError (this FFmpeg has no such video decoder); FFmpegError.
-    """
+    """Return an open decoder with the demuxer's settings. Raises: ValueError (unknown codec); FFmpegError."""
     codec = av.CodecContext.create(facts.codec, "r")
     if not isinstance(codec, av.VideoCodecContext):
         raise ValueError(f"{facts.codec!r} is no video decoder")
@@ -95,20 +89,20 @@ def open_codec(facts: StreamFacts) -> Codec:
 class DecoderCache(threading.local):
     """Least-recently-used cache of the current thread's decoders.
 
-    Opening and freeing a decoder takes 0.17 ms of the 6 ms of a clip, all under the interpreter's lock. A cached
-    decoder has the same settings and has read the same preamble. So after a flush it equals a new one (`preamble.py`).
+    Opening and freeing one takes 0.17 of a clip's 6 ms, under the interpreter's lock. A cached decoder has the same
+    settings and preamble, so after a flush it equals a new one (`preamble.py`).
     """
 
     def __init__(self) -> None:
         self._decoders: dict[Use, tuple[Codec, int]] = {}
 
     def take(self, use: Use) -> Codec | None:
-        """Return a decoder for this use, or None. The cache forgets it: a decoder that fails is not given back."""
+        """Return a decoder for this use, or None, and forget it: a failing one is not returned."""
         cached = self._decoders.pop(use, None)
         return cached and cached[0]
 
     def give_back(self, use: Use, decoder: Codec, px: int) -> None:
-        """Keep a decoder that decoded its clip without a fault. px: pixels of one frame."""
+        """Keep a decoder that worked. px: pixels of one frame."""
         self._decoders[use] = decoder, px
         while len(self._decoders) > MAX_DECODERS or sum(size for _, size in self._decoders.values()) > MAX_PX:
             del self._decoders[next(iter(self._decoders))]

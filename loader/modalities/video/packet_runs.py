@@ -1,7 +1,6 @@
 """Runs: an episode's packets that stay in their file, as a byte range and a packet table.
 
-A run has no container. Its packet table configures the decoder, and suffices to make an mp4 file of the run
-again.
+The table configures the decoder, and suffices to make an mp4 file of the run again.
 """
 
 import io
@@ -109,7 +108,7 @@ def mp4_of_run(data: Buffer, packets: Buffer, what: str) -> bytes:
 
 
 def _first_packet(table: PacketTable, body: bytes) -> bytes:
-    """Return an mp4 file of one packet, from which FFmpeg configures a decoder of the run."""
+    """Return an mp4 file of one packet, from which FFmpeg configures a decoder."""
     ticks = table.facts.time_base.denominator
     kind = _box(b"ftyp", b"isom", 512, b"isomiso2")
 

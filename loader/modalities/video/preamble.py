@@ -1,11 +1,9 @@
-"""The bytes before a clip's first frame that outlast a flush of its decoder: parameter sets, messages, headers.
+"""The bytes before a clip's first frame that outlast a decoder's flush: parameter sets, messages, headers.
 
-FFmpeg's decoders keep them when they are flushed. So a used decoder equals a new one only for clips that begin with the
-same such bytes and have no others. Clips of H.264 must also begin with an IDR frame. In front of other frames its
-decoder remembers whether it ever saw one. A clip with units that are not listed here gets a decoder of its own.
-
-Clips of HEVC do too. Its decoder reports no fault for most damage, and leaves the rest of the frame unwritten. That
-is black in a new decoder. In a used one it shows an earlier clip.
+FFmpeg's decoders keep them. So a used decoder equals a new one only for clips that begin with the same such bytes and
+have no others. H.264 must also begin with an IDR frame: its decoder remembers whether it ever saw one. A clip with
+unknown units gets its own decoder, and so does HEVC: most damage goes unreported there and leaves the rest of the frame
+unwritten, black in a new decoder, an earlier clip in a used one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +38,7 @@ class _Syntax(NamedTuple):
     """Syntax of a codec's packets."""
 
     units: Callable[[Body], list[tuple[int, int, int]] | None]
-    """Function that returns (begin, place of the header, end) of each unit of a packet, or None for a damaged one."""
+    """Returns (begin, header, end) of each unit of a packet, or None if damaged."""
     kinds: list[int]
     """Kind of a unit, by the first byte of its header."""
     begin: int
@@ -48,9 +46,9 @@ class _Syntax(NamedTuple):
 
 
 def preamble(facts: StreamFacts, bodies: Mapping[int, Body], runs: Sequence[Run]) -> bytes | None:
-    """Return the bytes before the first frame that outlast a flush. O(units of all packets).
+    """Return the bytes before the first frame that outlast a flush; None if the clip needs its own decoder.
 
-    None for a clip that needs a decoder of its own.
+    O(units).
     """
     if (syntax := _syntax_of(facts)) is None:
         return None
@@ -83,7 +81,7 @@ def _syntax_of(facts: StreamFacts) -> _Syntax | None:
 
 
 def _picture_alone(body: Body, syntax: _Syntax) -> int:
-    """Return the kind of the frame that is all of a packet, as most are; 0 for another packet."""
+    """Return the kind of a packet's only frame; 0 for other packets."""
     if syntax.units is not _nal_units or len(body) < 6 or _LENGTH.unpack_from(body)[0] != len(body) - 4:
         return 0
     kind = syntax.kinds[body[4]]
@@ -91,7 +89,7 @@ def _picture_alone(body: Body, syntax: _Syntax) -> int:
 
 
 def _parts(body: Body, syntax: _Syntax) -> tuple[bytes, int] | None:
-    """Return a packet's bytes that outlast a flush, and the kind of its first frame; None if it is refused."""
+    """Return a packet's lasting bytes, and its first frame's kind; None if it is refused."""
     kept, picture = b"", _UNKNOWN
     units, kinds, _ = syntax
     if (spans := units(body)) is None:
@@ -108,7 +106,7 @@ def _parts(body: Body, syntax: _Syntax) -> tuple[bytes, int] | None:
 
 
 def _nal_units(body: Body) -> list[tuple[int, int, int]] | None:
-    """Split a packet of H.264 (ISO/IEC 14496-15): four bytes before each unit say its length."""
+    """Split a packet of H.264 (ISO/IEC 14496-15): four length bytes before each unit."""
     spans, at, end = list[tuple[int, int, int]](), 0, len(body)
     while at < end:
         stop = at + 4 + int.from_bytes(body[at : at + 4], "big")
@@ -121,7 +119,7 @@ def _nal_units(body: Body) -> list[tuple[int, int, int]] | None:
 
 
 def _open_bitstream_units(body: Body) -> list[tuple[int, int, int]] | None:
-    """Split a packet of AV1 (bitstream specification, 5.3): each unit has its size behind its first byte."""
+    """Split a packet of AV1 (bitstream specification, 5.3): a size behind each unit's first byte."""
     spans, at, end = list[tuple[int, int, int]](), 0, len(body)
     while at < end:
         begin, size, shift, more = at, 0, 0, True

@@ -44,7 +44,7 @@ def disk_error(verb: str, path: str, error: OSError) -> StoreError:
 
 
 def upload_size(path: str, target: str) -> int:
-    """Return the size of the local file that is to become `target`. Raises: ObjectNotFound; InvalidStore; Forbidden."""
+    """Return the size of a local file to upload. Raises: ObjectNotFound; InvalidStore; Forbidden."""
     try:
         with open(path, "rb") as source:
             return os.fstat(source.fileno()).st_size
@@ -57,7 +57,7 @@ def upload_size(path: str, target: str) -> int:
 
 
 def no_links(path: str, error: OSError) -> OSError | StoreError:
-    """Return the error of a link that failed: `error` itself, or that this file system cannot create atomically."""
+    """Return the error of a failed link: `error`, or that this file system cannot create atomically."""
     if error.errno not in _NO_LINKS:
         return error
     return InvalidStore(

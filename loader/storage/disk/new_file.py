@@ -11,9 +11,9 @@ from ..store import unfinished_name
 from .errors import disk_error
 
 DIRECT_BYTES = 2 * 2**20
-"""Bytes that go past the page cache, at least: copying them there takes a processor as long as a fast disk."""
+"""Least bytes that bypass the page cache, whose copy costs as much as a fast disk."""
 DIRECT_ALIGNMENT = 4096
-"""Multiple, in bytes, of their places in memory and in the file, and of their number: blocks of all disks divide it."""
+"""Alignment in bytes of such writes, in memory and file."""
 _DIRECT = getattr(os, "O_DIRECT", 0)  # of Linux
 
 
@@ -39,7 +39,7 @@ def write_all(descriptor: int, data: memoryview) -> None:
 
 
 def write_direct(descriptor: int, data: memoryview) -> None:
-    """Write all of `data` as `write_all`, but past the page cache where the file system can. Raises: OSError."""
+    """Write all of `data`, past the page cache if the file system can. Raises: OSError."""
     flags, begun = fcntl.fcntl(descriptor, fcntl.F_GETFL), os.lseek(descriptor, 0, os.SEEK_CUR)
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | _DIRECT)
@@ -65,10 +65,7 @@ def fsync_directory(path: str) -> None:
 
 
 class NewFile:
-    """A file that is written beside its target, and gets the target's name in one step.
-
-    `close` deletes it unless it was finished. Errors of the disk are StoreError.
-    """
+    """A file written beside its target and renamed in one step; `close` deletes an unfinished one."""
 
     def __init__(self, target: str) -> None:
         self._target, self._folder = target, os.path.dirname(target)
@@ -79,7 +76,7 @@ class NewFile:
             self._descriptor: int | None = os.open(self._temporary, flags, 0o666)
 
     def write(self, data: memoryview) -> None:
-        """Append bytes: past the page cache where they are many, and begin where the disk can take them."""
+        """Append bytes, past the page cache if many and aligned."""
         whole = len(data) - len(data) % DIRECT_ALIGNMENT if len(data) >= DIRECT_BYTES else 0
         if whole:
             self.fill(lambda out: write_direct(out, data[:whole]))

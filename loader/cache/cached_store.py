@@ -154,7 +154,6 @@ class CachedStore:
         etag: str | None,
         limits: ReadLimits,
     ) -> list[Buffer]:
-        """Return the ranges of an object that has content."""
         self._check(key, content, etag)
         page_cuts = _PageCuts(spans, self._cache.page_bytes)
         if page_cuts.end > content.nbytes:
@@ -243,7 +242,6 @@ class CachedStore:
         return 2 * asked >= self._page(content, number).nbytes
 
     def _from_page(self, content: Content, number: int, page_cuts: "_PageCuts") -> bool:
-        """Take a page's wanted bytes from the cache; return whether it was there."""
         cuts = page_cuts.cuts[number]
         pieces = self._cache.read(self._name(content, number), [cut for _, cut in cuts])
         if pieces is None:
@@ -254,7 +252,6 @@ class CachedStore:
     def _fetch_pages(
         self, key: str, content: Content, numbers: Sequence[int], page_cuts: "_PageCuts"
     ) -> None:
-        """Fetch and keep missing pages; wait for those that another reader has claimed."""
         names = {number: self._name(content, number) for number in numbers}
         claimed = [
             number
@@ -289,7 +286,6 @@ class CachedStore:
     def _read_alone(
         self, key: str, numbers: Sequence[int], page_cuts: "_PageCuts", limits: ReadLimits
     ) -> None:
-        """Read the wanted bytes of these pages, and not the pages."""
         if not numbers:
             return
         self._cache.count("cache_misses", len(numbers))
@@ -341,7 +337,6 @@ class _PageCuts:
         self.cuts = {number: cuts[number] for number in sorted(cuts)}
 
     def take(self, number: int, pieces: Sequence[Buffer]) -> None:
-        """Take the bytes of a page's cuts."""
         for (i, _), piece in zip(self.cuts[number], pieces, strict=True):
             if i in self._split:
                 self._split[i][number] = piece
@@ -349,7 +344,6 @@ class _PageCuts:
                 self._whole[i] = piece
 
     def spans(self, numbers: Iterable[int]) -> list[Span]:
-        """Return the range in the object of every cut of these pages."""
         return [
             Span(number * self._page_bytes + cut.start, cut.stop - cut.start)
             for number in numbers
@@ -357,7 +351,6 @@ class _PageCuts:
         ]
 
     def joined(self) -> list[Buffer]:
-        """Return the bytes of each span."""
         for i, pieces in self._split.items():
             self._whole[i] = b"".join(pieces[number] for number in sorted(pieces))
         return self._whole

@@ -24,7 +24,6 @@ VICTIMS_AT_ONCE = 2**16
 HINT_PAGES = 4096
 """Names in a hint at most: 80 KiB, 4 GiB of pages."""
 BEAT_S = 10.0
-"""Seconds from one hint of a loader to the next."""
 DEAD_S = 60.0
 """The age at which a hint's loader counts as gone."""
 

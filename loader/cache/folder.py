@@ -87,7 +87,6 @@ def _refuse_others(path: str) -> None:
 
 
 def _refuse_sources(path: str) -> None:
-    """Raise InvalidRuntime for a path in a root, or in a landing folder with a marker."""
     folder = os.path.realpath(path)
     while True:
         for marker, what in ((ROOT_MARKER, "a penstock root"), (LANDING_MARKER, "a landing place")):

@@ -18,7 +18,6 @@ from .spec import PAGES_MIN, NodeCache
 logger = logging.getLogger(__name__)
 
 VERIFIED_PAGES = 2**16
-"""Checked pages that a process remembers."""
 
 PAUSE_S = 30.0
 """Seconds without writes after the disk refused one: fetching whole pages would be in vain."""
@@ -201,6 +200,5 @@ class OpenCache:
 
 
 def _half_of_free(folder: str) -> int:
-    """Return half of the disk's free space, the cache counted as free. Raises: OSError."""
     disk = os.statvfs(folder)
     return (disk.f_bavail * disk.f_frsize + held_bytes(folder)) // 2

@@ -144,7 +144,6 @@ def _checksum(name: str, data: bytes | memoryview) -> int:
 
 
 def _checked(name: str, file: bytes) -> memoryview:
-    """Return the data of a page file. Raises: BadPage."""
     data = memoryview(file)[HEADER_BYTES:]
     if file[:HEADER_BYTES] != _HEADER.pack(_MAGIC, len(data), _checksum(name, data)):
         raise BadPage(f"page {name} is not what was written")

@@ -43,8 +43,7 @@ class Layout(NamedTuple):
 
 
 def decode(data: Buffer, rng: np.random.Generator | None = None, place: Place = nowhere) -> np.ndarray:
-    """Return the stored array, C-contiguous and writable, perhaps in `place`; shape and dtype (byte order included) as
-    stored.
+    """Return the stored array, C-contiguous and writable, perhaps in `place`, with its stored shape and dtype.
 
     Raises: DecodeFailed (not npy, an object dtype, bytes missing or left over).
     """
@@ -69,12 +68,9 @@ def decode(data: Buffer, rng: np.random.Generator | None = None, place: Place = 
 
 
 def _flat(word: str) -> Callable[..., np.ndarray]:
-    """Return the decoder of a flat word, as a function of this module."""
-
     def decode_flat(
         data: Buffer, rng: np.random.Generator | None = None, place: Place = nowhere
     ) -> np.ndarray:
-        """Return the values, [n], in memory as `decode`. Raises: DecodeFailed for a partial value."""
         layout = layout_in(word, data)
         out = place(layout.shape, layout.dtype)
         if out is None:
@@ -89,7 +85,6 @@ def _flat(word: str) -> Callable[..., np.ndarray]:
 FLAT = {
     word: np.dtype(f"<{word}") for word in ["u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8"]
 }
-"""Flat word -> dtype of its values."""
 globals().update({f"decode_{word}": _flat(word) for word in FLAT})
 
 

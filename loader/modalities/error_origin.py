@@ -26,7 +26,6 @@ def is_ours(error: BaseException) -> bool:
 
 
 def _raised_in(trace: TracebackType | None) -> str:
-    """Return the top package of the code that raised, "" for none."""
     package = ""
     while trace is not None:
         package = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]

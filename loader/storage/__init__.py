@@ -85,7 +85,6 @@ def _ours(place: str) -> Opener:
 
 @cache
 def _of_a_package(scheme: str) -> Opener | None:
-    """Return the opener that an installed package names as entry point; None without one."""
     from importlib.metadata import entry_points  # 20 ms, and the schemes above need none
 
     for entry_point in entry_points(group="penstock.stores", name=scheme):

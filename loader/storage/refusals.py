@@ -14,7 +14,6 @@ from .store import ObjectInfo, Store, list_from
 _log = logging.getLogger(__name__)
 
 SHOWN = 20
-"""Refused names that are kept."""
 Refuse = Callable[[str, str], object]
 """Receives (name, reason) of an object that a listing cannot return. The name is text, and no key of the store."""
 

@@ -68,7 +68,7 @@ class Objects(Protocol):
         """Place of the store, without secrets."""
 
     def get(self, key: str) -> Blob:
-        """Return the whole object. Raises: ObjectNotFound."""
+        """Return the whole object."""
 
 
 class RangeReader(Protocol):
@@ -99,7 +99,7 @@ class Store(RangeReader, Protocol):
     """One URL prefix whose verbs are sync and thread-safe, and raise only leaves of `StoreError`."""
 
     def get(self, key: str) -> Blob:
-        """Return the whole object. Raises: ObjectNotFound."""
+        """Return the whole object."""
 
     def put(self, key: str, data: bytes | memoryview) -> None:
         """Create or replace the object, whole or not at all."""
@@ -116,7 +116,7 @@ class Store(RangeReader, Protocol):
         """Upload a local file, in parts where the store wants that; visible whole or not at all."""
 
     def head(self, key: str) -> ObjectInfo:
-        """Return size and change token. Raises: ObjectNotFound."""
+        """Return size and change token."""
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         """Yield the objects whose key starts with `prefix` and sorts after `start_after`, in key order."""
@@ -125,7 +125,7 @@ class Store(RangeReader, Protocol):
         """Delete; a key that is not there is no error."""
 
     def copy(self, src: str, dst: str) -> None:
-        """Copy inside the store. Raises: ObjectNotFound."""
+        """Copy inside the store."""
 
     def open_stream(self, key: str) -> BinaryIO:
         """Return a sequential binary reader of bounded ranges: at most 16 MiB, or 64 of one of many objects on S3."""
@@ -210,7 +210,7 @@ def is_local(store: RangeReader) -> bool:
 
 
 def is_there(store: Store, key: str) -> bool:
-    """Return whether there is an object, by one request. Raises: StoreError."""
+    """Return whether there is an object, by one request."""
     try:
         store.head(key)
     except ObjectNotFound:

@@ -39,7 +39,7 @@ class Pieces:
     """
 
     def __init__(self, store: Store, key: str, info: ObjectInfo | None = None) -> None:
-        """info: the object's entry in a listing or a head a moment ago; None asks. Raises: ObjectNotFound."""
+        """info: the object's entry in a listing or a head a moment ago; None asks."""
         self._born = fork.token()
         self._store, self._key = store, key
         self.info = store.head(key) if info is None else info
@@ -141,7 +141,7 @@ class RangeReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: object) -> int:
-        """Fill `buffer` as far as the piece at hand goes. Raises: Changed; Corrupt; Transient."""
+        """Fill `buffer` as far as the piece at hand goes."""
         target = memoryview(cast(bytearray, buffer)).cast("B")
         if not self._piece:
             self._piece = self._pieces.next()
@@ -157,7 +157,7 @@ class RangeReader(io.RawIOBase):
 
 
 def open_reader(store: Store, key: str) -> BinaryIO:
-    """Return a buffered sequential reader of `key`. Raises: ObjectNotFound."""
+    """Return a buffered sequential reader of `key`."""
     return cast(BinaryIO, io.BufferedReader(RangeReader(Pieces(store, key)), buffer_size=128 * 2**10))
 
 

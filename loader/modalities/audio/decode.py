@@ -200,7 +200,6 @@ def _heard(heard: Heard, frames: Iterable[Any]) -> Iterator[Floats]:
 
 
 def _frames(container: InputContainer, stream: av.AudioStream) -> Iterator[av.AudioFrame]:
-    """Yield the decoded frames. Raises: DecodeFailed for a damaged one."""
     # check_lengths has seen to these. One written to a pipe has no size, and its last packet counts as damaged.
     may_be_damaged = container.format.name != "wav"
     for packet in container.demux(stream):

@@ -55,7 +55,6 @@ def ends_of(container: "InputContainer", stream: "AudioStream", data: Buffer) ->
 
 
 def _smpb_samples(tag: str, n_packets: int) -> int | None:
-    """Return the length in iTunes' gapless tag, if priming, audio and padding are all packets."""
     tag_match = _SMPB.match(tag)
     if tag_match is None or not n_packets:
         return None
@@ -109,7 +108,6 @@ def _durations(data: Buffer, start: int, end: int) -> list[int]:
 
 
 def _boxes(data: Buffer, at: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield (name, start, end) of the contents of every whole box in [at, end)."""
     for _ in range(_MAX_BOXES):
         if at + 8 > end:
             return

@@ -135,12 +135,10 @@ def window(first: int, stop: int, source_hz: int, target_hz: int, n_source: int)
 
 
 def _period(source_hz: int, target_hz: int) -> int:
-    """Return the number of samples after which the filter's phases repeat."""
     return source_hz // gcd(source_hz, target_hz)
 
 
 def _reach(source_hz: int, target_hz: int) -> int:
-    """Return more than half the filter's length, in source samples and whole periods."""
     period = _period(source_hz, target_hz)
     length = 2 * _FILTER_SAMPLES * -(-source_hz // min(source_hz, target_hz))
     return -(-length // period) * period

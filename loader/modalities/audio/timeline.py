@@ -159,7 +159,6 @@ class Heard:
             raise BadSound("channel_change", f"{self.n_channels} channels become {frame.layout.nb_channels}")
 
     def _place(self, frame: "AudioFrame") -> int | None:
-        """Return the number of its first sample, by its timestamp."""
         if frame.pts is None or self._untimed:
             return None
         num, den = self._clock
@@ -229,7 +228,6 @@ class Heard:
         return max(0, n_samples - (2 * frame.duration * num + den) // (2 * den))
 
     def _cut_tail(self, n_samples: int) -> int:
-        """Cut the last frame; return the samples cut, at most its own."""
         last = self._held.pop()
         n_cut: int = min(n_samples, last.shape[1])
         self._held.append(last[:, : last.shape[1] - n_cut])
@@ -237,7 +235,6 @@ class Heard:
         return n_cut
 
     def _cut_padding(self) -> None:
-        """Cut the samples behind the told end, where they can be padding."""
         assert self.start is not None  # there was a frame
         stated = [] if self._ends.n_samples is None else [self._ends.n_samples]
         if self._ends.end is not None:
@@ -253,7 +250,6 @@ class Heard:
                 self._held.pop()
 
     def _give(self, n_samples: int) -> Iterator[Floats]:
-        """Yield the first `n_samples` in memory."""
         if not n_samples:
             return
         whole = np.concatenate(self._held, axis=1)

@@ -123,7 +123,6 @@ def decode_box(
 
 
 def _filtered(pixels: np.ndarray, divisor: int, box: Box, size: Size, turn: Turn, place: Place) -> np.ndarray:
-    """Return a box of stored pixels (shrunk by `divisor`) filtered to the upright `size`, in `place`."""
     out = place((*size, pixels.shape[2]), _UINT8)
     if out is None:
         out = np.empty((*size, pixels.shape[2]), np.uint8)
@@ -149,7 +148,6 @@ def _jpeg(data: Buffer, place: Place) -> np.ndarray:
 
 
 def _checked_header(data: Buffer) -> JpegHeader:
-    """Return the header of a JPEG within the limits. Raises: DecodeFailed."""
     header = read_header(data)
     _check_size(header.width_px, header.height_px, "jpg")
     if header.is_multiscan:
@@ -240,7 +238,6 @@ def _key(image: Image.Image, depth: int) -> object:
 
 
 def _pixels(image: Image.Image) -> np.ndarray:
-    """Return uint8 [H, W, 3 or 4] of a loaded image in any mode."""
     if image.mode.startswith("I"):  # 16-bit gray: I;16, or I with values up to 65535
         wide = np.asarray(image)
         gray = (wide >> 8).astype(np.uint8)
@@ -264,7 +261,6 @@ def _metadata(image: Image.Image) -> tuple[bytes | None, bytes | None]:
 
 
 def _check_size(width_px: int, height_px: int, word: str) -> None:
-    """Raise DecodeFailed for too large an image, before the pixels are allocated."""
     if width_px * height_px > MAX_IMAGE_PX:
         raise DecodeFailed(
             beyond(

@@ -54,7 +54,6 @@ def read_header(data: Buffer) -> JpegHeader:
 
 
 def _walked(data: Buffer) -> JpegHeader:
-    """Walk the markers up to the first scan. Raises: DecodeFailed."""
     at = 2
     height = width = components = 0
     is_progressive = False
@@ -108,7 +107,6 @@ def check_scans(data: Buffer, n_px: int = 1) -> None:
 
 
 def _n_scans(data: bytes) -> int:
-    """Return the number of scans up to the end marker, as libjpeg skips bytes between segments."""
     n_scans, at = 0, 2
     while (match := _MARKER.search(data, at)) is not None:
         at, marker = match.end(), data[match.end() - 1]

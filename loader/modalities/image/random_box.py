@@ -21,7 +21,6 @@ from .crop import Box, Size
 _BITS = 32
 """Fractions are whole numbers of 2**-32."""
 _CELL_BITS = 8
-"""The table has 2**8 cells."""
 _ATTEMPTS = 10  # as torchvision
 
 Range = tuple[float, float]
@@ -76,7 +75,6 @@ def _root(square: int) -> int:
 
 @lru_cache(maxsize=32)
 def _ratios(ends: Range) -> tuple[int, ...]:
-    """Return the ratios between the cells of a range."""
     ratios = [fixed(ends[0]), fixed(ends[1])]
     for _ in range(_CELL_BITS):
         means = [isqrt(low * high) for low, high in pairwise(ratios)]
@@ -97,5 +95,4 @@ def _middle(whole: Size, least: int, most: int) -> Box:
 
 
 def _quotient(number: int, by: int) -> int:
-    """Return a quotient, rounded to a whole number."""
     return (2 * number + by) // (2 * by)

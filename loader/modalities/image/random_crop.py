@@ -119,14 +119,12 @@ def random_resized_crop(
 
 
 def _range_of(name: str, value: object) -> Range:
-    """Return a pair of numbers. Raises: TypeError."""
     if not isinstance(value, Sequence) or len(value) != 2:
         raise TypeError(f"{name} is a pair of numbers, (smallest, largest)")
     return _number_of(name, value[0]), _number_of(name, value[1])
 
 
 def _number_of(name: str, value: object) -> float:
-    """Return a number. Raises: TypeError."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name}: {value!r} is no number")
     return float(value)

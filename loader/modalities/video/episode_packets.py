@@ -154,7 +154,6 @@ def kind_of(stream: "VideoStream") -> tuple[Any, ...]:
 def _packets_of(
     container: "InputContainer", stream: "VideoStream", what: str, frames: int, from_s: float | None
 ) -> tuple[list[Any], int | None]:
-    """Return at most `frames` packets of the episode, and the next packet's tick."""
     from .make_packet_table import HARMLESS
 
     packets: list[Any] = []

@@ -102,7 +102,6 @@ def table_of_run(codec: Codec, packets: RunPackets, time_base: Fraction) -> Pack
 
 
 def _same_decoder(facts: StreamFacts, tried: StreamFacts) -> bool:
-    """Return whether all settings of a decoder are equal."""
     own = {name: getattr(facts, name) for name in ("end_pts", "nbytes", "crc32c", "display_matrix")}
     return facts == replace(tried, **own)
 
@@ -162,7 +161,6 @@ def _checked(
     body_of: Callable[[int], bytes],
     tried: StreamFacts | None,
 ) -> PacketTable:
-    """Return the table with its display matrix, and perhaps a reason to read the file whole."""
     if table.facts.whole_because:
         return table
     if not table.key.any():

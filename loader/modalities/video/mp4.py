@@ -113,7 +113,6 @@ class _Tables:
         self._is_sound = False
 
     def check(self) -> None:
-        """Walk all boxes. Raises: DecodeFailed."""
         self._walk(0, self._nbytes, 0)
 
     def _walk(self, at: int, stop: int, depth: int) -> None:
@@ -249,7 +248,6 @@ class _Tables:
             raise DecodeFailed(beyond(what, entries, "index entries", most, "Write the video anew"))
 
     def _compressed(self, where: str, start: int, end: int) -> None:
-        """Check a zlib-compressed header: its length, and its tables."""
         at = start
         while at + 8 <= end:
             nbytes, kind = struct.unpack(">I4s", self._read(at, 8))

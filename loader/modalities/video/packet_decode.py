@@ -14,12 +14,10 @@ from .preamble import preamble
 from .timeline import Run, Timeline
 
 MAX_DECODERS = 4
-"""Decoders that a thread keeps."""
 MAX_PX = 2**20
 """Pixels of the kept decoders, one frame of each: 32 MB a thread."""
 
 Use = tuple[object, ...]
-"""Settings and preamble of a decoder."""
 
 
 class BarePackets:

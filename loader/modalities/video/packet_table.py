@@ -170,7 +170,6 @@ def read_packets(data: Buffer) -> PacketTable:
 
 
 def _check(table: PacketTable) -> None:
-    """Raise DecodeFailed for a value out of its range."""
     facts, end = table.facts, table.pos + table.size
     wrong = {
         "no packets": not len(table),
@@ -214,7 +213,6 @@ def _text(value: Any) -> str:
 
 
 def _facts(metadata: Mapping[bytes, bytes]) -> StreamFacts:
-    """Return the facts of a schema's metadata. Raises: DecodeFailed; FormatTooNew; KeyError, ValueError."""
     texts = {name.decode(): value.decode() for name, value in metadata.items()}
     if texts["penstock.table"] != "packets":
         raise DecodeFailed(f"packet table: this is a table of {texts['penstock.table']!r}")

@@ -254,7 +254,6 @@ def video(
 
 
 def _times(at: Any) -> At:
-    """Return one time, several, or a field's name, checked. Raises: TypeError, ValueError."""
     if at is None or isinstance(at, str):
         return at
     if np.ndim(at) == 0:
@@ -280,7 +279,6 @@ def _time(value: Any) -> Time:
 
 
 def _crop(crop: Any) -> str | Box | None:
-    """Return the word or the box. Raises: TypeError."""
     if crop is None or isinstance(crop, str):
         return crop
     numbers = tuple(map(operator.index, crop))

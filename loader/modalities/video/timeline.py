@@ -103,7 +103,6 @@ class Timeline:
         return int(np.searchsorted(self.times, -self._tick(-time_s), side="left"))
 
     def _tick(self, time_s: Fraction) -> int:
-        """Return the last tick that is not later."""
         base = self.time_base
         return time_s.numerator * base.denominator // (time_s.denominator * base.numerator)
 

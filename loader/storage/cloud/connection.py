@@ -107,7 +107,6 @@ class Connection:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _lacking(self, client: Client) -> Sequence[str]:
-        """Return the secret options that a pickle dropped, unless the store has other credentials."""
         has_its_own = self._runtime.secrets or getattr(client, "credential_provider", None)
         return () if has_its_own else self._spec.dropped
 

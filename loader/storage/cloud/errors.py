@@ -59,7 +59,6 @@ class _Answer(NamedTuple):
 
 
 def _answer(error: Exception, path: str) -> _Answer:
-    """Return the parts of an error. path: of the object in its bucket."""
     text = str(error).split("\n\nDebug source", 1)[0]
     for lead in _LEADS:
         before, lead_stands, rest = text.partition(lead.format(path))
@@ -76,7 +75,6 @@ def _answer(error: Exception, path: str) -> _Answer:
 
 
 def _asks_for_credentials(address: str, path: str) -> bool:
-    """Return whether a request went to a machine's metadata server."""
     asked = address.partition("?")[0]
     is_objects_own = path and unquote(asked).endswith(f"/{path}")
     return not is_objects_own and _METADATA.match(asked) is not None

@@ -146,7 +146,6 @@ class HttpConnection:
         return data
 
     def _large(self) -> bytes:
-        """Return the rest of a body larger than the connection's memory. Raises: Broken."""
         nbytes, begun = self._remaining, b""
         if self._flags and self._at == self._come:  # TLS has no flags
             # The kernel fills new memory; what makes memory of zeros first holds the interpreter's lock.
@@ -263,7 +262,6 @@ class HttpConnection:
         return len(self.text) == nbytes
 
     def _received(self, view: memoryview) -> int:
-        """Receive bytes of the body into `view`, and return how many came within `timeout_s`. Raises: OSError."""
         count = self._socket.recv_into(view, len(view), self._flags)
         if not count:
             raise ConnectionResetError(ECONNRESET, "closed in the middle of an answer")
@@ -302,7 +300,6 @@ def _text_of(match: re.Match[bytes] | None) -> str:
 
 
 def _connected(place: Place, connect_timeout_s: float, timeout_s: float) -> tuple[socket.socket, int]:
-    """Return a socket, and the flags for reading. Raises: ssl.SSLError; Broken."""
     try:
         sock = _dialled(place, connect_timeout_s)
         try:

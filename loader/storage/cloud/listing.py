@@ -90,7 +90,7 @@ class _Pages:
         """True for the first page of a pass."""
 
     def each(self, behind: Callable[[], str]) -> Iterator[Sequence[Any]]:
-        """Yield the pages. behind: path behind which a pass may begin, "" for the start. Raises: StoreError."""
+        """Yield the pages. behind: path behind which a pass may begin, "" for the start."""
         while (page := self._call(lambda obstore, client: self._next(obstore, client, behind()))) is not None:
             yield page
             self.begins = False

@@ -41,7 +41,6 @@ IDLE_S = 15.0
 REFUSALS = 3
 """Refused answers in a row that pause direct requests for PAUSE_S."""
 PAUSE_S = 60.0
-"""Seconds of that pause."""
 
 _NO_KEY = b"<Code>NoSuchKey</Code>"
 _YES = {"true", "1", "on", "yes", "y"}
@@ -144,7 +143,6 @@ class Direct:
         self.close()
 
     def _sent(self, place: Place, request: bytes, nbytes: int) -> HttpConnection:
-        """Return the connection with an answer. Raises: Broken; ssl.SSLError."""
         while (connection := self._idle_one()) is not None:
             try:
                 connection.request(request, nbytes, self._keep)
@@ -222,7 +220,6 @@ class Direct:
                 self._idle.popleft().close()
 
     def _sign(self, obstore: Any, client: Client, path: str) -> Signed | None:
-        """Return a signed request; None if obstore cannot sign, or the server is out of reach."""
         now = time.monotonic()
         address = self._address(obstore, client, "GET", path)
         if address is None:
@@ -234,7 +231,6 @@ class Direct:
         return request
 
     def _address(self, obstore: Any, client: Client, method: Method, path: str) -> Address | None:
-        """Return a signed address; None as of `_sign`."""
         try:
             signed = obstore.sign(client, method, path, SIGNED_FOR)
         except client_errors():
@@ -246,7 +242,6 @@ class Direct:
         return Address(server.place, f"{method} {signed[slash:]}{server.fields}")
 
     def _find_server(self, origin: str) -> Server | None:
-        """Return the server at an origin (https://host:port); None where `http_connection.py` may not reach it."""
         address = urlsplit(origin)
         host, is_tls = address.hostname, address.scheme == "https"
         if not is_tls and str(self._runtime.client.get("allow_http", True)).lower() not in _YES:
@@ -288,7 +283,6 @@ def _is_proxied(scheme: str, netloc: str) -> bool:
 
 
 def _raise_meant(status: int, text: bytes) -> None:
-    """Raise obstore's error for answers that do not depend on the signature."""
     if status == 404 and _NO_KEY in text:
         raise FileNotFoundError(f"status code: {status} {text.decode('utf-8', 'replace')}")
     if status in _ANYHOW:

@@ -157,7 +157,6 @@ def _list_query(prefix: str, start_after: str, token: str) -> dict[str, str]:
 
 
 def _provided(provider: Any) -> Mapping[str, Any]:
-    """Return the credentials that obstore's provider gives; {} without one."""
     if provider is None:
         return {}
     import asyncio
@@ -171,7 +170,6 @@ def _provided(provider: Any) -> Mapping[str, Any]:
 
 
 def _google_token(bucket: str, config: Mapping[str, Any], provider: Any) -> str:
-    """Return an OAuth token. Raises: InvalidStore without google-auth, where it is needed."""
     if token := config.get("bearer_token") or _provided(provider).get("token"):
         return str(token)
     try:
@@ -191,7 +189,6 @@ def _google_token(bucket: str, config: Mapping[str, Any], provider: Any) -> str:
 
 
 def _fetched(address: str, headers: Mapping[str, str], runtime: Runtime) -> bytes:
-    """Return an answer's body. Raises: OSError with obstore's text, without the address."""
     from http.client import HTTPException
     from urllib import request
     from urllib.error import HTTPError, URLError
@@ -221,7 +218,6 @@ def _fetched(address: str, headers: Mapping[str, str], runtime: Runtime) -> byte
 
 
 def _parsed(body: bytes) -> Element:
-    """Return an answer's root. Raises: OSError unless it is XML without declarations."""
     from xml.etree.ElementTree import ParseError, fromstring
 
     try:
@@ -233,7 +229,6 @@ def _parsed(body: bytes) -> Element:
 
 
 def _text(element: Element, name: str) -> str:
-    """Return the text of an element of any namespace, "" without one."""
     child = element.find(f"{{*}}{name}")
     return (child.text or "") if child is not None else ""
 

@@ -196,7 +196,6 @@ class ReadStore(Opened):
         return info_of(key, meta)
 
     def _beginning(self, key: str) -> tuple[Blob, int]:
-        """Return the bytes of one request and the object's size. Raises: Changed."""
         path = self._prefix + check_key(key)
 
         def attempt(obstore: Any, client: Client) -> tuple[Blob, int] | None:
@@ -230,7 +229,6 @@ class ReadStore(Opened):
         etag: str | None,
         beyond: int = 0,
     ) -> tuple[Answer, str]:
-        """Return an answer to be read, and the object's etag. beyond: as for `_answer`."""
         try:
             answer = self._answer(obstore, client, path, offset, offset + nbytes, beyond)
         except client_errors() as error:
@@ -249,7 +247,6 @@ class ReadStore(Opened):
     def _answer(
         self, obstore: Any, client: Client, path: str, start: int, stop: int, beyond: int = 0
     ) -> Answer:
-        """Return bytes [start, stop), or as many as exist. beyond: further bytes to request directly."""
         if self._direct is not None:
             answer = self._direct.request(obstore, client, path, start, stop + beyond)
             if answer is not None:

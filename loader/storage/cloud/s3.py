@@ -125,7 +125,6 @@ def s3_config(
 def _direct(
     url: str, options: Mapping[str, object], config: Mapping[str, Any], runtime: Runtime
 ) -> Direct | None:
-    """Return the direct reader of a store, if it can have one. Raises: InvalidStore."""
     direct_reads = options.get("direct_reads")
     if direct_reads is not None and not isinstance(direct_reads, bool):
         raise InvalidStore(f"{url}: option direct_reads={direct_reads!r} is no boolean; give true or false")
@@ -139,5 +138,4 @@ def _direct(
 
 
 def _is_set(config: Mapping[str, Any], names: tuple[str, ...]) -> bool:
-    """Return whether any of these is set, here or in the environment that obstore reads."""
     return any(config.get(name) or os.environ.get(f"AWS_{name.upper()}") for name in names)

@@ -128,7 +128,6 @@ class S3PutStore(RemoteStore):
             (self.put if replace else self.put_if_absent)(key, data)
 
     def _put_unsigned(self, key: str, data: bytes | memoryview, etag: str, replace: bool) -> bool:
-        """Return whether the object is there; False where it may not be put so."""
         path, mode = self._prefix + check_key(key), "overwrite" if replace else "create"
 
         def attempt(obstore: Any, _: Client) -> str | None:

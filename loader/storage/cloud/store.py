@@ -142,7 +142,6 @@ class RemoteStore(ReadStore):
         raise refused
 
     def _holds(self, obstore: Any, client: Client, key: str, data: bytes | memoryview) -> bool:
-        """Return whether `key` holds `data`; False when it holds nothing. Raises: AlreadyExists."""
         try:
             held = obstore.get(client, self._prefix + key).bytes().to_bytes()
         except FileNotFoundError:
@@ -167,7 +166,6 @@ def _delete_objects(connection: Connection, base: str, keys: Sequence[str], batc
 def _delete_batches(
     connection: Connection, base: str, batches: Sequence[Sequence[str]]
 ) -> list[Sequence[str]]:
-    """Return the batches in which a key was missing, others empty."""
     if len(batches) < 2:
         return [_delete_batch(connection, base, batch) for batch in batches]
     pool = connection.workers()

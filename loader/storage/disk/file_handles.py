@@ -34,7 +34,6 @@ class FileHandle:
 
 
 def _mapped(descriptor: int) -> mmap.mmap | None:
-    """Return a map of a file; None for an empty file, or without room for a map."""
     try:
         data = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ, **_NO_DESCRIPTOR)
     except (OSError, ValueError):

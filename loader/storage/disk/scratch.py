@@ -115,7 +115,6 @@ def held_file(what: str, place: str | None = None, buffering: int = -1) -> Itera
 
 
 _cleared: set[str] = set()
-"""Places that this process has looked through."""
 
 
 def remove_left_folders(place: str | None = None) -> int:

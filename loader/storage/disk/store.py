@@ -141,7 +141,7 @@ class LocalStore(Opened):
         return self._pinned(key, status, etag)
 
     def open_same(self, key: str, etag: str) -> int | None:
-        """Return a new descriptor of the file; None where it was replaced. Raises: ObjectNotFound."""
+        """Return a new descriptor of the file; None where it was replaced."""
         descriptor, status = self._open(key)
         if _etag(status) != etag:
             os.close(descriptor)
@@ -299,7 +299,6 @@ class LocalStore(Opened):
 
 @contextmanager
 def _disk(path: str) -> Iterator[None]:
-    """Raise errors of the operating system as StoreError."""
     try:
         yield
     except OSError as error:

@@ -13,7 +13,7 @@ from .errors import disk_error
 
 FILE, FOLDER = "file", "folder"
 _SNAPSHOT = re.compile(r"(.*/)snapshots/[^/]+/", re.DOTALL)
-"""A snapshot of Hugging Face's cache: links to files in the folder "blobs" beside "snapshots"."""
+"""A snapshot of Hugging Face's cache: links to files in "blobs" beside "snapshots"."""
 
 
 def walk(
@@ -26,16 +26,14 @@ def walk(
     top: str | None = None,
     inside: bool = False,
 ) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield keys below `base` (it ends in '/') that start with `prefix` and sort after `start_after`, with stats.
+    """Yield keys below `base` (ends in '/') that start with `prefix` and sort after `start_after`, with stats.
 
-    Keys are ordered as whole strings, so a directory sorts as its name with '/' behind it: 'a.b' < 'a/b'
-    because '.' < '/'. Subtrees that cannot match are not read.
+    Keys are ordered as whole strings: 'a.b' < 'a/b'. Subtrees that cannot match are not read.
 
-    refuse: receives each name that is no key, and each link that is not followed.
-    unfinished: also files that a writer has not finished.
-    top: a folder, "" or ending in '/', below which no link is followed. A link there is yielded in place of the files
-    behind it, with the status of a link, also where it is on the way to `prefix`.
-    inside: links that lead out of `base`, or to a folder that they lie in, are refused.
+        refuse: receives each name that is no key, and each link that is not followed.
+        unfinished: also yield unfinished files.
+        top: a folder, "" or ending in '/', below which links are yielded themselves.
+        inside: refuse links that lead out of `base`, or to a folder above them.
 
     Raises: Forbidden; Transient.
     """
@@ -79,7 +77,6 @@ class _Tree:
     extent: tuple[str, ...]
 
     def holds(self, real: str) -> bool:
-        """Return whether a real path lies in the place."""
         return os.path.join(real, "").startswith(self.extent)
 
     def files(self, folder: str, chain: tuple[str, ...]) -> Iterator[tuple[str, os.stat_result]]:
@@ -105,7 +102,6 @@ class _Tree:
                     raise disk_error("list", self.base + key, error) from error
 
     def _chain_of(self, key: str, entry: os.DirEntry[str], chain: tuple[str, ...]) -> tuple[str, ...] | None:
-        """Return the chain of a folder; None for a link that is refused."""
         if not self.extent:
             return chain
         if not entry.is_symlink():
@@ -120,10 +116,6 @@ class _Tree:
         return None
 
     def _entries(self, folder: str) -> list[tuple[str, os.DirEntry[str]]]:
-        """Return the entries of a directory that may match, sorted.
-
-        Other names, thousands of them in a log, cost no more than being read.
-        """
         prefix, start_after, follows = self.prefix, self.start_after or "", self.follows
         matching: list[tuple[str, os.DirEntry[str]]] = []
         try:
@@ -161,9 +153,9 @@ class _Tree:
 
 
 def kind_of(entry: os.DirEntry[str], *, follows: bool = True, judged: bool = False) -> str:
-    """Return FILE, FOLDER, or "" for anything else, such as a link that leads to itself.
+    """Return FILE, FOLDER, or "" for anything else, such as a looping link. Raises: OSError.
 
-    judged: "" also of a link whose end cannot be looked at. Raises: OSError.
+    judged: "" also for a link with an unreadable target.
     """
     try:
         if entry.is_dir(follow_symlinks=follows):

@@ -1,4 +1,4 @@
-"""Change tokens of mirrored objects: each store has its own ETags, and readers compare one token."""
+"""Change tokens of mirrored objects: one token over each store's own ETag."""
 
 from ...errors import Changed
 from ..shared.threads import lock
@@ -7,10 +7,9 @@ FIRST = 1
 
 
 class Pins:
-    """The ETag of each object in each store, as it was first seen there, under one token per object.
+    """Each object's first ETag in each store, under one token. Thread-safe; about 200 bytes per object read.
 
-    The token is "m1", and the next number once the object was seen to be replaced; the same in every process.
-    Thread-safe; some 200 bytes per object read.
+    The token is "m1", and the next number after a replacement; the same in every process.
     """
 
     def __init__(self, n_stores: int) -> None:
@@ -19,7 +18,7 @@ class Pins:
         self._numbers: dict[str, int] = {}  # of the objects that were replaced
 
     def etag(self, store: int, key: str, token: str | None) -> str | None:
-        """Return the ETag to expect of a store for a pinned `token`; None for any. Raises: Changed."""
+        """Return a store's ETag for a pinned `token`; None for any."""
         if token is None:
             return None
         with self._lock:
@@ -27,7 +26,7 @@ class Pins:
             return self._etags[store].get(key)
 
     def token(self, store: int, key: str, etag: str, pinned: str | None = None) -> str:
-        """Return the token of an object that a store gave. Raises: Changed where the reader has pinned another."""
+        """Return the token of a store's object. Raises: Changed if it is not `pinned`."""
         with self._lock:
             if pinned is not None:
                 self._check(key, pinned)
@@ -42,7 +41,7 @@ class Pins:
             return self._token(key)
 
     def listed(self, store: int, key: str, etag: str) -> str:
-        """Return the token that an object would have; nothing is kept of it."""
+        """Return the token that an object would have, without pinning."""
         with self._lock:
             if self._etags[store].get(key, etag) == etag:
                 return self._token(key)

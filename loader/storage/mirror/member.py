@@ -1,4 +1,4 @@
-"""One store of a mirrored root: its health, and the time of its next probe after a failure."""
+"""One store of a mirrored root: its health, and its next probe after a failure."""
 
 import time
 from collections.abc import Callable
@@ -7,14 +7,14 @@ from ..shared.threads import lock
 from ..store import Store
 
 PASSED_OVER_S = 5.0
-"""Seconds that a failed store is skipped; doubled each time that it fails soon after a recovery."""
+"""Seconds that a failed store is skipped, doubled after each relapse."""
 PASSED_OVER_MAX_S = 60.0
 STRIKES = 3
-"""Failures of reads that were tried once, as reads ahead are, that count as one of a read that was tried again."""
+"""Failures of single tries that count as one of a retried read."""
 
 
 class Member:
-    """A store and its health; a circuit breaker. Thread-safe. number: 0 is the primary."""
+    """A store and its health: a circuit breaker. Thread-safe. number: 0 is the primary."""
 
     def __init__(self, store: Store, number: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.store, self.number = store, number
@@ -22,9 +22,9 @@ class Member:
         self.reads = 0
         """Reads that it served."""
         self.identity: str | None = None
-        """Identity of the root whose objects it holds, once it was asked."""
+        """Identity of the root, once asked."""
         self.warned: set[str] = set()
-        """Warnings that were given once, and need not be given again."""
+        """Warnings given so far."""
         self._clock, self._lock = clock, lock()
         self._strikes, self._pause_s = 0, PASSED_OVER_S
         self._until_s: float | None = None  # the end of its being passed over; None: it is up
@@ -41,7 +41,7 @@ class Member:
         self._strikes = 0
 
     def failed(self, *, for_good: bool) -> float | None:
-        """Note a failed read, and return the seconds that the store is passed over; None where that is nothing new.
+        """Note a failed read; return the seconds to skip the store, None if already skipped.
 
         for_good: True after all tries of the read, False after the only one.
         """
@@ -56,7 +56,7 @@ class Member:
             return self._pause_s
 
     def shall_be_asked(self) -> bool:
-        """Return whether it is time to ask it again; the caller then does, and reports the outcome to `asked`."""
+        """Return whether to probe it now; the caller then reports to `asked`."""
         with self._lock:
             due = self._until_s is not None and not self._asking and self._clock() >= self._until_s
             self._asking = self._asking or due

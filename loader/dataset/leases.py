@@ -23,7 +23,6 @@ from functools import cache
 from queue import Empty, SimpleQueue
 from threading import Lock, RLock
 from time import monotonic
-from types import TracebackType
 from typing import Protocol, Self
 
 from ..errors import Forbidden, InvalidStore, ObjectNotFound, StoreError
@@ -116,9 +115,7 @@ class Heartbeat:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -207,10 +204,8 @@ class Renewal:
             thread.join(JOIN_S)
 
     def close(self, renewed: Renewed) -> None:
-        """Close a claim in the thread, and wait a moment for it. For finalizers.
-
-        The garbage collector may run one while this thread holds a lock that the request needs.
-        """
+        """Close a claim in the thread, and wait a moment for it."""
+        # For finalizers: the garbage collector may run one while this thread holds a lock that a request needs.
         thread = self._thread
         if id(renewed) not in self._renewed or thread is None:
             renewed.close()
@@ -234,7 +229,6 @@ class Renewal:
         requests.put(None)
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Wait for the thread's end, so long at most, after `dismiss`."""
         if self._thread is not None and self._thread.is_alive():
             self._thread.join(timeout_s)
 

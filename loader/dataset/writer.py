@@ -29,8 +29,7 @@ from .labels.annotate import Annotated, Annotating, write_annotation
 from .log.refs import resolve
 from .log.rules import not_aborted
 from .publishing.annotation_rebase import SameCells, with_statistics
-from .publishing.commit import Check, FreeGroup, NewKeys, Onto, Pending, commit
-from .publishing.gate import check_verdict
+from .publishing.commit import Check, FreeGroup, NewKeys, Onto, Pending, check_verdict, commit
 from .tables.manifest import Change
 from .tables.parquet import TableFile, put_named, table_bytes
 from .versions.samples_table import import_polars
@@ -43,7 +42,7 @@ from .writing.exclude import (
     find_superseded,
     write_exclusions,
 )
-from .writing.group_writer import write_group
+from .writing.part_extension import write_group
 from .writing.run_tables import check_parts, write_group_run, write_run
 
 if TYPE_CHECKING:

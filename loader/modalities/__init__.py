@@ -16,8 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..errors import InvalidField
-from .destination import PlacingDecoder
-from .fields import Buffer, as_buffer, check_field, last_word, load
+from .fields import Buffer, PlacingDecoder, as_buffer, check_field, last_word, load
 
 __all__ = ["Buffer", "Decoder", "check_field", "decoder_for", "encode", "known_extensions", "placing"]
 

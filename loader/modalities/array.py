@@ -13,8 +13,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from ..errors import DecodeFailed, InvalidField
-from .destination import Place, nowhere
-from .fields import Buffer, last_word
+from .fields import Buffer, Place, last_word, nowhere
 
 # Magic (6 bytes), version (2), header length (2 in format 1, 4 in formats 2 and 3).
 _PREFIX_BYTES = {1: 10, 2: 12, 3: 12}

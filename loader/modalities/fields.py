@@ -2,12 +2,30 @@
 
 import mmap
 import re
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
+from types import TracebackType
 from typing import Any
+
+import numpy as np
 
 from ..errors import InvalidField, MissingDependency
 from ..lazy_imports import without_collector
+
+Place = Callable[[tuple[int, ...], np.dtype], np.ndarray | None]
+"""(shape, dtype) of a result -> C-contiguous, writable memory for it, or None."""
+
+
+def nowhere(shape: tuple[int, ...], dtype: np.dtype) -> None:
+    """Return None: the `Place` that offers no memory."""
+
+
+class PlacingDecoder:
+    """Base of decoders that are called with (data, rng, place)."""
+
+    __slots__ = ()
+
 
 # What a stored field's bytes may come as: read from a store, or mapped from a local file.
 Buffer = bytes | bytearray | memoryview | mmap.mmap
@@ -80,3 +98,42 @@ def load(target: str) -> Any:
             f"{extra} fields need the package {str(error.name).partition('.')[0]!r}, which is not installed: "
             f"pip install 'penstock-data[{extra}]'"
         ) from error
+
+
+_TRIAL_BYTES = 64 * 2**20
+_ALSO_OF_A_BUG = (TypeError, LookupError, ArithmeticError, RuntimeError, AttributeError, NameError)
+_PACKAGES = frozenset((__name__.partition(".")[0], "assets", "penstock"))
+
+
+def is_of_the_machine(error: BaseException) -> bool:
+    """Return whether a decoder failed for want of memory, files or a network.
+
+    Pillow's OSErrors about images have no errno. FFmpeg reads from memory, and reports "no memory" also for a header
+    that asks for too much; then there is memory left.
+    """
+    if type(error).__module__.partition(".")[0] == "av":
+        return isinstance(error, MemoryError) and not _has_memory()
+    return isinstance(error, MemoryError | ConnectionError | TimeoutError) or (
+        isinstance(error, OSError) and error.errno is not None
+    )
+
+
+def is_ours(error: BaseException) -> bool:
+    """Return whether an error is a bug in this project; libraries' own code raises TypeError for damaged bytes."""
+    return isinstance(error, _ALSO_OF_A_BUG) and _raised_in(error.__traceback__) in _PACKAGES
+
+
+def _raised_in(trace: TracebackType | None) -> str:
+    package = ""
+    while trace is not None:
+        package = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+        trace = trace.tb_next
+    return package
+
+
+def _has_memory() -> bool:
+    try:
+        bytearray(_TRIAL_BYTES)
+    except MemoryError:
+        return False
+    return True

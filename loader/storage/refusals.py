@@ -1,14 +1,11 @@
-"""Objects that a listing cannot return: it names them and continues.
-
-A bucket may hold keys that no store here takes (`a//b`, `../x`, control characters). A folder may hold names that are
-no text, and links that lead out of it. One such object must not stop a listing.
-"""
+"""Objects that a listing leaves out: keys that no store takes, and patterns of a caller."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
+from ..errors import InvalidRuntime, MissingDependency
 from .store import ObjectInfo, Store, list_from
 
 _log = logging.getLogger(__name__)
@@ -80,3 +77,34 @@ def log_refusals(url: str) -> Refuse:
             _log.warning("%s: more is left out, and not named", url)
 
     return refuse
+
+
+KeyFilter = Callable[[str], str]
+"""Key -> why it is left out: "not_included", "excluded" or ""."""
+
+
+def key_filter(include: Sequence[str], exclude: Sequence[str], whose: str) -> KeyFilter:
+    """Return a function that gives the reason why patterns leave out a key.
+
+    include: patterns of keys to keep; all when empty. exclude: patterns of keys to leave out. whose: for messages.
+
+    Raises: InvalidRuntime for what is no pattern; MissingDependency.
+    """
+    if not include and not exclude:
+        return lambda key: ""
+    try:
+        from pathspec import GitIgnoreSpec  # 20 ms, and definitions are loaded often
+    except ImportError:
+        raise MissingDependency(f"{whose}: patterns need pathspec: pip install pathspec") from None
+    try:
+        included = GitIgnoreSpec.from_lines(include) if include else None
+        excluded = GitIgnoreSpec.from_lines(exclude) if exclude else None
+    except (ValueError, TypeError) as error:
+        raise InvalidRuntime(f"{whose}: {error}; write patterns as in .gitignore") from error
+
+    def why(key: str) -> str:
+        if included is not None and not included.match_file(key):
+            return "not_included"
+        return "excluded" if excluded is not None and excluded.match_file(key) else ""
+
+    return why

@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 from loader import Root, Version
+from loader.dataset.columnar.column_names import Partitions, text_columns
 from loader.dataset.columnar.json_members import JsonMembers
-from loader.dataset.columnar.partitions import Partitions, text_columns
 from loader.dataset.names import check_dataset_name
 from loader.dataset.shards.part import Part
 from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES

@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal
 
-from loader.dataset.log.append import read_tail
+from loader.dataset.log.append import FORMAT, REPAIRS, Link, link_key, linked, read_tail
 from loader.dataset.log.entries import Entry, canonical, checksum_of, entry_key, entry_number, parse
 from loader.dataset.log.log import Log
 from loader.dataset.log.marker import root_id
-from loader.dataset.log.repair_records import FORMAT, REPAIRS, Link, link_key, linked
 from loader.dataset.log.snapshots import HINT_EVERY
 from loader.dataset.log.state import State, fold, fold_all
 from loader.dataset.names import check_words

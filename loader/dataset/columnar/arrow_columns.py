@@ -1,30 +1,71 @@
 """Columns of Arrow tables as fields and metadata, chosen by type and never by value."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...errors import InvalidSample, NotSupported
-from .arrow_errors import arrow_errors
+from ...errors import Corrupt, InvalidSample, NotSupported, PenstockError
 from .choices import Options, ReadSample
 from .column_names import check_text, field_name, key_of_value, metadata_name, row_key, word_of
 from .features import Features
-from .field_values import FLAT_WORDS, encoded, json_bytes, text_bytes
 from .plain_values import (
+    FLAT_WORDS,
     OutOfRange,
+    encoded,
     inner_dtype,
     is_bytes,
     is_list,
     is_media,
     is_numbers,
     is_text,
+    json_bytes,
     plain_array,
     plain_type,
     reader_of,
+    text_bytes,
 )
+
+_DAMAGE = (
+    pa.ArrowInvalid,
+    pa.ArrowIndexError,
+    pa.ArrowKeyError,
+    pa.ArrowCapacityError,
+    pa.ArrowSerializationError,
+    EOFError,
+    UnicodeDecodeError,  # names of columns too
+)
+"""Errors that 24,000 flipped bits and cuts of Parquet and IPC raised. OSError needs a closer look."""
+
+
+@contextmanager
+def arrow_errors(name: str, *, damaged: str = "is damaged or cut", hint: str = "") -> Iterator[None]:
+    """Raise Arrow's errors with the name of what is read. damaged: words behind the name. hint: what to do.
+
+    Errors of this machine (no memory, an OSError with a number) pass unchanged.
+
+    Raises: Corrupt for damaged bytes; NotSupported.
+    """
+    try:
+        yield
+    except PenstockError:  # some are OSErrors
+        raise
+    except pa.ArrowNotImplementedError as error:
+        raise NotSupported(
+            f"{name} uses a feature that Arrow does not read ({error}); write it again without it"
+        ) from error
+    except MemoryError as error:
+        raise MemoryError(f"{name}: there is no memory to read it: {error}") from error
+    except _DAMAGE as error:
+        raise Corrupt(f"{name} {damaged}: {error}{hint}") from error
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise Corrupt(f"{name} {damaged}: {error}{hint}") from error
+
 
 Convert = Callable[[Any, str], Any]
 """(non-null value, location for messages) -> bytes of a field, or plain metadata."""

@@ -8,7 +8,7 @@ import numpy as np
 from ...errors import FieldMismatch, InvalidSample
 from ..names import escape_name
 from .arrow_columns import Column
-from .field_values import FLAT_WORDS
+from .plain_values import FLAT_WORDS
 
 _FIELD, _METADATA = "the field ", "the column "
 

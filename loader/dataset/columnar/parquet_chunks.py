@@ -11,15 +11,15 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...errors import Corrupt, InvalidSample
-from ...storage import Span
+from ...storage import ObjectInfo, Span
 from ...storage.shared.threads import Turns, begins_anew, lock
 from ..shards.shard import crc32c
 from ..tables.parquet import TAIL_BYTES, Window, chunk_start
-from .arrow_columns import Column, TableRows, joined
-from .arrow_errors import arrow_errors
+from .arrow_columns import Column, TableRows, arrow_errors, joined
 from .choices import Options
 from .features import features_of
 
@@ -319,3 +319,44 @@ def _corrupt_on_error(name: str, what: str) -> Iterator[None]:
         raise Corrupt(
             f"{name}, {what} cannot be read: {error}; it was damaged, restore the object"
         ) from error
+
+
+BATCH_BYTES = 8 * 2**20
+BOMB_BYTES, BOMB_TIMES = 2**30, 1000
+"""Limits of a row group: decoded bytes, or times its stored bytes."""
+
+
+def check_row_group(metadata: pq.FileMetaData, at: int, info: ObjectInfo) -> pq.RowGroupMetaData:
+    """Return a row group. Raises: Corrupt if it declares far more bytes than it stores."""
+    group = metadata.row_group(at)
+    stored = sum(group.column(k).total_compressed_size for k in range(group.num_columns))
+    if not 0 <= group.total_byte_size <= max(BOMB_BYTES, BOMB_TIMES * min(stored, info.nbytes)):
+        raise Corrupt(
+            f"{info.key}, row group {at} declares {group.total_byte_size:,} bytes for {stored:,} stored ones, "
+            "taken for a mistake or an attack"
+        )
+    return group
+
+
+def row_group_reader(source: Any, metadata: pq.FileMetaData, schema: pa.Schema, name: str) -> pq.ParquetFile:
+    """Return a reader of row groups that makes equal texts and bytes once. source: anything that Arrow reads.
+
+    Raises: Corrupt if the footer has two forms of a column's name; ArrowException.
+    """
+    shared = [one.name for one in schema if pa.types.is_binary(one.type) or pa.types.is_string(one.type)]
+    try:
+        return pq.ParquetFile(
+            source,
+            metadata=metadata,
+            read_dictionary=shared,
+            page_checksum_verification=True,
+            pre_buffer=False,
+        )
+    except KeyError as error:  # bytes, of the other form
+        raise Corrupt(f"{name}: its footer has no column {error}, which its schema names") from error
+
+
+def rows_at_once(group: pq.RowGroupMetaData) -> int:
+    """Return the rows of a group that are decoded at once."""
+    n_rows, nbytes = int(group.num_rows), int(group.total_byte_size)
+    return max(1, min(1024, BATCH_BYTES * n_rows // max(1, nbytes)))

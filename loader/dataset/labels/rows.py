@@ -25,9 +25,7 @@ from ...storage.disk.scratch import held_folder
 from ...storage.files import download
 from ...storage.spec import redact
 from ..tables.columns import check_metadata, column_of
-from .batch import ColumnSelection, RowBatch
-from .from_arrow import arrow_tables, n_parquet_rows, parquet_tables
-from .from_csv import csv_tables
+from .batch import ColumnSelection, RowBatch, arrow_tables, csv_tables, n_parquet_rows, parquet_tables
 
 BATCH_ROWS = 65_536
 ROWS = "the rows given"

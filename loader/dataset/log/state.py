@@ -33,7 +33,7 @@ class Txn:
     n: int
     """Number of its begin entry."""
     gated: bool = False
-    """True if its commit has to name a verdict (`publishing/gate.py`)."""
+    """True if its commit has to name a verdict (`publishing/commit.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

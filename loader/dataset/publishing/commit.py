@@ -7,7 +7,8 @@ newer version (a rebase). Parts are named by id, so only the manifest is rewritt
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Container, Mapping
+import re
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,14 +16,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...errors import Conflict, Denied, DuplicateKey, EmptyVersion, InvalidSample
-from ...storage import Store
-from ..log.entries import canonical
+from ...errors import Conflict, Corrupt, Denied, DuplicateKey, EmptyVersion, InvalidSample, ObjectNotFound
+from ...json_text import parse_json_object
+from ...storage import Store, is_there
+from ..log.entries import DAMAGED, canonical
 from ..log.log import Log
-from ..log.rules import CommitBody
-from ..log.state import State
+from ..log.rules import CommitBody, ungated
+from ..log.state import State, Txn
 from ..names import hashes_of
 from ..shards.key_hashes import among, covered, known
+from ..shards.part import Part
 from ..tables.manifest import Change, child
 from ..tables.parquet import TableFile, get_tables
 from ..versions.version import Version, open_record
@@ -198,8 +201,8 @@ class NewKeys:
     def _were_there(self, parent: Version) -> bool:
         files = parent.manifest["key_hashes"]
         new = [file for file in files if file["path"] not in self._known]
-        for file, is_there in zip(new, known(self._store, new, self._keys.hashes), strict=True):
-            self._known[file["path"]] = bool(is_there.any())
+        for file, found in zip(new, known(self._store, new, self._keys.hashes), strict=True):
+            self._known[file["path"]] = bool(found.any())
         return any(self._known[file["path"]] for file in files)
 
 
@@ -269,3 +272,59 @@ def _refuse_live(parent: Version, clashes: pa.Table, leaving: Container[tuple[st
                 "a version adds new samples to those there. Write under new keys, exclude the old ones first "
                 "(root.exclude), or start another dataset"
             )
+
+
+_RECORD = re.compile(r"stages/(?P<dataset>[^/]+)/[^/]+/[^/]+/(?P<r>[0-9]{12})\.json")
+
+
+def digest_of(
+    parts: Sequence[Part],
+    exclude: Mapping[str, str],
+    supersede: Mapping[str, str],
+    foreign: Mapping[str, Any] | None = None,
+) -> str:
+    """Return the sha256 hex of a publish's additions and omissions, which a verdict names."""
+    bodies = sorted((part.to_json() for part in parts), key=lambda body: str(body["id"]))
+    content = [bodies, dict(exclude), dict(supersede), *([dict(foreign)] if foreign else [])]
+    return hashlib.sha256(canonical(content)).hexdigest()
+
+
+def check_verdict(
+    store: Store,
+    txn: Txn,
+    verdict: str,
+    parts: Sequence[Part],
+    exclude: Mapping[str, str],
+    supersede: Mapping[str, str],
+    foreign: Mapping[str, Any] | None = None,
+) -> list[Onto]:
+    """Return further checks of a publish in an open transaction that is gated or shows this verdict ("" for none).
+
+    Costs two requests. Raises: StageNotPublished for a missing verdict, one that is not `published`, or of another
+    change; Conflict if a later verdict stands; Corrupt.
+    """
+    if not verdict:
+        raise ungated(txn.txn, "no verdict was given")
+    name = _RECORD.fullmatch(verdict)
+    if name is None or name["dataset"] != txn.dataset:
+        raise ungated(txn.txn, f"{verdict!r} is no record of a stage of {txn.dataset}")
+    record = _record(store, txn, verdict)
+    if record["verdict"] != "published":
+        raise ungated(txn.txn, f"{verdict} is {record['verdict']!r}: {record.get('reason', '')}")
+    if record["body"].get("publishes") != digest_of(parts, exclude, supersede, foreign):
+        raise ungated(txn.txn, f"{verdict} is of other parts, or of other samples to leave out")
+    later = f"{verdict.rpartition('/')[0]}/{int(name['r']) + 1:012d}.json"
+    if is_there(store, later):
+        raise Conflict(f"the verdict {verdict} holds no longer: {later} came after it")
+    return [Onto(id) for id in (record["body"].get("against") or [])[:1]]
+
+
+def _record(store: Store, txn: Txn, verdict: str) -> dict[str, Any]:
+    try:
+        record = parse_json_object(store.get(verdict).data)
+        record["verdict"], record["body"].get
+    except ObjectNotFound:
+        raise ungated(txn.txn, f"there is no {verdict}") from None
+    except DAMAGED as error:
+        raise Corrupt(f"{store.url}/{verdict} is not a stage record ({error})") from error
+    return dict(record)

@@ -16,9 +16,17 @@ from ...storage.external_shards import FOREIGN, Decoded, ObjectsOf, PlacedObject
 from ...storage.store import disk_of
 from ..columnar.choices import Options
 from ..columnar.parquet_chunks import Chunks, DecodedParquet
-from ..tables.foreign_objects import FOREIGN_SCHEMA, ForeignObject, PlaceRecord, place_of, place_record
+from ..tables.foreign_objects import (
+    FOREIGN_SCHEMA,
+    ForeignObject,
+    PlaceRecord,
+    is_bucket,
+    is_vouched,
+    place_of,
+    place_record,
+    refusal,
+)
 from ..tables.parquet import TableFile, changes, get_tables, table_facts
-from ..tables.vouched_places import is_bucket, is_vouched, refusal
 
 KEPT_SHARDS = 4096
 """Shards whose objects are kept at hand."""

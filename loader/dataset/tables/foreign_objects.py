@@ -9,24 +9,28 @@ The table has no URL, so that a bucket may move and a copied root keeps its vers
 
 import hashlib
 import json
+import os
 import re
+import stat
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
 
-from ...errors import AlreadyExists, Corrupt, FormatTooNew, ObjectNotFound
-from ...json_text import parse_json_object
-from ...storage import ObjectInfo, Store
+from ...errors import AlreadyExists, Corrupt, FormatTooNew, NotARoot, ObjectNotFound
+from ...json_text import DamagedJson, parse_json_object
+from ...storage import ObjectInfo, Store, open_store
 from ...storage.external_shards import FOREIGN
+from ...storage.mirror.store import primary_of
 from ...storage.shared.requests import retry_corrupt
 from ...storage.store import disk_of
 from ..log.entries import canonical
+from ..log.marker import MIRROR_OF, PRIMARY, check_root
 from .parquet import TableFile, get_tables, table_facts
-from .vouched_places import is_own_record
 
 PLACES = "places/"
 _PATH = re.compile(rf"{FOREIGN}([0-9a-f]{{32}})/(.+)", re.DOTALL)
@@ -273,3 +277,88 @@ def place_of(path: str) -> str:
 def is_foreign(path: str) -> bool:
     """Return whether a shard lies in another's place."""
     return path.startswith(FOREIGN)
+
+
+VARIABLE = "PENSTOCK_PLACES"
+MAX_RECORD_BYTES = 2**20
+_BUCKETS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az", "abfss": "az"}
+"""Schemes of buckets, which grant access by credentials only -> their one spelling."""
+
+
+def is_vouched(store: Store, key: str, url: str) -> bool:
+    """Return whether the caller vouches for a location. key: of its record in the root."""
+    spelled = _spelled(url)
+    return any(_lies_in(spelled, named) for named in _named()) or is_own_record(store, key, url) is True
+
+
+def is_bucket(url: str) -> bool:
+    """Return whether a location grants access by credentials only."""
+    scheme, _, rest = url.partition("://")
+    return bool(rest) and "::" not in url and scheme.lower() in _BUCKETS
+
+
+def is_own_record(store: Store, key: str, url: str) -> bool | None:
+    """Return whether the caller wrote the record that names `url`; None in a bucket, which has no owner.
+
+    A link on the path counts as another user's. Owner and URL are read from one open file, which may be replaced.
+    """
+    primary = primary_of(store)
+    if "://" in primary.url:
+        return primary.url.startswith("memory://") or None  # only in this process
+    path = f"{primary.url}/{key}"
+    if os.path.realpath(path) != f"{os.path.realpath(primary.url)}/{key}" or not _is_own_file(path, url):
+        return False
+    marker = check_root(primary)
+    return (
+        _is_of_primary(primary, str(marker[MIRROR_OF]), key, url)
+        if MIRROR_OF in marker
+        else PRIMARY not in marker
+    )
+
+
+def _is_own_file(path: str, url: str) -> bool:
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            about = os.fstat(file.fileno())
+            if not stat.S_ISREG(about.st_mode) or about.st_uid not in (os.geteuid(), 0):
+                return False
+            return bool(parse_json_object(file.read(MAX_RECORD_BYTES)).get("url") == url)
+    except (OSError, DamagedJson):
+        return False
+
+
+def _is_of_primary(mirror: Store, primary: str, key: str, url: str) -> bool:
+    if "://" in primary or os.path.realpath(primary) == os.path.realpath(mirror.url):
+        return False
+    source = open_store(primary)
+    try:
+        is_same = bytes(source.get(key).data) == bytes(mirror.get(key).data)
+        return is_same and MIRROR_OF not in check_root(source) and is_own_record(source, key, url) is True
+    except (ObjectNotFound, NotARoot):
+        return False
+
+
+def refusal(store: Store, key: str, url: str, what: str) -> str:
+    """Return why a location is not opened. what: its purpose."""
+    return (
+        f"{store.url}/{key} names {url}, which is not {what}: any writer of the root may have written that record. If "
+        f"you trust the place, run the same again with {VARIABLE}={url}"
+    )
+
+
+def _named() -> Iterator[str]:
+    yield from map(_spelled, os.environ.get(VARIABLE, "").split())
+
+
+def _spelled(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    if not rest or scheme.lower() in ("file", "local"):
+        return os.path.realpath(open_store(url).url)
+    return f"{_BUCKETS.get(scheme.lower(), scheme.lower())}://{rest.rstrip('/')}"
+
+
+def _lies_in(place: str, named: str) -> bool:
+    r"""Return whether a location is, or lies below, the named one. Servers read %2e as ".", some "\\" as "/"."""
+    rest = f"{place}/".removeprefix(f"{named.rstrip('/')}/")
+    path = unquote(rest) if "://" in place else rest
+    return rest != f"{place}/" and {".", ".."}.isdisjoint(path.replace("\\", "/").split("/"))

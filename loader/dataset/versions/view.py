@@ -161,14 +161,14 @@ class View:
 
         Raises: IndexError; TypeError; DecodeFailed; Corrupt; StoreError.
         """
-        from .samples import decoded, picked
+        from .samples_table import decoded, picked
 
         samples = list(decoded(self.version, self.fields, self.version_ordinals(picked(index, len(self)))))
         return samples if isinstance(index, slice) else samples[0]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield every sample as `view[i]` returns it, 64 read together."""
-        from .samples import decoded
+        from .samples_table import decoded
 
         yield from decoded(self.version, self.fields, self.version_ordinals(np.arange(len(self))))
 
@@ -177,7 +177,7 @@ class View:
 
         Long values appear by their size. Needs polars.
         """
-        from .samples import picked, table_of
+        from .samples_table import picked, table_of
 
         return table_of(self.version, self.fields, self.version_ordinals(picked(slice(n), len(self))))
 

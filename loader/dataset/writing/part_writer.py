@@ -18,7 +18,7 @@ from ..shards.index import IndexPlace, index_bytes
 from ..shards.part import Part, ShardFile
 from ..shards.shard import MAX_FIELD_BYTES, Int64s, ShardWriter, check_field_bytes
 from ..tables import columns
-from ..tables.agreed_columns import table_of_any
+from ..tables.columns import table_of_any
 from ..tables.parquet import put_table
 from .spill import Sample, Spill
 

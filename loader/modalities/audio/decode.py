@@ -20,13 +20,11 @@ from av.error import FFmpegError
 
 from ...errors import DecodeFailed
 from ...limits import MAX_AUDIO_BYTES
-from ..error_origin import is_of_the_machine
-from ..fields import Buffer
+from ..fields import Buffer, is_of_the_machine
 from ..video.mp4 import check_complete, check_tables
 from .downmix import UnknownLayout, mix_for
-from .padding import announced, ends_of, flac_samples
+from .padding import announced, check_lengths, check_wav, ends_of, flac_samples
 from .resample import StrangeRate, resampled, window
-from .stated_lengths import check_lengths, check_wav
 from .timeline import BadSound, Ends, Floats, Heard
 
 if TYPE_CHECKING:

@@ -25,12 +25,9 @@ from ...errors import DecodeFailed
 from ...limits import MAX_IMAGE_PX, beyond
 from ...native import resample
 from ...native.python import MAX_SIDE
-from ..destination import Place, nowhere
-from ..error_origin import is_of_the_machine
-from ..fields import Buffer
-from .crop import Box, Framing, Layout, Size, stored_box
+from ..fields import Buffer, Place, is_of_the_machine, nowhere
+from .crop import UPRIGHT, Box, Framing, Layout, Size, Turn, stored_box, turn_of, turned
 from .jpeg_header import JpegHeader, check_scans, read_header
-from .orientation import UPRIGHT, Turn, turn_of, turned
 
 # By how much a JPEG that is scaled while it is decoded stays larger than what is wanted: with 2 the result is 0.2 to
 # 0.3 levels off on average, 5 at the worst pixel of a thousand; with 1 it is 1 and 16.

@@ -10,7 +10,7 @@ import numpy as np
 from ...errors import DecodeFailed
 from ...limits import JPEG_SCANS_ANYWAY, MAX_JPEG_SCAN_PX, MAX_JPEG_SCANS, beyond
 from ..fields import Buffer
-from .orientation import UPRIGHT, Turn, turn_of
+from .crop import UPRIGHT, Turn, turn_of
 
 # Start-of-frame markers: SOF0..SOF15 without DHT (C4), JPG (C8) and DAC (CC). ITU-T T.81, table B.1.
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}

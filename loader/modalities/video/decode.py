@@ -14,9 +14,7 @@ from av.error import FFmpegError
 from google_crc32c import value as crc32c
 
 from ...errors import DecodeFailed
-from ..destination import Place, nowhere
-from ..error_origin import is_of_the_machine
-from ..fields import Buffer
+from ..fields import Buffer, Place, is_of_the_machine, nowhere
 from ..image.crop import Framing, Size
 from ..image.jpeg_header import check_scans
 from .demux import Codec, Source, WholeFile, whole_file

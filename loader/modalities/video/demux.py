@@ -11,8 +11,7 @@ from av.error import FFmpegError
 
 from ...errors import DecodeFailed
 from ...limits import MAX_FRAME_PX, MAX_PACKET_BYTES_RATIO, MP4_SAMPLES_ANYWAY, beyond
-from ..error_origin import is_of_the_machine
-from ..fields import Buffer
+from ..fields import Buffer, is_of_the_machine
 from .matroska import HIDING, MAGIC, check_segment, is_hidden
 from .mp4 import check_complete, check_tables
 from .timeline import Timeline

@@ -16,8 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ...errors import DecodeFailed, FormatTooNew, PenstockError
-from ..error_origin import is_of_the_machine
-from ..fields import Buffer, load
+from ..fields import Buffer, is_of_the_machine, load
 
 SUFFIX = ".packets"
 TABLE_VERSION = 1

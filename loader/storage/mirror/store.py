@@ -23,9 +23,8 @@ from ..store import (
     new_in_place,
 )
 from ..stream import fill_from, open_reader
-from .etags import Pins
 from .fallback import NEXT_AFTER_S, Fallback
-from .member import Member
+from .member import Member, Pins
 from .nearest import Identity, Members
 
 

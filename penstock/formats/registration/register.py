@@ -14,7 +14,7 @@ from os import PathLike, fspath
 from typing import Any
 
 from loader.dataset.columnar.choices import WIDTHS, Options
-from loader.dataset.columnar.partitions import text_columns
+from loader.dataset.columnar.column_names import text_columns
 from loader.dataset.log.entries import canonical
 from loader.dataset.names import check_dataset_name
 from loader.dataset.root import Root

@@ -50,9 +50,9 @@ Opener = Callable[[str, Mapping[str, object], StoreSpec], Store]
 def open_store(url: str | PathLike[str], options: Mapping[str, object] | None = None) -> Store:
     """Open the store at a local path or a URL; nothing is created or contacted yet.
 
-    url: `/data/root`, `file:///data/root`, `memory://name/prefix`, `s3://bucket/prefix`, `gs://...`, `az://...`,
-    `abfs://...`, an installed package's scheme, or any other fsspec URL. options: see the backend's module; {"fsspec":
-    {...}} passes the URL and those options to fsspec.
+    - url: `/data/root`, `file:///data/root`, `memory://name/prefix`, `s3://bucket/prefix`, `gs://...`, `az://...`,
+      `abfs://...`, an installed package's scheme, or any other fsspec URL.
+    - options: see the backend's module. {"fsspec": {...}} passes the URL and those options to fsspec.
 
     Raises: InvalidStore for an invalid URL or option; MissingDependency; ForkedStore in a forked child of a process
     that used a native client.

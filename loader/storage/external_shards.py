@@ -94,10 +94,9 @@ ObjectsOf = Callable[[str], Sequence[PlacedObject]]
 class PlacedStore:
     """A reader of shards, in the root and in foreign locations. Thread-safe; a disk if all of them are.
 
-    home: store of the root. places: stores of the locations. unvouched: id of a location that the caller does not vouch
-    for -> why its bytes are not copied into the root.
+    home: store of the root. places: stores of the locations. Raises: as these stores; also Changed.
 
-    Raises: as these stores; also Changed.
+    unvouched: id of a location that the caller does not vouch for -> why its bytes are not copied into the root.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
 """Every other scheme, and any URL opened with {"fsspec": {...options of its file system...}}.
 
 Create-only writes work where the file system has an atomic one: s3fs, gcsfs and adlfs with `mode="create"`. Elsewhere
-fsspec's create is exists-then-write and loses races, so `put_if_absent` is refused: nothing can be published there.
-fsspec returns no change token with the bytes, so a pinned range read costs a second request, an unpinned one two.
+fsspec's create is exists-then-write and loses races, so `put_if_absent` is refused. No change token comes with the
+bytes, so a pinned range read costs a second request, an unpinned one two.
 
-Options beside "fsspec": retry_deadline_s, retry_base_s, retry_cap_s and max_concurrency (`options.py`); the file system
+Options beside "fsspec": retry_deadline_s, retry_base_s, retry_cap_s and max_concurrency (`options.py`). The file system
 has its own timeouts.
 """
 

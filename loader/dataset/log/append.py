@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any, Literal
+from typing import Literal
 
 from ...errors import (
     AlreadyExists,
@@ -31,91 +31,12 @@ from ...errors import (
     StoreError,
     Transient,
 )
-from ...json_text import parse_json_object
 from ...storage.shared.requests import retry_corrupt
 from ...storage.store import Objects, Store, list_from
-from .entries import (
-    DAMAGED,
-    FOLDER,
-    Entry,
-    canonical,
-    checksum_of,
-    entry_key,
-    entry_number,
-    gaps,
-    missing,
-    parse,
-    seal,
-)
+from .entries import FOLDER, Entry, entry_key, entry_number, gaps, linked, missing, parse, seal
 from .rules import Done
 from .snapshots import HINT_EVERY, state_checksum
 from .state import State, fold, fold_all
-
-FORMAT = 1
-REPAIRS = f"{FOLDER}repair-"
-"""Prefix of repair records: links of the chain, and restored entries (`penstock repair`)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
-    """A repair record of a broken link of the chain."""
-
-    n: int
-    """The entry whose `prev` is wrong."""
-    was: str
-    """Its `prev`: sha256 hex of the bytes that its writer read."""
-    prev: str
-    """Sha256 hex of entry n - 1 as it is stored."""
-    at_us: int
-    """UTC microseconds when the record was made."""
-    by: str
-    """Author of the record."""
-    why: str
-    """Findings, in words."""
-
-    def dump(self) -> bytes:
-        """Return canonical JSON, with a checksum of its own."""
-        value = {
-            "format": FORMAT,
-            "n": self.n,
-            "was": self.was,
-            "prev": self.prev,
-            "at_us": self.at_us,
-            "by": self.by,
-            "why": self.why,
-        }
-        return canonical({**value, "checksum": checksum_of(value)})
-
-
-def link_key(n: int) -> str:
-    """Return the store key of entry n's repair record."""
-    return f"{REPAIRS}{n:012d}.json"
-
-
-def linked(store: Objects, entry: Entry, prev: str | None) -> Entry:
-    """Return the entry, with `prev_means` if a repair record links it to the entry with sha256 `prev`.
-
-    One request for an entry that does not follow by itself.
-    """
-    if prev is None or entry.prev == prev:
-        return entry
-    try:
-        record = _parse(store.get(link_key(entry.n)).data)
-    except ObjectNotFound:
-        return entry
-    fits = (record.get("n"), record.get("was"), record.get("prev")) == (entry.n, entry.prev, prev)
-    return replace(entry, prev_means=prev) if fits else entry
-
-
-def _parse(data: bytes) -> Mapping[str, Any]:
-    """Return the fields of a record; {} if it is damaged: the link stays broken."""
-    try:
-        value = parse_json_object(data)
-        sound = canonical(value) == data and value["checksum"] == checksum_of(value)
-    except DAMAGED:
-        return {}
-    return value if sound and value.get("format") == FORMAT else {}
-
 
 # The first probe asks for one entry, so that a reader who is up to date pays one request; each full batch
 # doubles the next, so that a reader 10,000 entries behind waits for 630 round trips and not for 10,000.

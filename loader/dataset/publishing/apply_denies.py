@@ -51,8 +51,8 @@ def apply_denies(
 ) -> Applied:
     """Return the change as it may be committed where the log has takedowns.
 
-    Reads keys and provenance of the change's new samples, of all the parent's if it lacks the newest takedown, and keys
-    and index of each shard or column that extends the parent.
+    Reads keys and provenance of the change's new samples, and of the parent's if it lacks the newest takedown. Shards
+    and columns that extend the parent cost their keys and index. Raises: Corrupt; StoreError.
     """
     prefix = f"data/{txn}/{secrets.token_hex(8)}"
     own = own_denied(store, state.denies, dataset, change)

@@ -221,12 +221,12 @@ def video(
     at may name another video field of the sample: then the frames shown at that field's instants, whatever the frame
     rates. A random draw is one where all fields that share it show something. Their timestamps share one clock.
 
-    size: (height, width) in px of the result; None for the stored size; or a bucket's name, such as "w640h384f32",
-    width first, which also gives 32 frames unless `frames` or `at` does. crop: None stretches the frame to `size`.
-    "center" and "random" scale it until it just covers `size`, and cut the rest: evenly, or at a random draw (one per
-    clip). A box (top, left, height, width) of the upright stored frame is scaled to `size`, if given; its top and left
-    are even where colour is stored for 2 x 2 px. times: adds the field `<field>.times` to a batch: float64 [T], seconds
-    at which each frame is first shown.
+    - size: (height, width) in px of the result; None for the stored size. A bucket's name, such as "w640h384f32", width
+      first, also gives 32 frames unless `frames` or `at` does.
+    - crop: None stretches the frame to `size`. "center" and "random" scale it until it just covers `size`, and cut the
+      rest: evenly, or at a random draw (one per clip). A box (top, left, height, width) of the upright stored frame is
+      scaled to `size`, if given. Its top and left are even where colour is stored for 2 x 2 px.
+    - times: adds the field `<field>.times` to a batch: float64 [T], seconds at which each frame is first shown.
 
     Raises: InvalidRuntime.
     """

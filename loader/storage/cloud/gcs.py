@@ -5,8 +5,9 @@ Options: see `options.py`; also obstore's own names (with or without `google_`) 
 `credential_provider` is a function that returns obstore's GCSCredential.
 
 Credentials, first match: options; GOOGLE_APPLICATION_CREDENTIALS, or gcloud's application default file; obstore's own
-variables and the machine's metadata server. google-auth (penstock-data[gcs]) reads every kind of file; without it
-obstore reads keys of service accounts and users.
+variables and the machine's metadata server.
+
+With google-auth (penstock-data[gcs]) every kind of file works, without it keys of service accounts and users.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Reading from S3, GCS and Azure through obstore: ranges, and whole objects in bounded requests.
 
 Change tokens are compared here (Ceph refuses a quoted If-Match); obstore's own retries are off (`shared/requests.py`).
-S3 and Google also answer 403 for a missing object if the credentials may not list; a reader of a root's log must tell
+S3 and Google also answer 403 for a missing object if the credentials may not list. A reader of a root's log must tell
 the two apart, so the missing right is named.
 """
 

@@ -1,7 +1,7 @@
 """S3, GCS and Azure through obstore: everything that is alike in all providers.
 
-The sync API from many threads is as fast as the async one. obstore's own retries are off (`shared/requests.py`), and
-its listings are filtered here: offsets and prefixes differ between providers.
+The sync API from many threads is as fast as the async one. Obstore's own retries are off (`shared/requests.py`). Its
+listings are filtered here: offsets and prefixes differ between providers.
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from loader import Root
 from loader.dataset.leases import list_leases
-from loader.dataset.log.append import REPAIRS
-from loader.dataset.log.entries import entry_key, entry_number
+from loader.dataset.log.entries import REPAIRS, entry_key, entry_number
 from loader.dataset.log.marker import FOLDERS as ROOT_FOLDERS
 from loader.dataset.log.marker import check_root
 from loader.dataset.log.snapshots import hint_key

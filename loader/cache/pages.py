@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ..dataset.shards.shard import crc32c
-from ..storage.disk.new_file import write_all
+from ..storage.disk.folder_files import write_all
 from .folder import file_mode, folder_mode
 
 NAME_BYTES = 20

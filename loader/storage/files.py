@@ -6,8 +6,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from mmap import ACCESS_READ, mmap
 
 from ..errors import AlreadyExists, Changed
-from .disk.errors import disk_error, upload_size
-from .disk.new_file import write_all
+from .disk.folder_files import disk_error, upload_size, write_all
 from .shared.memory_budget import MemoryBudget
 from .store import ObjectInfo, Store, is_local, is_there, unfinished_name
 from .stream import Pieces

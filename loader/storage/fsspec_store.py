@@ -21,7 +21,7 @@ from ..errors import (
     StoreError,
     Transient,
 )
-from .disk.errors import upload_size
+from .disk.folder_files import upload_size
 from .disk.store import open_local
 from .fsspec_filesystem import (
     atomic_create,
@@ -36,11 +36,22 @@ from .fsspec_filesystem import (
 )
 from .options import RETRY_OPTIONS, runtime_of
 from .ranges import plan_reads, slice_reads
-from .refusals import Refuse, log_refusals
 from .shared import fork
 from .shared.requests import Retrier
 from .spec import Opened, StoreSpec, spec_of
-from .store import Blob, ObjectInfo, ReadLimits, Span, Store, check_key, check_prefix, check_span, key_fault
+from .store import (
+    Blob,
+    ObjectInfo,
+    ReadLimits,
+    Refuse,
+    Span,
+    Store,
+    check_key,
+    check_prefix,
+    check_span,
+    key_fault,
+    log_refusals,
+)
 from .stream import open_reader
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import BinaryIO, Unpack
 
 from ..errors import Changed, Corrupt
-from .disk.errors import upload_size
+from .disk.folder_files import upload_size
 from .ranges import plan_reads
 from .spec import Opened
 from .store import Blob, ObjectInfo, ReadLimits, Span, check_key, check_prefix, check_span

@@ -27,7 +27,7 @@ from loader.dataset.writing.run_tables import part_tables
 from loader.dataset.writing.spill import Sample
 from loader.errors import Conflict, EmptyVersion, InvalidRuntime
 from loader.storage import Store
-from loader.storage.refusals import Refusals
+from loader.storage.store import Refusals
 
 from ..class_names import class_names_of
 from ..progress import progress

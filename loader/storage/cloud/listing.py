@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import StoreError
-from ..refusals import Refuse
 from ..shared.requests import count_request
-from ..store import ObjectInfo, key_fault
+from ..store import ObjectInfo, Refuse, key_fault
 from .connection import Connection, client_errors
 from .errors import is_unparsed
 from .raw_listing import PageOf

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from ...errors import AlreadyExists, ObjectNotFound, Transient
-from ..disk.errors import upload_size
+from ..disk.folder_files import upload_size
 from ..files import put_held
 from ..options import Runtime
-from ..refusals import Refuse, log_refusals
 from ..spec import StoreSpec
-from ..store import ObjectInfo, check_key, check_prefix
+from ..store import ObjectInfo, Refuse, check_key, check_prefix, log_refusals
 from ..stream import open_reader
 from .connection import Connection, client_errors
 from .errors import is_conflict

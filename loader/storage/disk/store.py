@@ -16,7 +16,6 @@ from urllib.parse import unquote, urlsplit
 
 from ...errors import AlreadyExists, Changed, Corrupt, InvalidStore, ObjectNotFound
 from ..ranges import plan_reads, slice_reads
-from ..refusals import Refuse, log_refusals
 from ..shared.requests import count_request
 from ..spec import Opened, StoreSpec
 from ..store import (
@@ -25,16 +24,16 @@ from ..store import (
     ObjectInfo,
     Piece,
     ReadLimits,
+    Refuse,
     Span,
     Store,
     check_key,
     check_prefix,
     check_span,
+    log_refusals,
 )
 from .buffer_reads import Run, cut, neighbours, runs_of
-from .errors import disk_error, no_links, upload_size
-from .new_file import NewFile, fsync_directory, write_all
-from .walk import walk
+from .folder_files import NewFile, disk_error, fsync_directory, no_links, upload_size, walk, write_all
 
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator
 
 from ...json_text import is_text
 from ..store import TEMPORARY, UNFINISHED, ObjectInfo, Store, key_fault
-from .errors import disk_error
+from .folder_files import FOLDER, NOT_UTF8, disk_error, kind_of, unlisted_kind
 from .store import LocalStore
-from .walk import FOLDER, NOT_UTF8, kind_of, unlisted_kind
 
 
 def is_unfinished(path: str) -> bool:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import BinaryIO, Unpack
 
 from ...errors import InvalidStore, StoreError, Transient
-from ..refusals import Refuse, list_place
 from ..shared.requests import doubted, tried_while
 from ..store import (
     Blob,
@@ -13,6 +12,7 @@ from ..store import (
     ObjectInfo,
     Piece,
     ReadLimits,
+    Refuse,
     Span,
     Store,
     check_prefix,
@@ -20,6 +20,7 @@ from ..store import (
     disk_of,
     fill_pieces,
     list_from,
+    list_place,
     new_in_place,
 )
 from ..stream import fill_from, open_reader

@@ -23,7 +23,7 @@ from loader.dataset.versions.version import Version
 from loader.dataset.writer import publish_exclusions, publish_registered
 from loader.errors import Conflict, Corrupt, EmptyVersion, InvalidStore
 from loader.storage import Store, open_store
-from loader.storage.refusals import Refusals
+from loader.storage.store import Refusals
 
 from .. import TABLES, find_registered
 from ..reading.sample import NO_METADATA, FoundObjects

@@ -16,7 +16,7 @@ from loader.dataset.log.state import State, VersionRecord
 from loader.dataset.tables.manifest import differences, read_manifest, references, table_references
 from loader.dataset.versions.version import open_record
 from loader.errors import FormatTooNew, PenstockError, VersionRetired
-from loader.storage.refusals import Refusals, list_place
+from loader.storage.store import Refusals, list_place
 
 from ...progress import progress
 from .derived import CHECKS, check_stored

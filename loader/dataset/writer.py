@@ -1,39 +1,38 @@
 """The writes of a root: `with root.write(...) as writer`, and a version's changes to its parent."""
 
+import logging
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ..errors import EmptyVersion, InvalidSample, RootError
-from .publishing.commit import check_facts, check_producer
-from .shards.part import Part
-from .shards.shard import DEFAULT_SHARD_BYTES
-from .versions.version import Version
-from .writing.part_writer import PartWriter, group_chooser, make_sample, mismatch
-from .writing.spill import Spill
-
-if TYPE_CHECKING:
-    from .root import Root
-import logging
-from collections.abc import Callable, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
 import pyarrow as pa
 
-from ..errors import Conflict, PenstockError
+from ..errors import Conflict, EmptyVersion, InvalidSample, PenstockError, RootError
 from ..storage.external_shards import FOREIGN
 from .labels.annotate import Annotated, Annotating, write_annotation
 from .log.refs import resolve
 from .log.rules import not_aborted
 from .publishing.annotation_rebase import SameCells, with_statistics
-from .publishing.commit import Check, FreeGroup, NewKeys, Onto, Pending, check_verdict, commit
+from .publishing.commit import (
+    Check,
+    FreeGroup,
+    NewKeys,
+    Onto,
+    Pending,
+    check_facts,
+    check_producer,
+    check_verdict,
+    commit,
+)
+from .shards.part import Part
+from .shards.shard import DEFAULT_SHARD_BYTES
 from .tables.manifest import Change
 from .tables.parquet import TableFile, put_named, table_bytes
 from .versions.samples_table import import_polars
-from .versions.version import open_record
+from .versions.version import Version, open_record
 from .writing.exclude import (
     NOTHING_SUPERSEDED,
     StillLive,
@@ -43,7 +42,9 @@ from .writing.exclude import (
     write_exclusions,
 )
 from .writing.part_extension import write_group
+from .writing.part_writer import PartWriter, group_chooser, make_sample, mismatch
 from .writing.run_tables import check_parts, write_group_run, write_run
+from .writing.spill import Spill
 
 if TYPE_CHECKING:
     from .root import Root

@@ -17,29 +17,22 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
-from ...errors import AlreadyExists, Corrupt, Forbidden, InvalidPlan, ObjectNotFound, StoreError
+from ...errors import AlreadyExists, Corrupt, DecodeFailed, Forbidden, InvalidPlan, ObjectNotFound, StoreError
 from ...json_text import parse_json
 from ...modalities.array import is_array, layout_in
 from ...order.random.plan_hash import content_hash
 from ...order.sources.best_fit import PackTable, pack_documents
 from ...order.sources.packed_view import PackedView
 from ...order.sources.packing import PackBy
-from ..reading.verified_bucket_reads import read_fields
+from ..reading.verified_bucket_reads import FieldPart, read_fields
+from ..shards.address import UNKNOWN_CRC, FieldAddress
 from ..shards.index import IndexFile, IndexPlace
+from ..shards.shard import crc32c
 from ..tables.parquet import READ_AHEAD, parse_stored, table_bytes, table_facts
 from .samples_table import live_values
 
 if TYPE_CHECKING:
     from .version import Version
-    from .view import View
-from typing import TYPE_CHECKING
-
-from ...errors import DecodeFailed
-from ..reading.verified_bucket_reads import FieldPart
-from ..shards.address import UNKNOWN_CRC, FieldAddress
-from ..shards.shard import crc32c
-
-if TYPE_CHECKING:
     from .view import View
 
 logger = logging.getLogger(__name__)

@@ -356,8 +356,6 @@ def table_of(version: "Version", fields: Sequence[str], ordinals: Int64s) -> "po
 
     Raises: as `decoded`; MissingDependency.
     """
-    from .samples_table import import_polars, live_row
-
     pl = import_polars()
     rows = []
     for ordinal, data in zip(ordinals.tolist(), _stored(version, fields, ordinals), strict=True):

@@ -1,11 +1,8 @@
-"""The verbs every store has, and the small values they exchange.
+"""The verbs of every store, their small values, and what listings leave out.
 
-One `Store` is one URL prefix (a bucket and a folder in it). Keys are relative to it, `/`-separated UTF-8,
-without a leading `/`. Stores are thread-safe; they are opened by `loader.storage.open_store(url)` and
-pickle as a spec (URL and non-secret options), never as a live client.
-
-One rule for keys holds for every backend, so that a dataset can move between disks and clouds. A folder of this
-machine can do more than other stores: fill buffers, and be mapped into memory.
+One `Store` is one URL prefix. Keys are relative to it, `/`-separated UTF-8, without a leading `/`, by one rule for
+every backend. Stores are thread-safe; `loader.storage.open_store(url)` opens them, and they pickle as a spec (URL and
+non-secret options). A local folder can also fill buffers and be mapped.
 """
 
 import logging
@@ -28,8 +25,7 @@ class ObjectInfo:
     nbytes: int
     """Size in bytes."""
     etag: str
-    """Change token of the store: ETag, GCS generation, or mtime+inode+size on a disk. It is opaque and differs
-    between mirrors: compare it, never store it."""
+    """Opaque change token: ETag, GCS generation, or mtime+inode+size. Differs between mirrors: never store it."""
     modified_us: int | None = field(default=None, compare=False)
     """Time of the last write by the store's clock, in microseconds since 1970; None if the store gives none."""
 
@@ -82,17 +78,15 @@ class RangeReader(Protocol):
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
         """Return exactly `nbytes` bytes from `offset`.
 
-        Raises: ObjectNotFound; Changed when `etag` is given and the object has another; Corrupt when the object is
-        shorter than the range.
+        Raises: ObjectNotFound; Changed for another etag than given; Corrupt for an object that ends before.
         """
 
     def get_ranges(
         self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
-        """Return one blob per span, in the order given.
+        """Return one blob per span, in order.
 
-        Spans closer than `max_gap` bytes share a request of at most `max_span` bytes (a single larger span is cut
-        into several requests and joined).
+        Spans closer than `max_gap` bytes share a request of at most `max_span` bytes; a larger span takes several.
         """
 
 
@@ -106,11 +100,9 @@ class Store(RangeReader, Protocol):
         """Create or replace the object, whole or not at all."""
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> None:
-        """Create the object.
+        """Create the object; succeeds if the key already holds these bytes (our own write with a lost answer).
 
-        Succeeds too when the key already holds exactly these bytes (our own write whose answer was lost).
-
-        Raises: AlreadyExists when it holds others.
+        Raises: AlreadyExists for others.
         """
 
     def put_file(self, key: str, path: str) -> None:
@@ -129,7 +121,7 @@ class Store(RangeReader, Protocol):
         """Copy inside the store."""
 
     def open_stream(self, key: str) -> BinaryIO:
-        """Return a sequential binary reader of bounded ranges: at most 16 MiB, or 64 of one of many objects on S3."""
+        """Return a sequential binary reader of ranges of at most 16 MiB, or 64 of one of many objects on S3."""
 
     def close(self) -> None:
         """Release connections; the store can be used again afterwards."""
@@ -220,11 +212,10 @@ def is_there(store: Store, key: str) -> bool:
 
 
 def list_from(store: Store, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-    """Yield as `Store.list`, but ask a bucket to begin behind `start_after`: O(listed objects), not O(all before).
+    """Yield as `Store.list`, but a bucket begins behind `start_after`: O(listed objects).
 
-    Servers differ in that. So it is for callers who begin anew later or only look for objects that should not be
-    there, and for nothing that has to be complete. Stores that have no such request list from the beginning. Raises:
-    as `Store.list`.
+    Servers differ in that, so the result may be incomplete. Other stores list from the beginning. Raises: as
+    `Store.list`.
     """
     seeking = cast(Callable[[str, str], Iterator[ObjectInfo]], getattr(store, "list_from", store.list))
     return seeking(prefix, start_after)
@@ -314,7 +305,7 @@ _log = logging.getLogger(__name__)
 
 SHOWN = 20
 Refuse = Callable[[str, str], object]
-"""Receives (name, reason) of an object that a listing cannot return. The name is text, and no key of the store."""
+"""Receives (name, reason) of an object that a listing cannot return."""
 
 
 @dataclass(slots=True)
@@ -353,13 +344,9 @@ def list_place(
     seek: bool = False,
     outside: bool = False,
 ) -> Iterator[ObjectInfo]:
-    """Yield as `Store.list` the objects of a place that other people fill.
+    """Yield as `Store.list` the objects of a location that others fill.
 
-    refuse: receives each object that is not returned. None logs it.
-    seek: begin behind `start_after` as `store.list_from` does.
-    outside: follow symbolic links out of the place, too.
-
-    Raises: as `Store.list`.
+    refuse: receives each other object; None logs it. seek: as `list_from`. outside: follow symbolic links out of it.
     """
     refuse = refuse or log_refusals(store.url)
     if hasattr(type(store), "list_place"):
@@ -386,11 +373,10 @@ KeyFilter = Callable[[str], str]
 
 
 def key_filter(include: Sequence[str], exclude: Sequence[str], whose: str) -> KeyFilter:
-    """Return a function that gives the reason why patterns leave out a key.
+    """Return a function to the reason why patterns leave out a key.
 
-    include: patterns of keys to keep; all when empty. exclude: patterns of keys to leave out. whose: for messages.
-
-    Raises: InvalidRuntime for what is no pattern; MissingDependency.
+    include: patterns to keep, all when empty. exclude: patterns to leave out. Raises: InvalidRuntime for an invalid
+    pattern; MissingDependency.
     """
     if not include and not exclude:
         return lambda key: ""

@@ -1,9 +1,8 @@
 """Read an object from front to back through bounded ranges.
 
-A native response stream that is read slowly breaks off (its timeout covers the whole body). Bounded ranges fetched at
-full speed into memory do not, and each can be retried by itself. While a reader works on one range the next two are on
-their way: a store far away answers several requests faster than one after the other. When many objects are read at
-once, each is read by one connection instead (`sequential_read.py`).
+A native response stream that is read slowly breaks off: its timeout covers the whole body. Bounded ranges, fetched at
+full speed, do not, and each can be retried. Two ranges are read ahead. Of many objects at once, each is read by one
+connection instead (`sequential_read.py`).
 """
 
 import io
@@ -32,10 +31,9 @@ class Filling(Protocol):
 
 
 class Pieces:
-    """One object in pieces of at most MAX_BYTES, front to back, pinned to the etag that was seen first.
+    """One object in pieces of at most MAX_BYTES, front to back, pinned to its first etag. Not thread-safe.
 
-    Not thread-safe. Memory is reused: a piece is valid until the next call of `next`. Requests: one for each
-    MAX_BYTES, and two more, at most.
+    Memory is reused: a piece is valid until the next call of `next`. One request per MAX_BYTES, and at most two more.
     """
 
     def __init__(self, store: Store, key: str, info: ObjectInfo | None = None) -> None:
@@ -162,10 +160,7 @@ def open_reader(store: Store, key: str) -> BinaryIO:
 
 
 def fill_from(store: Store, key: str, offset: int, view: memoryview, etag: str | None) -> str:
-    """Fill `view` with bytes of an object, by the cheapest call of its store, and return the etag.
-
-    Raises: as `get_range`.
-    """
+    """Fill `view` by the store's cheapest call, and return the etag. Raises: as `get_range`."""
     if hasattr(type(store), "fill"):
         return cast(Filling, store).fill(key, offset, view, etag)
     if (disk := disk_of(store)) is not None:

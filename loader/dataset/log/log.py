@@ -144,9 +144,8 @@ class Log:
     ) -> Txn:
         """Begin a transaction on a parent version.
 
-            parent: a version id; None for nothing; "latest" for the newest version, if any.
-            txn: a retry gets the same transaction.
-            gated: its commit must name a verdict.
+        parent: a version id; None for nothing; "latest" for the newest version, if any. txn: a retry gets the same
+        transaction. gated: its commit must name a verdict.
 
         Raises: InvalidName; VersionNotFound; VersionRetired; Fenced; Conflict; as `append`.
         """
@@ -162,9 +161,8 @@ class Log:
     def commit(self, txn: str, build: Callable[[State], CommitBody]) -> VersionRecord:
         """Commit `txn`; a committed transaction gives its version.
 
-        `build(state)` lays the transaction's parts on `state.newest(dataset)`, applies `state.denies`, uploads the
-        manifest and describes it. It is called again when another version or takedown came first, and raises Conflict
-        where the changes clash.
+        `build(state)` lays the parts on `state.newest(dataset)`, applies `state.denies` and uploads the manifest. It is
+        called again when another version or takedown came first, and raises Conflict where the changes clash.
 
         Raises: TransactionNotFound; Fenced; Conflict; as `build` and `append`.
         """

@@ -1,8 +1,8 @@
 """Hints: `log/state-<n>.json` holds the folded state after entry n, every 256 entries, so that opening is cheap.
 
 A hint may be missing, stale, damaged or forged: then more entries are read. It is used if entry n + 1 holds the
-checksum of that state and follows the same entry n. Its content depends only on the log, so any process may write it. A
-log of earlier releases has no checksums: it is read from its start until the next append.
+checksum of that state and follows the same entry n. Any process may write it. Logs of earlier releases have no
+checksums.
 """
 
 import hashlib

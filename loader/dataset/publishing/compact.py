@@ -1,8 +1,7 @@
 """Short lists in a manifest: a publish merges small neighbouring tables into one, as a log-structured tree does.
 
-Up to 7 of each of four sizes stay, and larger ones stay for good. Ten thousand publishes leave some tens of tables, and
-wrote each row a few times. Only neighbours merge, in order, so content and ordinals stay. Old tables stay for the
-manifests that name them.
+Up to 7 of each of four sizes stay, and larger ones for good: ten thousand publishes leave some tens of tables. Only
+neighbours merge, in order, so content and ordinals stay.
 """
 
 from collections.abc import Callable, Mapping, Sequence

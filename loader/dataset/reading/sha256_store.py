@@ -1,8 +1,7 @@
 """Shards whose pages are checked against SHA-256 at first use: `Root(verify="sha256")`.
 
-CRC-32C shows accidents only; a replaced shard can have any checksums. The chain of SHA-256 leads from a shard's pages
-through its index and the shards table to the manifest, whose hash is the version's id. Verified pages are remembered by
-the object's ETag, and with mirrors by store; a replaced object is verified anew, or refused where the other is pinned.
+CRC-32C shows accidents only. The chain of SHA-256 leads from a shard's pages through its index and the shards table to
+the manifest, whose hash is the version's id. Verified pages are remembered by ETag, and with mirrors by store.
 """
 
 import os

@@ -1,8 +1,7 @@
 """The sidecar index of a shard: place and checksum of each field of each row.
 
-Columns: `key`, then per field f (int64) `f_offset`, `f_nbytes`, `f_crc32c`; delta encoded. Row groups have at most
-2,048 rows, so that one cold sample of a shard costs a footer and one row group. In front stand the hashes of the
-shard's pages, which are read only to prove shards by them.
+Columns: `key`, then per field f (int64) `f_offset`, `f_nbytes`, `f_crc32c`; delta encoded. Row groups of at most 2,048
+rows make a cold sample cost a footer and one row group. In front stand the shard's page hashes.
 """
 
 import hashlib

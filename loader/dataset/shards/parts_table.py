@@ -1,8 +1,7 @@
 """The parts of a version in order: part and row of an ordinal, and the place of each group's shard.
 
-Arrays, not objects: a million shards take 25 MB, and 100 MB for their rows, kept as the Parquet bytes they came in (300
-MB decoded). Reading a row decodes its row group; the last groups are kept. Names of parts, 45 MB, are decoded when all
-are requested. Finding n ordinals costs O(n log parts).
+A million shards take 25 MB of arrays, and 100 MB of rows in Parquet (300 MB decoded): a read decodes a row group, and
+the last ones are kept. Names of parts, 45 MB, are decoded on request. Finding n ordinals costs O(n log parts).
 """
 
 from collections import OrderedDict

@@ -1,13 +1,12 @@
 """Parquet in and out of a store: every table has its kind and schema version inside.
 
 pyarrow's `to_numpy`, `pa.scalar`, `pa.array` and comparisons with Python values import pandas where installed, 0.15 to
-0.4 s; readers of a root use these functions instead. A file that is read in parts has SHA-256 of its row groups and
-front in the footer, whose own is stored elsewhere:
+0.4 s; use these functions instead. A file read in parts has SHA-256 of its row groups and front in the footer:
 
     PAR1, bytes that are no table (the front), row groups, footer
 
-Parquet readers never look at the front. The footer's metadata has, in hex, `penstock.row_groups_sha256` (separated by
-spaces) and `penstock.front_sha256`, and `penstock.front_nbytes`.
+The footer's metadata has `penstock.row_groups_sha256` (hex, separated by spaces), `penstock.front_sha256` and
+`penstock.front_nbytes`; its own hash is stored elsewhere.
 """
 
 import hashlib

@@ -3,9 +3,8 @@
     packs/<hash>.parquet           sequence, document, start, length; a row per piece
     packs/<hash>.checks.parquet    document, offset, nbytes, crc32c, field_crc32c; a row per piece of a split document
 
-The table is written once. Its hash covers view, field, length, and the source of the lengths. The file and every plan
-made with it hold the SHA-256 of its rows. The index has checksums of whole fields only, so those of pieces are computed
-once, from verified bytes.
+The hash covers view, field, length, and the source of the lengths. The file and its plans hold the SHA-256 of its rows.
+Checksums of pieces are computed once, from verified bytes: the index has those of whole fields only.
 """
 
 import json

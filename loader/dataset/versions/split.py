@@ -1,7 +1,6 @@
 """A view split into buckets: one view per value of an expression, or per range of a number.
 
-A bucket is the view narrowed by a predicate, so it is stored and named as any view. The samples table is read once; the
-predicates are evaluated on its values.
+A bucket is the view narrowed by a predicate. The samples table is read once; predicates are evaluated on its values.
 """
 
 import re

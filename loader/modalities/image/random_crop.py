@@ -27,12 +27,7 @@ Range = tuple[float, float]
 
 
 def draw_box(whole: Size, area: Range, ratio: Range, rng: np.random.Generator | None) -> Box:
-    """Return a random box of an image of `whole` px (height, width).
-
-    If 10 boxes in turn do not fit, or without a generator, return the largest box in the middle with an accepted ratio.
-
-    area: smallest and largest share of the image's area. ratio: smallest and largest width by height.
-    """
+    """Return a random box of an image of `whole` px (height, width), as `random_resized_crop` explains."""
     height, width = whole
     ratios = _ratios(ratio)
     if rng is None:
@@ -53,7 +48,7 @@ def draw_box(whole: Size, area: Range, ratio: Range, rng: np.random.Generator | 
 def draw_flip(chance: float, rng: np.random.Generator | None) -> bool:
     """Return True with this chance; False without a generator.
 
-    Draws a number even for a chance of 0, so that another chance leaves the boxes unchanged.
+    Chance 0 draws too, so that boxes do not depend on it.
     """
     return rng is not None and _drawn(rng) < fixed(chance)
 
@@ -158,24 +153,19 @@ def random_resized_crop(
     """Return a decoder for training: it crops a random box of an image, scales it to `size`, and may flip it.
 
     `Loader(plan, decode={"jpg": loader.random_resized_crop((224, 224), flip=0.5)})` gives uint8 [H, W, 3] RGB, upright.
-    torchvision's `RandomResizedCrop(size, scale=area, ratio=ratio)` and `RandomHorizontalFlip(p=flip)` draw from the
-    same distributions.
+    It draws from the distributions of torchvision's `RandomResizedCrop(size, scale=area, ratio=ratio)` and
+    `RandomHorizontalFlip(p=flip)`.
 
-    size: (height, width) in px, or the name of a bucket such as "w896h1152" (width first, as the column `bucket` has
-    it).
-    area: smallest and largest share of the image's area (torchvision: `scale`). The share is uniform between them.
-    ratio: smallest and largest width by height of the box. Its logarithm is uniform between them, to 3e-5 of the
-    cumulative distribution. If 10 boxes in turn do not fit, the crop is the largest box in the middle.
-    flip: chance that left and right are swapped.
-    alpha: ground of transparent pixels, "white" or "black"; or "keep": [H, W, 4], with an alpha of 255 for images that
-    have none.
+    size: (height, width) in px, or a bucket's name such as "w896h1152" (width first). area: smallest and largest share
+    of the image's area (torchvision: `scale`), drawn uniformly. ratio: smallest and largest width by height of the box.
+    Its logarithm is uniform, to 3e-5 of the cumulative distribution. If 10 boxes in turn do not fit, the crop is the
+    largest box in the middle. flip: chance that left and right are swapped. alpha: ground of transparent pixels,
+    "white" or "black"; or "keep": [H, W, 4], alpha 255 without transparency.
 
-    The sample's generator gives the numbers. Without one, the crop is the largest box in the middle, not flipped.
-
-    The filter is linear and antialiased, and reads the box only. It is torchvision's `BILINEAR` with `antialias=True`,
-    to one level. It computes in whole numbers: the same bits on every machine. If a JPEG's box is at least four times
-    as large as the result, its decoder scales the image first, to no less than twice the result. The whole file is
-    decoded, so damage anywhere in it is refused.
+    Without a generator, the crop is the largest box in the middle, not flipped. The filter is linear and antialiased:
+    torchvision's `BILINEAR` with `antialias=True`, to one level, in whole numbers: the same bits on every machine. A
+    JPEG's decoder first scales a box at least four times as large as the result, to no less than twice the result. The
+    whole file is decoded, so damage anywhere in it is refused.
 
     Raises: InvalidRuntime.
     """

@@ -105,10 +105,7 @@ class CachedStore:
         return self._origin.url
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
-        """Return a range from the origin, and drop its pages: the caller got wrong bytes.
-
-        Raises: as the origin does.
-        """
+        """Return a range from the origin, and drop its pages: the caller got wrong bytes."""
         content = self._content(key)
         if content is None:
             return self._origin.get_range(key, offset, nbytes, etag)
@@ -138,7 +135,7 @@ class CachedStore:
     ) -> tuple[Sequence[Buffer], str]:
         """Return ((offset, nbytes) ranges, uncopied within one page, and the object's change token).
 
-        Each keeps a whole page in memory. Raises: as `get_ranges`.
+        Each keeps a whole page in memory.
         """
         content = self._content(key)
         if content is not None:

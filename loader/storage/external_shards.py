@@ -146,7 +146,7 @@ class PlacedStore:
         return self._objects_of(key)
 
     def stored(self, placed: PlacedObject, span: Span) -> bytes:
-        """Return bytes of an object as it is stored. Raises: as `get_ranges`."""
+        """Return bytes of an object as it is stored."""
         with self._explained(placed):
             return self._read_ranges(placed, [span])[0][0]
 

@@ -73,7 +73,7 @@ def create(store: Store, path: str | os.PathLike[str], key: str) -> None:
 
 
 def put_held(store: Store, key: str, path: str, nbytes: int, seen: Seen | None = None) -> None:
-    """Put a file of `nbytes` by one request, from memory. Raises: as `upload`."""
+    """Put a file of `nbytes` by one request, from memory."""
     with _room.memory(nbytes) as lent:
         _read(path, f"{store.url}/{key}", nbytes, lent.view, seen)
         store.put(key, lent.view)

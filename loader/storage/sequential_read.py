@@ -29,7 +29,7 @@ class Answer(Protocol):
         """Return the body. Raises: as obstore; Broken."""
 
     def into(self, view: memoryview) -> Iterator[int]:
-        """Fill `view` with the next bytes, and yield each number that came. Either may end first. Raises: as `all`."""
+        """Fill `view` with the next bytes, and yield each number that came. Either may end first."""
 
 
 class RangeSeries:
@@ -55,10 +55,7 @@ class RangeSeries:
         self._end = at + (getattr(answer, "remaining", 0))
 
     def into(self, at: int, view: memoryview) -> Iterator[int]:
-        """Fill `view` from `at` on, if an answer continues there; yield each number of bytes.
-
-        Raises: as the answer's.
-        """
+        """Fill `view` from `at` on, if an answer continues there; yield each number of bytes."""
         answer, self._answer = self._answer, None
         if answer is None or self._at != at:
             return
@@ -74,7 +71,7 @@ class ReadsSeries(Protocol):
     """A store that reads a series of ranges by one answer."""
 
     def fill(self, key: str, offset: int, view: memoryview, etag: str | None, series: RangeSeries) -> str:
-        """Fill `view` with bytes from `offset`, and return the object's etag. Raises: as `get_range`."""
+        """Fill `view` with bytes from `offset`, and return the object's etag."""
 
 
 class SequentialRead:
@@ -103,7 +100,7 @@ class SequentialRead:
         return self._series.is_under_way
 
     def fill(self, at: int, view: memoryview, etag: str | None) -> str:
-        """Read bytes to fill `view`, and return the object's etag. Raises: as the store."""
+        """Read bytes to fill `view`, and return the object's etag."""
         return cast(ReadsSeries, self._store).fill(self._key, at, view, etag, self._series)
 
     def close(self) -> None:

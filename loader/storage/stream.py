@@ -27,7 +27,7 @@ class Filling(Protocol):
     """A store that reads into memory of the caller's: without a copy more, and without new memory."""
 
     def fill(self, key: str, offset: int, view: memoryview, etag: str | None = None) -> str:
-        """Fill `view` (bytes) from `offset`, and return the object's etag. Raises: as `get_range`."""
+        """Fill `view` (bytes) from `offset`, and return the object's etag."""
 
 
 class Pieces:
@@ -160,7 +160,7 @@ def open_reader(store: Store, key: str) -> BinaryIO:
 
 
 def fill_from(store: Store, key: str, offset: int, view: memoryview, etag: str | None) -> str:
-    """Fill `view` by the store's cheapest call, and return the etag. Raises: as `get_range`."""
+    """Fill `view` by the store's cheapest call, and return the etag."""
     if hasattr(type(store), "fill"):
         return cast(Filling, store).fill(key, offset, view, etag)
     if (disk := disk_of(store)) is not None:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from loader.cache.eviction import ABANDONED_S
-from loader.cache.node_cache import CLAIM_S
+from loader.cache.node_cache import ABANDONED_S, CLAIM_S
 from loader.cache.pages import Pages
 
 PAGE = 64 * 2**10

@@ -9,9 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...errors import Corrupt, InvalidSample, NotSupported, PenstockError
-from .choices import Options, ReadSample
+from .choices import Features, Options, ReadSample
 from .column_names import check_text, field_name, key_of_value, metadata_name, row_key, word_of
-from .features import Features
 from .plain_values import (
     FLAT_WORDS,
     OutOfRange,

@@ -20,8 +20,7 @@ from ...storage.shared.threads import Turns, begins_anew, lock
 from ..shards.shard import crc32c
 from ..tables.parquet import TAIL_BYTES, Window, chunk_start
 from .arrow_columns import Column, TableRows, arrow_errors, joined
-from .choices import Options
-from .features import features_of
+from .choices import Options, features_of
 
 CAPACITY_BYTES = 4 * 2**30
 """Decoded bytes that a process keeps; twice what the order reads at once (`lanes.LIVE_CHUNK_BYTES`)."""

@@ -43,7 +43,7 @@ class Marker:
         self._of_primary: Mapping[str, Any] | None = None
 
     def check(self) -> None:
-        """Check that the store is a root. Raises: as `check_root`."""
+        """Check that the store is a root."""
         if self._good is None:
             self._good = check_root(self._store)
 
@@ -55,7 +55,7 @@ class Marker:
 
     @property
     def mirror_of(self) -> str | None:
-        """URL of the primary; None if the root is no mirror. Raises: as `check_root` and `MirroredStore.writable`."""
+        """URL of the primary; None if the root is no mirror."""
         if self._of_primary is None:
             if isinstance(self._store, MirroredStore):
                 self._of_primary = check_root(self._store.writable())
@@ -78,10 +78,7 @@ class Marker:
 
 
 def is_primary(store: Store, state: State) -> bool:
-    """Return whether the history of `state` continues in this store. One request if the root was moved.
-
-    Raises: as `check_root`.
-    """
+    """Return whether the history of `state` continues in this store. One request if the root was moved."""
     store = primary_of(store)  # only it receives writes; another one may be the primary by now
     if state.primary is None:
         return MIRROR_OF not in check_root(store)

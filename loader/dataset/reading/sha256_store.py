@@ -123,7 +123,7 @@ class VerifiedStore:
     def is_verified(self, key: str, etag: str, offset: Int64s, nbytes: Int64s, file: int) -> bool:
         """Return whether bytes [offset, offset + nbytes) of an open shard are right; unverified pages are checked now.
 
-        offset, nbytes: int64 [n]; file: descriptor of the shard with this ETag. Raises: as reading its index.
+        offset, nbytes: int64 [n]; file: descriptor of the shard with this ETag.
         """
         shard = self._shard(key)
         # Of several stores the open file is the nearest one's, which other reads do not tell.

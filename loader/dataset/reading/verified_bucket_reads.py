@@ -108,10 +108,8 @@ def read_places(
 ) -> list[tuple[int, str, bytes | memoryview | Corrupt]]:
     """Return (number, field, its bytes or the error) of these samples' fields, shard by shard.
 
-        numbers: field -> numbers of the samples; an unknown CRC-32C is put into the places.
-        unverified: fields whose bytes the caller verifies and copies; they may lie in pages of a cache.
-
-    Raises: as `read_fields`.
+    numbers: field -> numbers of the samples; an unknown CRC-32C is put into the places.
+    unverified: fields whose bytes the caller verifies and copies; they may lie in pages of a cache.
     """
 
     def learn(number: int, field: str, crc: int) -> None:

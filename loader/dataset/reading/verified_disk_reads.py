@@ -110,7 +110,7 @@ def gather_bytes(
 ) -> tuple[GatheredBytes, list[FieldRead]]:
     """Return verified samples of a field, and those that needed a second read or stay unreadable.
 
-    numbers: int64, ascending. Raises: as `gather_rows`.
+    numbers: int64, ascending.
     """
     sources, unread = gatherable.sources(field, numbers)
     at = np.cumsum(sources.nbytes) - sources.nbytes
@@ -197,7 +197,7 @@ class OpenShards(NamedTuple):
     """Places of the samples in them."""
 
     def sources(self, field: str, numbers: Int64s) -> tuple[Sources, Int64s]:
-        """Return samples in shards that could be opened, and the other numbers. Raises: as `gather_rows`."""
+        """Return samples in shards that could be opened, and the other numbers."""
         at, shards = self.places.fields[field], list[_Shard]()
         ordered, shares = at.shares(numbers)
         begin, nbytes = at.offset[ordered], at.nbytes[ordered]

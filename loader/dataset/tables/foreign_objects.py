@@ -227,7 +227,7 @@ def place_record(store: Store, place: str) -> PlaceRecord | None:
 
 
 def owners_record(store: Store, place: str) -> PlaceRecord:
-    """Return the record of a location, from before its adoption if adopted. Raises: as `place_record`."""
+    """Return the record of a location, from before its adoption if adopted."""
     for key in sorted(_records(store, place), reverse=True):
         if (url := retry_corrupt(partial(_record, store, key))["url"]) is not None:
             return PlaceRecord(key, str(url))

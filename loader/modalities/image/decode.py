@@ -70,7 +70,7 @@ def decode(data: Buffer, rng: np.random.Generator | None = None, place: Place = 
 def decode_framed(data: Buffer, framing: Framing, alpha: str) -> np.ndarray:
     """Return the part of an image in `framing`, as uint8 [H, W, 3], or [H, W, 4] with alpha="keep".
 
-    Upright, C-contiguous, writable. alpha="white" or "black" is put behind transparent pixels. Raises: as `decode`.
+    Upright, C-contiguous, writable. alpha="white" or "black" is put behind transparent pixels.
     """
     if bytes(data[:2]) == b"\xff\xd8":
         header = _checked_header(data)
@@ -88,7 +88,7 @@ def decode_box(
 ) -> np.ndarray:
     """Return a box of an image, filtered to `size`, as `decode_framed`, perhaps in `place`.
 
-    choose: (height, width) of the upright image -> box, and whether to flip. Raises: as `decode`.
+    choose: (height, width) of the upright image -> box, and whether to flip.
     """
     if bytes(data[:2]) == b"\xff\xd8":
         header = _checked_header(data)

@@ -309,7 +309,7 @@ class NativeAnswer:
 def read_whole(beginning: bytes, nbytes: int, most: int, fill: Fill, threads: Executor) -> bytes:
     """Return all `nbytes` of an object whose `beginning` is there, by concurrent reads of at most `most` bytes.
 
-    A BytesIO gives its memory away as bytes; joining the pieces would hold all of it twice. Raises: as `fill`.
+    A BytesIO gives its memory away as bytes; joining the pieces would hold all of it twice.
     """
     buffer = BytesIO()
     buffer.seek(nbytes - 1)

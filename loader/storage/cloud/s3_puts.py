@@ -109,7 +109,7 @@ class S3PutStore(RemoteStore):
     ) -> None:
         """connect, unsigned: make clients whose signature covers payloads, or does not. pages_of: as RemoteStore.
 
-        sends: whether a signed address may put an object. Raises: as RemoteStore.
+        sends: whether a signed address may put an object.
         """
         super().__init__(
             connect, prefix, spec, url, runtime, pages_of=pages_of, delete_keys=delete_keys, direct=direct

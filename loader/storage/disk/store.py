@@ -169,7 +169,7 @@ class LocalStore(Opened):
         self._write(key, lambda out: _copy_all(out, path), os.replace)
 
     def open_new(self, key: str) -> NewFile:
-        """Return a file that is not there yet: see `store.new_in_place`. Raises: as `put`."""
+        """Return a file that is not there yet: see `store.new_in_place`."""
         return NewFile(self._base + check_key(key))
 
     def head(self, key: str) -> ObjectInfo:
@@ -189,7 +189,7 @@ class LocalStore(Opened):
             yield _info(key, status)
 
     def list_with_unfinished(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Yield the objects of `list`, and unfinished files, whose paths are no keys. Raises: as `list`."""
+        """Yield the objects of `list`, and unfinished files, whose paths are no keys."""
         log = log_refusals(self.url)
         for key, status in walk(self._base, check_prefix(prefix), None, log, unfinished=True):
             yield _info(key, status)
@@ -197,7 +197,7 @@ class LocalStore(Opened):
     def list_in_place(self, prefix: str = "", top: str = "") -> Iterator[tuple[ObjectInfo, bool]]:
         """Yield the files of `list_with_unfinished`, except those behind a symbolic link below the folder `top`.
 
-        Each such link is yielded itself, with True. Raises: as `list`.
+        Each such link is yielded itself, with True.
         """
         log = log_refusals(self.url)
         for key, status in walk(

@@ -21,15 +21,12 @@ def is_unfinished(path: str) -> bool:
 
 
 def list_with_unfinished(store: Store, prefix: str) -> Iterator[ObjectInfo]:
-    """Yield a store's objects in key order, with a folder's unfinished files. Raises: as `Store.list`."""
+    """Yield a store's objects in key order, with a folder's unfinished files."""
     return store.list_with_unfinished(prefix) if isinstance(store, LocalStore) else store.list(prefix)
 
 
 def list_in_place(store: Store, prefix: str, top: str = "") -> Iterator[tuple[ObjectInfo, bool]]:
-    """Yield the files of `list_with_unfinished`, and (symbolic link below `top`, True), without files behind it.
-
-    Raises: as `Store.list`.
-    """
+    """Yield the files of `list_with_unfinished`, and (symbolic link below `top`, True), without files behind it."""
     if isinstance(store, LocalStore):
         return store.list_in_place(prefix, top)
     return ((info, False) for info in store.list(prefix))

@@ -101,7 +101,7 @@ class MirroredStore:
         return self._fallback.read(key, read)
 
     def fill(self, key: str, offset: int, view: memoryview, etag: str | None = None) -> str:
-        """Fill `view` with an object's bytes from `offset`, and return the etag. Raises: as a read."""
+        """Fill `view` with an object's bytes from `offset`, and return the etag."""
 
         def read(member: Member) -> str:
             current = fill_from(member.store, key, offset, view, self._pins.etag(member.number, key, etag))
@@ -199,7 +199,7 @@ class MirroredStore:
             store.close()
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """Yield the objects of the primary, or of another store while it is down. Raises: as a listing."""
+        """Yield the objects of the primary, or of another store while it is down."""
         yield from self._listed(prefix, lambda store: store.list(prefix, start_after))
 
     def list_from(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:

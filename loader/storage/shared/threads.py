@@ -249,12 +249,12 @@ class Together:
         }
 
     def get(self, key: str) -> Blob:
-        """Return the whole object. Raises: as the store does."""
+        """Return the whole object."""
         coming = self._coming.pop(key, None)
         return self._store.get(key) if coming is None else coming.result()
 
     def peek(self, key: str) -> Blob:
-        """Return the object as `get`, and keep it for the next `get`. Raises: as the store does."""
+        """Return the object as `get`, and keep it for the next `get`."""
         if key not in self._coming:
             self._coming[key] = self._pool.submit(copy_context().run, self._store.get, key)
         return self._coming[key].result()

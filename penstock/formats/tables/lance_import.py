@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from loader.dataset.columnar.arrow_columns import TableRows
+from loader.dataset.columnar.choices import Features
 from loader.dataset.columnar.column_agreement import ColumnAgreement
-from loader.dataset.columnar.features import Features
 from loader.errors import Corrupt, InvalidStore, MissingDependency, NotSupported, PenstockError
 from loader.modalities.fields import is_of_the_machine
 from loader.storage import ObjectInfo, Store

@@ -121,7 +121,7 @@ class CachedStore:
     ) -> list[Blob]:
         """Return the ranges, as every store. Raises: as the origin does.
 
-        A missing page of which half is wanted is fetched whole and kept. Of others only the wanted bytes are read,
+        A missing page of which half is wanted is fetched whole and kept. Other pages give only the wanted bytes,
         unless the page is on its way. O(pages touched).
         """
         content = self._content(key)

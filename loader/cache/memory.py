@@ -62,7 +62,7 @@ class NextUses:
         self._idle.pop(name, None)
 
     def last(self) -> tuple[str, int | None] | None:
-        """Return (page to evict first, its next use); None if none is held."""
+        """Return (page to evict first, its next use); None without any."""
         if self._idle:
             return next(iter(self._idle)), None
         while self._last:

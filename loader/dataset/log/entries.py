@@ -174,7 +174,7 @@ def _is_canonical(value: object, data: bytes) -> bool:
 
 
 def edited(entries: Sequence[Entry]) -> list[int]:
-    """Return the numbers of the entries that were edited after they were written, by the chain alone.
+    """Return the numbers of the entries that were edited after they were written, by the chain.
 
     `entries` are consecutive. An edit of entry k that keeps its `prev` breaks the link from k to k+1; an edit of its
     `prev` breaks the link before it too. The fewest edits explain each broken link. Only its `prev` vouches for the

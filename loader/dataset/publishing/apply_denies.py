@@ -1,7 +1,7 @@
 """Takedowns applied to a change before its commit: its denied samples are redacted, its parent's left out.
 
 A commit with `denies: 17` has every takedown up to log entry 17 applied. Denied samples of earlier versions keep their
-bytes until `penstock takedown run`; those of the change never enter a version.
+bytes until `penstock takedown run`; the change's own never enter a version.
 """
 
 import secrets

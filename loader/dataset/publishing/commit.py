@@ -201,8 +201,8 @@ class NewKeys:
     def _were_there(self, parent: Version) -> bool:
         files = parent.manifest["key_hashes"]
         new = [file for file in files if file["path"] not in self._known]
-        for file, found in zip(new, known(self._store, new, self._keys.hashes), strict=True):
-            self._known[file["path"]] = bool(found.any())
+        for file, matches in zip(new, known(self._store, new, self._keys.hashes), strict=True):
+            self._known[file["path"]] = bool(matches.any())
         return any(self._known[file["path"]] for file in files)
 
 

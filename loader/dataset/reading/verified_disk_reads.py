@@ -108,7 +108,7 @@ class GatheredBytes(NamedTuple):
 def gather_bytes(
     gatherable: Gatherable, field: str, numbers: Int64s, allocate: Allocate
 ) -> tuple[GatheredBytes, list[FieldRead]]:
-    """Return verified samples of a field, and those that needed a second read or stay unreadable.
+    """Return verified samples of a field, and the samples with a second read or an error.
 
     numbers: int64, ascending.
     """

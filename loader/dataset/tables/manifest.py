@@ -224,7 +224,7 @@ def _facts(
 
 
 def merged_columns(base: Mapping[str, Any], added: Sequence[SamplesFile]) -> dict[str, Any]:
-    """Return a manifest's columns with those of more files. Raises: FieldMismatch."""
+    """Return a manifest's columns, extended by more files. Raises: FieldMismatch."""
     merged = dict(base)
     for file in added:
         for name, kind in file.columns.items():

@@ -4,7 +4,7 @@
     packs/<hash>.checks.parquet    document, offset, nbytes, crc32c, field_crc32c; a row per piece of a split document
 
 The hash covers view, field, length, and the source of the lengths. The file and its plans hold the SHA-256 of its rows.
-Checksums of pieces are computed once, from verified bytes: the index has those of whole fields only.
+Checksums of pieces are computed once, from verified bytes: the index covers only whole fields.
 """
 
 import json

@@ -53,7 +53,7 @@ def decode(data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
 def read_sound(data: Buffer, request: AudioDecoder, rng: np.random.Generator | None) -> np.ndarray:
     """Return float32 [channels, samples]: the samples that `request` chooses, of its channels, at its rate.
 
-    They equal, bit for bit, those of the whole audio, mixed and resampled. FLAC and PCM WAV are read from near the
+    They equal, bit for bit, the whole audio mixed, resampled and sliced. FLAC and PCM WAV are read from near the
     first, in O(samples asked for); others are decoded from their start.
 
     Raises: DecodeFailed (as `decode`; too short; channels that cannot be mixed).

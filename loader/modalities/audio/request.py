@@ -102,7 +102,7 @@ def audio(
             without a generator).
         pad: put silence behind audio that is too short; otherwise it is refused.
 
-    The samples equal, bit for bit, those of the whole audio decoded, mixed, resampled and sliced. Raises:
+    The samples equal, bit for bit, the whole audio decoded, mixed, resampled and sliced. Raises:
     InvalidRuntime.
     """
     for name, value in (("seconds", seconds), ("at", at)):

@@ -125,7 +125,7 @@ def resampled(samples: Floats, source_hz: int, target_hz: int) -> Floats:
 def window(first: int, stop: int, source_hz: int, target_hz: int, n_source: int) -> tuple[int, int]:
     """Return [low, high) of the n_source samples that samples [first, stop) of the resampled audio come from.
 
-    Resampled alone they give the same samples. The first is number low * target_hz / source_hz, a whole number.
+    Resampled by themselves they give the same samples. The first is number low * target_hz / source_hz, a whole number.
     """
     if source_hz == target_hz:
         return first, stop

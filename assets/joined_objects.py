@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from loader.errors import Changed, ObjectNotFound
 from loader.storage import Blob, ObjectInfo, Store
-from loader.storage.refusals import Refuse, list_place, log_refusals
+from loader.storage.store import Refuse, list_place, log_refusals
 
 from .source_formats import JOINED, companions
 

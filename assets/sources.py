@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 from loader.errors import InvalidStore
 from loader.storage import ObjectInfo
-from loader.storage.patterns import key_filter
-from loader.storage.store import key_fault
+from loader.storage.store import key_fault, key_filter
 from resources.storage import check_options
 
 from .media.segments.read import TABLES

@@ -30,7 +30,7 @@ from loader.errors import (
     Transient,
 )
 from loader.storage import ObjectInfo, Store
-from loader.storage.refusals import list_place
+from loader.storage.store import list_place
 from resources.storage import from_environment, open_place
 
 from ..sources import Feed

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from loader.dataset.log.state import Deny
 from loader.errors import AlreadyExists, Forbidden, InvalidStore, ObjectNotFound
 from loader.storage import ObjectInfo, Store
-from loader.storage.refusals import list_place
+from loader.storage.store import list_place
 from penstock.stages import partitions
 
 from ..joined_objects import JoinedObjects

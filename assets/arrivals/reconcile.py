@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from loader.dataset.tables.parquet import TableFile, put_named_table
 from loader.errors import Forbidden, InvalidStore, ObjectNotFound
 from loader.storage import ObjectInfo, Store
-from loader.storage.refusals import Refusals, list_place
+from loader.storage.store import Refusals, list_place
 
 from ..source_formats import JOINED
 from ..sources import Sieve, Source

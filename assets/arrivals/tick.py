@@ -22,8 +22,8 @@ from itertools import islice
 
 from loader.errors import PenstockError
 from loader.storage import ObjectInfo, Store
-from loader.storage.refusals import SHOWN, list_place
 from loader.storage.spec import redact
+from loader.storage.store import SHOWN, list_place
 
 from ..sources import Sieve, Source
 from .batch_manifests import Book

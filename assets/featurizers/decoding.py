@@ -10,7 +10,7 @@ from loader.errors import DecodeFailed
 from loader.modalities import decoder_for
 from loader.modalities.audio.downmix import UnknownLayout, mix_for
 from loader.modalities.audio.resample import StrangeRate, resampled
-from loader.modalities.error_origin import is_of_the_machine
+from loader.modalities.fields import is_of_the_machine
 
 from ..media.unit import rejected
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from loader.errors import DecodeFailed
-from loader.modalities.error_origin import is_of_the_machine, is_ours
+from loader.modalities.fields import is_of_the_machine, is_ours
 from loader.modalities.video.mp4 import check_tables_of
 
 from .scratch import check_scratch

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Iterator
 
 from loader.errors import DecodeFailed
-from loader.modalities.audio.stated_lengths import OGG, W64_RIFF, check_ogg, check_w64
+from loader.modalities.audio.padding import OGG, W64_RIFF, check_ogg, check_w64
 from loader.modalities.fields import Buffer
 from loader.modalities.video.matroska import MAGIC as MATROSKA
 from loader.modalities.video.matroska import check_segment

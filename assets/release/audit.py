@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import loader
 from loader.dataset.log.refs import resolve
 from loader.dataset.log.state import State
-from loader.dataset.publishing import gate as gated
+from loader.dataset.publishing.commit import digest_of as change_digest
 from loader.errors import InvalidName, ObjectNotFound, VersionNotFound, VersionRetired
 from penstock.approve import covering, stops
 from penstock.stages import StageRecord, Upstream, append_record, current_record, fingerprint
@@ -213,7 +213,7 @@ def overtaken(root: loader.Root, samples: StageRecord, verdict: StageRecord, gat
 def digest_of(samples: StageRecord) -> str:
     """Return the sha256 hex of everything that publishing a samples record adds and leaves out, for the verdict."""
     parts = [loader.Part.from_json(body) for body in samples.body["parts"]]
-    return gated.digest_of(
+    return change_digest(
         parts, samples.body["exclude"], samples.body.get("supersede") or {}, samples.body.get("foreign")
     )
 

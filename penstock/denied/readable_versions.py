@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from loader import Root, Version
 from loader.dataset.log.state import VersionRecord
-from loader.dataset.tables.references import table_references
+from loader.dataset.tables.manifest import table_references
 from loader.dataset.versions.version import open_record
 from loader.errors import ObjectNotFound
 from loader.storage import is_there

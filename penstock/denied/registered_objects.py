@@ -10,8 +10,14 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from loader import Version
-from loader.dataset.tables.foreign_objects import ForeignObject, foreign_objects, owners_record
-from loader.dataset.tables.vouched_places import is_bucket, is_vouched, refusal
+from loader.dataset.tables.foreign_objects import (
+    ForeignObject,
+    foreign_objects,
+    is_bucket,
+    is_vouched,
+    owners_record,
+    refusal,
+)
 from loader.dataset.writing.redact import shard_index
 from loader.errors import ObjectNotFound, PenstockError
 from loader.storage import Store, open_store

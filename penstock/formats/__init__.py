@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import NamedTuple, Protocol, cast
 
 from loader.dataset.columnar.choices import Options
-from loader.dataset.columnar.partitions import Partitions
+from loader.dataset.columnar.column_names import Partitions
 from loader.errors import InvalidRuntime, InvalidStore
 from loader.storage import ObjectInfo, Store
 

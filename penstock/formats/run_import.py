@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 from loader import Root, Version
+from loader.dataset.columnar.column_names import Partitions, text_columns
 from loader.dataset.columnar.json_members import JsonMembers
-from loader.dataset.columnar.partitions import Partitions, text_columns
 from loader.dataset.names import check_dataset_name
 from loader.dataset.shards.part import Part
 from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
@@ -27,7 +27,7 @@ from loader.dataset.writing.run_tables import part_tables
 from loader.dataset.writing.spill import Sample
 from loader.errors import Conflict, EmptyVersion, InvalidRuntime
 from loader.storage import Store
-from loader.storage.refusals import Refusals
+from loader.storage.store import Refusals
 
 from ..class_names import class_names_of
 from ..progress import progress

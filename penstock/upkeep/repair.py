@@ -14,10 +14,21 @@ from itertools import islice
 from typing import Literal
 
 from loader.dataset.log.append import read_tail
-from loader.dataset.log.entries import Entry, canonical, checksum_of, entry_key, entry_number, parse
+from loader.dataset.log.entries import (
+    REPAIR_FORMAT,
+    REPAIRS,
+    Entry,
+    Link,
+    canonical,
+    checksum_of,
+    entry_key,
+    entry_number,
+    link_key,
+    linked,
+    parse,
+)
 from loader.dataset.log.log import Log
 from loader.dataset.log.marker import root_id
-from loader.dataset.log.repair_records import FORMAT, REPAIRS, Link, link_key, linked
 from loader.dataset.log.snapshots import HINT_EVERY
 from loader.dataset.log.state import State, fold, fold_all
 from loader.dataset.names import check_words
@@ -78,7 +89,7 @@ def apply_repair(store: Store, steps: list[Step], *, by: str) -> State:
             store.put(step.key, step.data)  # a damaged record of the same link is replaced
             continue
         value = {
-            "format": FORMAT,
+            "format": REPAIR_FORMAT,
             "n": step.n,
             "at_us": time.time_ns() // 1000,
             "by": by,

@@ -10,7 +10,7 @@ from loader.dataset.names import key_hash
 from loader.dataset.writing.spill import Sample
 from loader.errors import PenstockError, Throttled, Transient
 from loader.storage import ObjectInfo, Store
-from loader.storage.refusals import list_place
+from loader.storage.store import list_place
 from penstock.formats import FORMATS, importer_named
 from penstock.formats.importing.importer import Importer, Readable
 from penstock.formats.importing.read_units import ReadUnit, UnitReader

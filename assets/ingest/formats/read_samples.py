@@ -11,8 +11,8 @@ from typing import Any
 
 import loader
 from loader.dataset.columnar.column_agreement import why_other
+from loader.dataset.columnar.column_names import Partitions, text_columns
 from loader.dataset.columnar.json_members import JsonMembers
-from loader.dataset.columnar.partitions import Partitions, text_columns
 from loader.dataset.shards.part import Part, part_rows
 from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
 from loader.dataset.tables.parquet import put_table

@@ -6,8 +6,8 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from loader.dataset.columnar.column_names import Partitions
 from loader.dataset.columnar.json_members import JsonMembers
-from loader.dataset.columnar.partitions import Partitions
 from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
 from loader.dataset.writing.spill import Sample
 from loader.errors import FieldMismatch

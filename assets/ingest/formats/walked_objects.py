@@ -17,7 +17,7 @@ from loader.errors import (
     Transient,
 )
 from loader.storage import ObjectInfo, Store
-from loader.storage.refusals import list_place
+from loader.storage.store import list_place
 from penstock.card.counting.classes import modality_of
 from penstock.compute.work import Fault
 from penstock.formats import registered_named

@@ -15,9 +15,8 @@ import numpy as np
 
 from loader.errors import DecodeFailed
 from loader.modalities.audio.downmix import MAX_CHANNELS, Channels, Mix, UnknownLayout, mix_for
-from loader.modalities.audio.padding import announced, ends_of
+from loader.modalities.audio.padding import announced, check_lengths, ends_of
 from loader.modalities.audio.resample import Resampler, StrangeRate
-from loader.modalities.audio.stated_lengths import check_lengths
 from loader.modalities.audio.timeline import BadSound, Ends, Floats, Heard
 from loader.modalities.video.mp4 import check_complete
 

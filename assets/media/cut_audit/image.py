@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from loader.modalities.image.orientation import EXIF_TURNS, UPRIGHT, Turn, turn_of
+from loader.modalities.image.crop import EXIF_TURNS, UPRIGHT, Turn, turn_of
 
 from ..container import opened
 from ..image.open import PHOTO_WORDS, photo

@@ -10,7 +10,7 @@ The number of each is kept in columns, so that contradictions can be looked at.
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from loader.modalities.image.orientation import exif_orientation, xmp_orientation
+from loader.modalities.image.crop import exif_orientation, xmp_orientation
 
 if TYPE_CHECKING:
     from PIL.Image import Image

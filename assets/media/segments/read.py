@@ -16,7 +16,7 @@ import pyarrow as pa
 from loader.dataset.log.entries import DAMAGED
 from loader.errors import Corrupt, ObjectNotFound
 from loader.json_text import is_text
-from loader.modalities.error_origin import is_of_the_machine
+from loader.modalities.fields import is_of_the_machine
 from loader.storage import Store
 
 from .tables import TEXTS, rows_of

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from loader.errors import DecodeFailed
-from loader.modalities.video.display_matrix import matrix_of, side_data_of
+from loader.modalities.video.frames import matrix_of, side_data_of
 
 from ..unit import rejected
 

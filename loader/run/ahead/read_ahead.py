@@ -147,9 +147,12 @@ class ReadAhead(Generic[U]):
             if self._planning or not self._may_plan():
                 return
             self._planning = True
-            if self._planner is None:
-                self._planner = ThreadPool(lambda _: self._plan(), 1, name="penstock-plan")
-            self._planner.submit(None)
+        # Not under the lock: a thread that begins may collect a loader, whose finalizer takes it (`dismiss`).
+        if self._planner is None:
+            self._planner = ThreadPool(lambda _: self._plan(), 1, name="penstock-plan")
+            if self._stopped:  # before there was anybody to dismiss
+                self._planner.dismiss()
+        self._planner.submit(None)
 
     def _plan(self) -> None:
         if self._fetchers is None:

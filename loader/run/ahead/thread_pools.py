@@ -6,11 +6,11 @@ The pools of concurrent.futures work their whole queue off before the interprete
 over, or interrupted, would first decode everything that was queued ahead.
 """
 
-import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextvars import copy_context
 from queue import SimpleQueue
+from threading import Thread
 from time import perf_counter
 from typing import Any, Generic, TypeVar
 
@@ -69,10 +69,9 @@ class ThreadPool(Generic[A, T]):
     ) -> None:
         self._make, self._on_idle, self.size = make, on_idle, threads
         self._queue: SimpleQueue[tuple[A, Future[T]] | None] = SimpleQueue()
-        self._stop = threading.Event()
+        self._stopped = False  # no Event: its lock may be held when a finalizer dismisses the pool
         self._threads = [
-            threading.Thread(target=self._work, name=f"{name}_{number}", daemon=True)
-            for number in range(threads)
+            Thread(target=self._work, name=f"{name}_{number}", daemon=True) for number in range(threads)
         ]
         ends_with_the_process(self)
         for thread in self._threads:
@@ -91,7 +90,7 @@ class ThreadPool(Generic[A, T]):
 
     def dismiss(self) -> None:
         """Let every thread end after the call that it is in; what is queued is cancelled. Does not wait."""
-        self._stop.set()
+        self._stopped = True
         self.retire()
 
     def retire(self) -> None:
@@ -117,7 +116,7 @@ class ThreadPool(Generic[A, T]):
                 return
             self._on_idle(perf_counter() - start)
             task, future = queued
-            if self._stop.is_set():
+            if self._stopped:
                 future.cancel()
             if future.set_running_or_notify_cancel():
                 try:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...dataset.reading.verified_disk_reads import Allocate as Allocate
-from ...modalities.destination import Place
+from ...modalities.fields import Place
 from ...order.random.keyed_permutation import I64
 from .bytes_column import BytesColumn
 

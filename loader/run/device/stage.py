@@ -149,7 +149,7 @@ class DeviceStage:
                     and (position.end is None or position.step < position.end)
                 ):
                     return position
-                self._changed.wait()
+                self._changed.wait(LOOK_UP_S)  # a finalizer may dismiss the stage as the wait begins
         return None
 
     def _copied(self, position: _Position) -> None:

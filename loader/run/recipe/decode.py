@@ -11,9 +11,7 @@ import numpy as np
 from ...dataset.shards.address import Described
 from ...errors import DecodeFailed, InvalidRuntime, PenstockError, TransformFailed
 from ...modalities import Decoder, decoder_for, placing
-from ...modalities.destination import Place, nowhere
-from ...modalities.error_origin import is_of_the_machine
-from ...modalities.fields import load
+from ...modalities.fields import Place, is_of_the_machine, load, nowhere
 from ...modalities.video.request import Choice, VideoDecoder, choose
 from ...modalities.video.timeline import Timeline
 from .by_bucket import ByBucket, of_bucket

@@ -19,8 +19,7 @@ from ...dataset.versions.version import Version
 from ...dataset.versions.view import View
 from ...errors import Corrupt, DecodeFailed, InvalidRuntime
 from ...modalities import Decoder
-from ...modalities.destination import Place, nowhere
-from ...modalities.fields import load
+from ...modalities.fields import Place, load, nowhere
 from ...modalities.video.packet_table import SUFFIX, PacketTable, read_packets
 from ...modalities.video.request import Choice, VideoDecoder, choose, is_run
 from ...modalities.video.timeline import Run, Timeline

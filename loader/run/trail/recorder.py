@@ -12,13 +12,13 @@ import logging
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from threading import Event, Lock, Thread
+from threading import Lock, Thread
 from typing import Any
 
 from ...dataset.tables.parquet import table_bytes
 from ...errors import AlreadyExists, InvalidRuntime
 from ...order.steps.slots import rank_slice
-from ...storage.shared.threads import LEAVE_S, ends_with_the_process
+from ...storage.shared.threads import LEAVE_S, Signal, ends_with_the_process
 from ..batch.batch import Batch
 from ..recipe.recipe import Recipe
 from .start_record import Start, start_of, trail_folder
@@ -53,7 +53,7 @@ class Recorder:
         self._trail, self._recipe, self._epochs = trail, recipe, epochs
         self._world = recipe.world
         self._rows: list[StepRow] = []
-        self._lock, self._wake, self._ends = Lock(), Event(), Event()
+        self._lock, self._wake, self._end, self._ended = Lock(), Signal(), Signal(), False
         self._start: Start | None = None  # once it is stored
         self._first = self._n = 0  # slots of the piece handed out last, in the rank's part
         self._real: Any = None  # bool [n], False at padding
@@ -119,7 +119,8 @@ class Recorder:
 
     def dismiss(self) -> None:
         """Let the thread write the rest, and end. Does not wait."""
-        self._ends.set()
+        self._ended = True
+        self._end.set()
         self._wake.set()
 
     def join(self, timeout_s: float | None = None) -> None:
@@ -143,11 +144,10 @@ class Recorder:
             self._recorded_start()
         except Exception as error:  # noqa: BLE001 - a trail is not worth a training, whatever went wrong
             self._failed([], error)
-        while not self._ends.is_set():
+        while not self._ended:
             self._wake.wait(interval_s)
-            self._wake.clear()
             self._write()
-            self._ends.wait(gap_s)
+            self._end.wait(gap_s)
         self._write()
 
     def _recorded_start(self) -> Start:

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import weakref
+from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from multiprocessing.util import _args_from_interpreter_flags  # type: ignore[attr-defined]
@@ -56,6 +57,7 @@ class ForkServer:
             for fd in fds[1:]:
                 os.close(fd)
         self._turn, self._n_workers = Lock(), 0
+        self._unwaited: deque[tuple[int, float]] = deque()
         weakref.finalize(self, _end, self._control, self._process, os.getpid())
 
     def fork(self, worker_socket: socket.socket, sent_fd: int, modules: Iterable[str]) -> int:
@@ -73,6 +75,7 @@ class ForkServer:
                 request = ForkRequest(number, worker_socket.fileno(), sent_fd, stdout, stderr, tuple(modules))
                 with suppress(ConnectionError):
                     send_fork(self._control, request)
+            self._wait_for_ended()
             return number
         finally:
             os.close(nowhere)
@@ -83,15 +86,36 @@ class ForkServer:
         None where the server is gone; one that is silent is killed.
         """
         with self._turn:
+            exit_code = self._exit_code(number, timeout_s)
+        self._wait_for_ended()
+        return exit_code
+
+    def wait_later(self, number: int, timeout_s: float) -> None:
+        """Wait for a worker now, or after the request that is under way.
+
+        For finalizers: the garbage collector may run them in the middle of `fork` or `wait`, in the same thread.
+        """
+        self._unwaited.append((number, timeout_s))
+        self._wait_for_ended()
+
+    def _wait_for_ended(self) -> None:
+        while self._unwaited and self._turn.acquire(blocking=False):
             try:
-                self._control.settimeout(timeout_s + _SILENT_S)
-                send_wait(self._control, WaitRequest(number, timeout_s))
-                return receive_exit_code(self._control, number)
-            except (ConnectionError, EOFError):
-                return None
-            except TimeoutError:
-                self._process.kill()
-                return None
+                while self._unwaited:
+                    self._exit_code(*self._unwaited.popleft())
+            finally:
+                self._turn.release()
+
+    def _exit_code(self, number: int, timeout_s: float) -> int | None:
+        try:
+            self._control.settimeout(timeout_s + _SILENT_S)
+            send_wait(self._control, WaitRequest(number, timeout_s))
+            return receive_exit_code(self._control, number)
+        except (ConnectionError, EOFError):
+            return None
+        except TimeoutError:
+            self._process.kill()
+            return None
 
     def is_alive(self) -> bool:
         poll = select.poll()

@@ -125,19 +125,22 @@ class WorkerPool:
 
     def join(self) -> None:
         """Wait for the workers' end, after `dismiss`. Batches that were handed over stay."""
+        self._leave(WorkerProcess.wait)
+
+    def _leave(self, leave: Callable[[WorkerProcess], object]) -> None:
         if os.getpid() != self._pid or self._sent_fd < 0:
             return
         for worker in self._workers:
-            worker.wait()
+            leave(worker)
         self._workers.clear()  # and with them futures that know this pool: nothing is left for the collector of cycles
         self._ring.close()
         os.close(self._sent_fd)
         self._sent_fd = -1
 
     def abandon(self) -> None:
-        """Dismiss and join: nobody has the pool any more."""
+        """Dismiss and join: nobody has the pool any more. For finalizers too."""
         self.dismiss()
-        self.join()
+        self._leave(WorkerProcess.leave)
 
     def _ask(self, steps: range, future: Future[MadeBatches]) -> None:
         worker = min(self._workers, key=lambda candidate: len(candidate.tasks))

@@ -125,6 +125,13 @@ class WorkerProcess:
         with suppress(OSError):  # it has ended
             self.socket.shutdown(socket.SHUT_RDWR)
 
+    def leave(self) -> None:
+        """Have the fork server wait for its end, after `hang_up`. For finalizers, which must not wait for a lock."""
+        self.server.wait_later(self._number, GRACE_S + 4)
+        if self.pid is not None and not self.server.is_alive():
+            _wait_for(self.pid, GRACE_S + 4)
+        self.socket.close()
+
     def wait(self) -> str:
         """Return its end, after `hang_up` or by itself, in words; a worker that does not end is killed.
 

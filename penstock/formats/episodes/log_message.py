@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from loader.errors import Corrupt, MissingDependency, PenstockError
-from loader.modalities.error_origin import is_of_the_machine
+from loader.modalities.fields import is_of_the_machine
 
 MAX_FIELD_BYTES = 2**30
 """Limit on the bytes of a field."""

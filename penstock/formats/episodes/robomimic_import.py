@@ -18,7 +18,7 @@ import numpy as np
 
 from loader.errors import Changed, Corrupt, InvalidSample, MissingDependency, NotSupported, StoreError
 from loader.limits import MAX_MASK_BYTES, beyond
-from loader.modalities.error_origin import is_of_the_machine
+from loader.modalities.fields import is_of_the_machine
 from loader.storage import ObjectInfo, Store
 
 from ..importing.importer import ImportRun, Options, Readable, ReadSample

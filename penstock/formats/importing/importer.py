@@ -8,8 +8,8 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from loader.dataset.columnar.choices import NO_OPTIONS, Options, ReadSample
 from loader.dataset.columnar.column_agreement import ColumnAgreement
+from loader.dataset.columnar.column_names import Partitions
 from loader.dataset.columnar.json_members import JsonMembers
-from loader.dataset.columnar.partitions import Partitions
 from loader.errors import Changed, Corrupt, InvalidRuntime, NotSupported
 from loader.storage import ObjectInfo, Store
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from loader.dataset.columnar.arrow_errors import arrow_errors
+from loader.dataset.columnar.arrow_columns import arrow_errors
 from loader.dataset.names import COLUMN
 from loader.dataset.tables.columns import RESERVED_COLUMNS
 from loader.errors import Corrupt, InvalidStore, ObjectNotFound

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from loader.dataset.columnar.arrow_errors import arrow_errors
+from loader.dataset.columnar.arrow_columns import arrow_errors
 from loader.errors import Corrupt, InvalidStore
 from loader.modalities.video.episode_packets import PacketSpan, mp4_of, opened, read_span
 from loader.modalities.video.packet_table import SUFFIX, index_packets

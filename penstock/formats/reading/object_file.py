@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from loader.dataset.columnar.arrow_errors import arrow_errors
+from loader.dataset.columnar.arrow_columns import arrow_errors
 from loader.storage import Blob, ObjectInfo, Store
 
 from .window import Window

@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 
 from loader.dataset.columnar.column_agreement import ColumnAgreement
+from loader.dataset.columnar.column_names import Partitions
 from loader.dataset.columnar.json_members import JsonMembers
 from loader.dataset.columnar.parquet_chunks import Chunks
-from loader.dataset.columnar.partitions import Partitions
 from loader.storage import ObjectInfo, Span
 
 NO_METADATA: Mapping[str, Any] = {}

@@ -14,7 +14,7 @@ from os import PathLike, fspath
 from typing import Any
 
 from loader.dataset.columnar.choices import WIDTHS, Options
-from loader.dataset.columnar.partitions import text_columns
+from loader.dataset.columnar.column_names import text_columns
 from loader.dataset.log.entries import canonical
 from loader.dataset.names import check_dataset_name
 from loader.dataset.root import Root
@@ -23,7 +23,7 @@ from loader.dataset.versions.version import Version
 from loader.dataset.writer import publish_exclusions, publish_registered
 from loader.errors import Conflict, Corrupt, EmptyVersion, InvalidStore
 from loader.storage import Store, open_store
-from loader.storage.refusals import Refusals
+from loader.storage.store import Refusals
 
 from .. import TABLES, find_registered
 from ..reading.sample import NO_METADATA, FoundObjects

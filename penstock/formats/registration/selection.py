@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from loader.storage import ObjectInfo, Store
-from loader.storage.patterns import key_filter
-from loader.storage.refusals import Refusals, list_place
+from loader.storage.store import Refusals, key_filter, list_place
 
 from .live_files import live_files
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from loader.dataset.columnar.json_members import JsonMembers
 from loader.dataset.names import MAX_MEMBER_BYTES, check_field, check_key, escape_key, escape_name, hashes_of
-from loader.dataset.tables.agreed_columns import table_of_any
+from loader.dataset.tables.columns import table_of_any
 from loader.errors import InvalidField, InvalidKey, InvalidSample
 from loader.storage import ObjectInfo
 

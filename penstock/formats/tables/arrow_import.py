@@ -6,8 +6,8 @@ from functools import partial
 import pyarrow as pa
 
 from loader.dataset.columnar.arrow_columns import TableRows
+from loader.dataset.columnar.choices import check_labels, features_of
 from loader.dataset.columnar.column_agreement import ColumnAgreement
-from loader.dataset.columnar.features import check_labels, features_of
 from loader.dataset.columnar.record_batches import MAGIC, record_batches
 from loader.storage import ObjectInfo, Store
 

@@ -11,10 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from loader.dataset.columnar.arrow_columns import Row, RowValue, TableRows
-from loader.dataset.columnar.choices import Options
+from loader.dataset.columnar.choices import Options, check_labels, features_of
 from loader.dataset.columnar.column_agreement import ColumnAgreement
 from loader.dataset.columnar.column_names import duplicate_key, without_field
-from loader.dataset.columnar.features import check_labels, features_of
 from loader.dataset.columnar.plain_values import is_bytes, is_list, is_media, is_text, plain_type
 from loader.dataset.columnar.record_batches import MAGIC, record_batches
 from loader.dataset.shards.shard import crc32c

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from loader.dataset.columnar.features import split_of
+from loader.dataset.columnar.choices import split_of
 from loader.errors import Corrupt, InvalidStore
 from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import ObjectInfo, Store

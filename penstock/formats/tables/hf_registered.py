@@ -1,7 +1,6 @@
 """Register Parquet in the layout of Hugging Face's hub: the split is in the names of the files."""
 
-from loader.dataset.columnar.choices import Options
-from loader.dataset.columnar.features import split_of
+from loader.dataset.columnar.choices import Options, split_of
 from loader.errors import InvalidStore
 from loader.storage import ObjectInfo, Store
 

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from loader.dataset.columnar.arrow_columns import TableRows
+from loader.dataset.columnar.choices import Features
 from loader.dataset.columnar.column_agreement import ColumnAgreement
-from loader.dataset.columnar.features import Features
 from loader.errors import Corrupt, InvalidStore, MissingDependency, NotSupported, PenstockError
-from loader.modalities.error_origin import is_of_the_machine
+from loader.modalities.fields import is_of_the_machine
 from loader.storage import ObjectInfo, Store
 from loader.storage.cloud.s3 import s3_config
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from loader.dataset.columnar.arrow_columns import TableRows
+from loader.dataset.columnar.choices import Features, check_labels, features_of
 from loader.dataset.columnar.column_agreement import ColumnAgreement
-from loader.dataset.columnar.features import Features, check_labels, features_of
-from loader.dataset.columnar.row_groups import check_row_group, row_group_reader, rows_at_once
+from loader.dataset.columnar.parquet_chunks import check_row_group, row_group_reader, rows_at_once
 from loader.storage import ObjectInfo, Store
 
 from ..importing.importer import ImportRun, Options, Readable, ReadSample, of_first_readable

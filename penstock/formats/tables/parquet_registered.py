@@ -11,13 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from loader.dataset.columnar.arrow_columns import Row, TableRows
-from loader.dataset.columnar.choices import Options
+from loader.dataset.columnar.choices import Options, check_labels, features_of
 from loader.dataset.columnar.column_agreement import ColumnAgreement
 from loader.dataset.columnar.column_names import duplicate_key, without_field
-from loader.dataset.columnar.features import check_labels, features_of
-from loader.dataset.columnar.parquet_chunks import Chunks
+from loader.dataset.columnar.parquet_chunks import Chunks, check_row_group, row_group_reader, rows_at_once
 from loader.dataset.columnar.plain_values import inner_dtype, plain_type
-from loader.dataset.columnar.row_groups import check_row_group, row_group_reader, rows_at_once
 from loader.dataset.shards.shard import crc32c
 from loader.dataset.tables.parquet import footer_nbytes
 from loader.errors import InvalidSample

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from loader.dataset.columnar.choices import Options, ReadSample
 from loader.dataset.columnar.column_names import check_text, field_name, key_of_value, metadata_name, row_key
-from loader.dataset.columnar.field_values import encoded
+from loader.dataset.columnar.plain_values import encoded
 from loader.errors import InvalidSample
 from loader.limits import MAX_LINE_BYTES
 

@@ -18,7 +18,7 @@ from loader.dataset.columnar.column_names import (
     row_key,
     word_of,
 )
-from loader.dataset.columnar.field_values import encoded
+from loader.dataset.columnar.plain_values import encoded
 from loader.dataset.shards.shard import crc32c
 from loader.errors import Corrupt, InvalidSample
 from loader.storage import ObjectInfo, Store

@@ -10,8 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from hashlib import sha256
 
-from loader.dataset.log.entries import DAMAGED, entry_key, parse
-from loader.dataset.log.repair_records import linked
+from loader.dataset.log.entries import DAMAGED, entry_key, linked, parse
 from loader.errors import Corrupt
 from loader.json_text import parse_json_object
 from loader.storage import Store

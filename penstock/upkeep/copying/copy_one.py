@@ -11,7 +11,7 @@ from loader.storage import ObjectInfo, Store
 from loader.storage.cloud.reads import ReadStore
 from loader.storage.cloud.s3_puts import S3PutStore, differ
 from loader.storage.cloud.store import RemoteStore
-from loader.storage.disk.new_file import write_all
+from loader.storage.disk.folder_files import write_all
 from loader.storage.disk.scratch import held_file, on_scratch
 from loader.storage.disk.store import LocalStore
 from loader.storage.sequential_read import SequentialRead

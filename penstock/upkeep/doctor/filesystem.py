@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from loader.storage.disk.new_file import fsync_directory
+from loader.storage.disk.folder_files import fsync_directory
 
 from ...units import number, share, size
 from .clock import compared

@@ -19,9 +19,8 @@ import pyarrow.compute as pc
 from loader.dataset.leases import LeaseRecord
 from loader.dataset.log.state import State, VersionRecord
 from loader.dataset.shards.shard import seal_path
-from loader.dataset.tables.manifest import read_manifest
+from loader.dataset.tables.manifest import read_manifest, table_references
 from loader.dataset.tables.parquet import TableFile, get_table
-from loader.dataset.tables.references import table_references
 from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
 from loader.storage import Store
 from loader.storage.external_shards import FOREIGN

@@ -5,9 +5,8 @@ from typing import Any
 
 from loader.dataset.log.state import State, VersionRecord
 from loader.dataset.tables.foreign_objects import is_foreign
-from loader.dataset.tables.manifest import read_manifest
+from loader.dataset.tables.manifest import Reference, read_manifest, table_references
 from loader.dataset.tables.parquet import TableFile, get_table
-from loader.dataset.tables.references import Reference, table_references
 from loader.errors import PenstockError
 from loader.storage import Store
 

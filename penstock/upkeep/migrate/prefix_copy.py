@@ -21,8 +21,8 @@ from loader.storage import ObjectInfo, Store
 from loader.storage.cloud.s3_puts import differ
 from loader.storage.disk.store import LocalStore
 from loader.storage.disk.unlisted_files import unlisted
-from loader.storage.refusals import Refuse
 from loader.storage.shared.threads import in_background
+from loader.storage.store import Refuse
 
 from ..copying.copy_all import copy_all
 from ..copying.copy_many import Copies, Migration

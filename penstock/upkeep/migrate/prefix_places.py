@@ -7,9 +7,9 @@ from loader.dataset.log.marker import MARKER
 from loader.errors import Conflict, Corrupt, InvalidStore, ObjectNotFound
 from loader.json_text import parse_json_object
 from loader.storage import ObjectInfo, Store
-from loader.storage.refusals import Refuse, list_place
 from loader.storage.shared.threads import in_background
 from loader.storage.spec import Opened
+from loader.storage.store import Refuse, list_place
 
 from ..doctor.target import PROVIDERS
 

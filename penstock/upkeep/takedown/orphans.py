@@ -13,8 +13,8 @@ from typing import Any
 from loader import Root
 from loader.dataset.log.state import VersionRecord
 from loader.dataset.publishing.apply_denies import Rows
+from loader.dataset.tables.manifest import references
 from loader.dataset.tables.parquet import TableFile, get_tables, parse_table, put_named_table, table_facts
-from loader.dataset.tables.references import references
 from loader.dataset.versions.version import open_record
 from loader.dataset.writing.redact import redact_rows, rows_of
 from loader.errors import Corrupt, ObjectNotFound

@@ -17,7 +17,7 @@ from loader.errors import Corrupt, ObjectNotFound, StoreError
 from loader.json_text import parse_json
 from loader.storage import ObjectInfo, Store, is_there
 from loader.storage.external_shards import FOREIGN
-from loader.storage.refusals import list_place
+from loader.storage.store import list_place
 
 from ...denied.cells import OWN, scrub, scrubbed, searched, taken_rows
 from ...denied.denied_bytes import DeniedBytes

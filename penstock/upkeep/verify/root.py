@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from loader import Root
 from loader.dataset.leases import list_leases
-from loader.dataset.log.entries import entry_key, entry_number
+from loader.dataset.log.entries import REPAIRS, entry_key, entry_number
 from loader.dataset.log.marker import FOLDERS as ROOT_FOLDERS
 from loader.dataset.log.marker import check_root
-from loader.dataset.log.repair_records import REPAIRS
 from loader.dataset.log.snapshots import hint_key
 from loader.dataset.log.state import State, VersionRecord
-from loader.dataset.tables.manifest import differences, read_manifest
-from loader.dataset.tables.references import references, table_references
+from loader.dataset.tables.manifest import differences, read_manifest, references, table_references
 from loader.dataset.versions.version import open_record
 from loader.errors import FormatTooNew, PenstockError, VersionRetired
-from loader.storage.refusals import Refusals, list_place
+from loader.storage.store import Refusals, list_place
 
 from ...progress import progress
 from .derived import CHECKS, check_stored

@@ -12,8 +12,8 @@ from loader.dataset.names import hashes_of
 from loader.dataset.shards.key_hashes import covered
 from loader.dataset.tables.annotations import EDIT_COLUMNS, cells
 from loader.dataset.tables.columns import fits, is_annotation, type_named
+from loader.dataset.tables.manifest import table_references
 from loader.dataset.tables.parquet import TableFile, get_table, get_tables, integers
-from loader.dataset.tables.references import table_references
 from loader.dataset.tables.stats import column_stats, merge
 from loader.errors import PenstockError
 from loader.storage import Store

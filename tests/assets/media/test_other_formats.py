@@ -18,7 +18,7 @@ from assets.media.other_formats import NOT_SUPPORTED, check_is_media
 from assets.media.sniff import SUBTITLES, UNKNOWN, sniff
 from assets.media.unit import Unusable
 from loader.errors import StoreError
-from loader.modalities import error_origin
+from loader.modalities import fields
 
 SoundFile = Callable[..., str]
 EncodeVideo = Callable[..., str]
@@ -235,7 +235,7 @@ def test_ffmpeg_without_memory_is_asked_why(
 
     monkeypatch.setattr(av, "open", full)
     if not has_memory:
-        monkeypatch.setattr(error_origin, "_TRIAL_BYTES", 2**62)
+        monkeypatch.setattr(fields, "_TRIAL_BYTES", 2**62)
     with pytest.raises(Unusable if has_memory else MemoryError):
         audit(path, "audio/wav")
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from loader.dataset.shards.shard import aligned
 from loader.errors import AlreadyExists, Forbidden, InvalidStore, ObjectNotFound, StoreError, Transient
 from loader.storage import open_store
-from loader.storage.disk.new_file import DIRECT_ALIGNMENT, DIRECT_BYTES
+from loader.storage.disk.folder_files import DIRECT_ALIGNMENT, DIRECT_BYTES
 from loader.storage.disk.unlisted_files import (
     delete_in_place,
     is_unfinished,

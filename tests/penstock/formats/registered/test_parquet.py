@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 import loader
 from loader.dataset.columnar.arrow_columns import TableRows, joined
-from loader.dataset.columnar.choices import NO_OPTIONS, Options
-from loader.dataset.columnar.features import features_of
+from loader.dataset.columnar.choices import NO_OPTIONS, Options, features_of
 from loader.dataset.columnar.parquet_chunks import CHUNKS, ChunkCache
 from loader.dataset.tables import manifest
 from loader.errors import (

@@ -207,7 +207,7 @@ SPECS = {
     "assets.gate": "Gate",
     "assets.drift.findings": "Thresholds",
     "loader.storage.spec": "StoreSpec",
-    "loader.testing.backend": "Backend",
+    "loader.testing.stores": "Backend",
     "loader.testing.modalities": "Modality",
 }
 """Public classes beside those that `loader` exports."""

@@ -17,7 +17,7 @@ from ..run.batch.batch import Batch
 from ..run.batch.substitution import Substitution
 from ..run.ledger import read_ledger
 from ..run.loader import Loader
-from ..run.recipe.by_bucket import by_bucket
+from ..run.recipe.decode import by_bucket
 from ..run.recipe.world import World
 from .plans import by_score, open_plan, plan, source, write_part
 from .torch import torch_dataset

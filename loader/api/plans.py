@@ -13,9 +13,9 @@ from ..json_text import DamagedJson, parse_json
 from ..keywords import PLAN_WORDS, explains
 from ..order.content import Source
 from ..order.content import source as _source
-from ..order.mixing.mixture import Weight
-from ..order.mixing.ramp import GlobalBatch
+from ..order.mixture import Weight
 from ..order.plan import Plan, Schedule, make_plan
+from ..order.ramp import GlobalBatch
 from ..order.sources.bucket import BucketBy, Number
 from ..order.sources.packing import PackBy, pack
 from ..order.sources.quarantine import QuarantineKeys
@@ -23,7 +23,7 @@ from ..order.sources.views import OrderView, SyntheticView, synthetic
 
 if TYPE_CHECKING:
     from ..dataset.shards.part import Part
-    from ..order.sources.listed_view import ListedView
+    from ..order.sources.views import ListedView
 
 Viewable: TypeAlias = "Version | View | ListedView | SyntheticView | Source"
 
@@ -101,7 +101,7 @@ def by_score(
 
     plan({**by_score("photos", view, "aesthetic", [1, 2, 4], edges=[0, 5, 7, 10]), "web": web}, ...)
     """
-    from ..order.building.by_score import by_score as _by_score
+    from ..order.by_score import by_score as _by_score
 
     return _by_score(name, _viewed(name, view), by, weights, edges=edges, share=share)
 

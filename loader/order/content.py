@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import BatchTooLarge, EmptyView, InvalidPlan, InvalidRuntime
-from .mixing.interleave import Interleaving, Turn
-from .mixing.mixture import FILL, MASK, Segment, Stream, Weight, check_boundary, epoch_steps
+from .interleave import Interleaving, Turn
+from .mixture import FILL, MASK, Segment, Stream, Weight, check_boundary, epoch_steps
 from .random.keyed_permutation import key
 from .random.lanes import LaneShape, fits_live, frozen_shape
 from .random.plan_hash import MAX_GLOBAL_BATCH, content_hash, whole

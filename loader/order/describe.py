@@ -5,7 +5,7 @@ from typing import Any
 
 from ..errors import InvalidRuntime
 from .content import ORDER_VERSION, PlanContent, PlannedSource
-from .mixing.mixture import MASK, epoch_steps
+from .mixture import MASK, epoch_steps
 from .sources.growth import Growth
 from .sources.packed_view import PackedView
 from .steps.slots import rank_slice

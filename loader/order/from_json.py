@@ -5,12 +5,12 @@ from types import UnionType
 from typing import Any
 
 from ..errors import FormatTooNew, InvalidPlan, PlanMismatch
-from .building.bucketed import bucketed_segments, interleave_parts
-from .building.grow import growths_again
+from .bucketed import bucketed_segments, interleave_parts
 from .content import ORDER_VERSION, PLAN_FORMAT, PlannedSource
-from .mixing.mixture import chain_segments
-from .mixing.ramp import cut_at, in_force
+from .grow import growths_again
+from .mixture import chain_segments
 from .plan import Plan, segment_starts
+from .ramp import cut_at, in_force
 from .random.lanes import MAX_SAMPLES, LaneShape
 from .random.plan_hash import MAX_GLOBAL_BATCH, content_hash, whole
 from .sources.growth import Growth

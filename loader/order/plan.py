@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ..errors import InvalidPlan
-from .building.bucketed import bucket_labels, bucketed_segments, interleave_parts, split_sources
+from .bucketed import bucket_labels, bucketed_segments, interleave_parts, split_sources
 from .content import PlanContent, PlannedSource, Source, plan_source, source
-from .mixing.mixture import FILL, Weight, chain_segments, integer_weights
-from .mixing.ramp import GlobalBatch, cut_at, in_force, ramp_of
+from .mixture import FILL, Weight, chain_segments, integer_weights
+from .ramp import GlobalBatch, cut_at, in_force, ramp_of
 from .random.plan_hash import plan_json, whole
 from .sources.bucket import BucketBy, bucket, size_ramp
 from .sources.growth import origins
@@ -157,7 +157,7 @@ class Plan(PlanContent):
         Raises InvalidPlan for a version that does not go on from the one before, and for plans with packing or padding;
         EmptyView; BatchTooLarge.
         """
-        from .building.grow import grown_content  # a start has no use for it, as for those below
+        from .grow import grown_content  # a start has no use for it, as for those below
 
         asked = bucket(bucket_by) if isinstance(bucket_by, str) else bucket_by
         return replace(self, **grown_content(self, views, step, asked))

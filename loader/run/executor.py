@@ -20,17 +20,16 @@ from ..lazy_imports import without_collector
 from ..storage import is_local
 from .ahead.thread_pools import ThreadPool
 from .batch.batch import Batch
-from .choice import FEW, WORK, Maker, Room, choice, first_threads
-from .contention import Contention, Seen, decodes
+from .choice import FEW, WORK, Contention, Maker, Measurement, Room, choice, decodes, first_threads
 from .making.assemble import Assembler
 from .making.prefetch import READY, BatchMaker, Bound, MadeBatches, Prefetch, making
-from .metrics.metrics import Metrics
+from .metrics import Metrics
 
 if TYPE_CHECKING:
     from .workers.pool import WorkerPool
 
 
-class _Asked(Future[MadeBatches]):
+class _LazyBatches(Future[MadeBatches]):
     """MadeBatches when it is asked for."""
 
     def __init__(self, make: Callable[[], MadeBatches]) -> None:
@@ -58,7 +57,7 @@ class InlineExecutor:
 
     def submit(self, steps: range) -> Future[MadeBatches]:
         """Return the future batches of the steps, made once somebody asks."""
-        return _Asked(lambda: self._make(steps))
+        return _LazyBatches(lambda: self._make(steps))
 
     def cancel(self, futures: Iterable[Future[MadeBatches]]) -> None:
         """Cancel the steps that nobody asked for."""
@@ -254,7 +253,7 @@ class Execution:
         cache = self._cache.shared_by(workers)
         return WorkerPool(self._assembler.recipe, cache, workers, self._bound.least, self._metrics)
 
-    def _choose(self, seen: Seen) -> None:
+    def _choose(self, seen: Measurement) -> None:
         """Begin to change to a better maker, if there is one."""
         room = Room(
             cores=self._cores,

@@ -21,16 +21,13 @@ from .batch.collate import FRAMEWORKS
 from .executor import Execution, Executor, Workers, prefetch_bound
 from .ledger import Budget, Ledger
 from .making.assemble import Assembler
-from .metrics.metrics import Metrics
-from .metrics.prometheus import exposition
-from .metrics.status import Status, shown
-from .recipe.by_bucket import ByBucket
-from .recipe.decode import Decode, Transform
+from .metrics import Metrics, Status, exposition, shown
+from .recipe.decode import ByBucket, Decode, Transform
 from .recipe.recipe import Recipe, bounds, steps_of_run, whole_number
 from .recipe.world import World, checked_micro_batch, micro_count, micros_before
 
 if TYPE_CHECKING:
-    from .device.delivery import Delivery
+    from .device.stage import Delivery
     from .trail.recorder import Recorder
     from .trail.trail import Trail
 
@@ -411,7 +408,7 @@ class Loader:
         if device is None and not self._copies_jax:
             return None
         from .device.choose import backend_of  # which a training on the host does without
-        from .device.delivery import Delivery
+        from .device.stage import Delivery
 
         if (backend := backend_of(device, self._framework, default=self._copies_jax)) is None:
             return None

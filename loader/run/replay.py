@@ -1,30 +1,182 @@
 """A look back at the batches of a training: the samples that it got, substitutes included; nothing is written."""
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..dataset.shards.address import SampleAddress
 from ..errors import Corrupt, InvalidRuntime, PenstockError
 from ..order.plan import Plan
+from ..order.random.generators import sample_rng_key
+from ..order.sources.packed_view import PackedView
 from ..order.steps.occurrences import Occurrence
 from ..order.steps.slots import Slots, rank_slice
 from .ahead.thread_pools import range_threads
 from .batch.batch import Batch
 from .batch.substitution import Substitution
 from .making.assemble import Assembler
-from .metrics.metrics import Metrics
-from .recipe.by_bucket import ByBucket
-from .recipe.decode import Decode, Transform
+from .metrics import Metrics
+from .recipe import generators
+from .recipe.decode import ByBucket, Decode, Transform, apply_transform
+from .recipe.document_pieces import sequence_address
 from .recipe.rank_slots import real_slots
-from .recipe.recipe import Recipe, bounds
-from .recipe.recorded import Laid, Recorded
+from .recipe.recipe import Recipe, RecordedSubstitutions, SlotEntries, bounds, stored_view
 from .recipe.world import World
-from .seen import Seen, seen
-from .trail.code_facts import CodeFacts, decoders_of, library_versions, transforms_of
+from .trail.slot_columns import array_bytes
+from .trail.start_record import CodeFacts, decoders_of, library_versions, transforms_of
+
+Sample = dict[str, Any]
+MAX_DRAWS = 32
+"""Draws that are told."""
+_MAX_LETTERS = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SlotReplay:
+    """One slot of a step, as the training got it."""
+
+    step: int
+    """Global step."""
+    slot: int
+    """Number of the slot in the global batch."""
+    source: str
+    """Name of the plan's source."""
+    epoch: int
+    """Epoch of the source."""
+    position: int
+    """Position in the source's stream."""
+    attempt: int
+    """0, or the number of the substitute."""
+    address: SampleAddress
+    """Place of the sample's bytes; a packed sequence has no fields."""
+    decoded: Sample = field(repr=False)
+    """Field -> value, before the transform; empty where the sample cannot be read."""
+    trained: Sample = field(repr=False)
+    """Field -> value after the transform; empty where there is none."""
+    draws: tuple[str, ...] = ()
+    """Calls of the sample's generator by the transform, such as 'integers(0, 57) = 23': the first 32, and then how many
+    there are besides."""
+    repeats: bool = True
+    """True where a second run of the transform gave the same values. Else it is no function of its sample."""
+    error: PenstockError | None = None
+    """The reason why `decoded` or `trained` is empty."""
+    transformed: Callable[[Sample], Sample] = field(default=dict, repr=False)
+    """Applies the transform to another sample, with the generator of this one. Raises: TransformFailed."""
+
+    def __str__(self) -> str:
+        how = f", substitute {self.attempt}" if self.attempt else ""
+        return f"step {self.step} slot {self.slot}: {self.address.describe()}{how}"
+
+
+def address_of(plan: Plan, slots: Slots, row: int) -> SampleAddress:
+    """Return the place of the sample that a slot holds. Costs a look-up in the indexes."""
+    view, ordinal = list(plan.sources.values())[int(slots.source[row])].view, int(slots.ordinal[row])
+    if isinstance(view, PackedView):
+        return sequence_address(view, ordinal)
+    stored = stored_view(view)
+    assert stored is not None  # `Recipe` takes no other
+    (address,) = stored.version.address(np.array([ordinal], np.int64), stored.fields)
+    return address
+
+
+def seen(
+    plan: Plan,
+    step: int,
+    number: int,
+    slots: Slots,
+    decoded: Sample | PenstockError,
+    transform: Transform | None,
+) -> SlotReplay:
+    """Return one slot. slots: it alone. decoded: the sample, or why there is none."""
+    key = generators.place_of(plan, slots, 0)
+    address = address_of(plan, slots, 0)
+
+    def transformed(sample: Sample, rng: np.random.Generator | None = None) -> Sample:
+        if transform is None:
+            return sample
+        return apply_transform(transform, sample, address, rng or sample_rng_key(*key))
+
+    facts: dict[str, Any] = {
+        "step": step,
+        "slot": number,
+        "source": plan.source_names[int(slots.source[0])],
+        "epoch": int(slots.epoch[0]),
+        "position": int(slots.position[0]),
+        "attempt": int(slots.attempt[0]),
+        "address": address,
+        "transformed": transformed,
+    }
+    if isinstance(decoded, PenstockError):
+        return SlotReplay(**facts, decoded={}, trained={}, error=decoded)
+    rng = _Recording(sample_rng_key(*key).bit_generator)
+    try:
+        trained = transformed(copy.deepcopy(decoded), rng)
+        again = transformed(copy.deepcopy(decoded))
+    except PenstockError as error:
+        return SlotReplay(**facts, decoded=decoded, trained={}, draws=rng.listed(), error=error)
+    return SlotReplay(
+        **facts, decoded=decoded, trained=trained, draws=rng.listed(), repeats=_same(trained, again)
+    )
+
+
+class _Recording(np.random.Generator):
+    """A generator that writes down what is drawn from it."""
+
+    def __init__(self, bits: np.random.BitGenerator) -> None:
+        super().__init__(bits)
+        self.draws: list[str] = []
+        self.n_draws = 0
+
+    def __getattribute__(self, name: str) -> Any:
+        attribute = super().__getattribute__(name)
+        if (
+            name.startswith("_")
+            or name in ("draws", "n_draws", "listed", "bit_generator")
+            or not callable(attribute)
+        ):
+            return attribute
+
+        def drawn(*args: Any, **named: Any) -> Any:
+            value = attribute(*args, **named)
+            self.n_draws += 1
+            if len(self.draws) < MAX_DRAWS:
+                words = [*map(repr, args), *(f"{key}={one!r}" for key, one in named.items())]
+                self.draws.append(f"{name}({_short(', '.join(words))}) = {_short(str(value))}")
+            return value
+
+        return drawn
+
+    def listed(self) -> tuple[str, ...]:
+        """Return the first draws, and how many there are besides."""
+        more = self.n_draws - len(self.draws)
+        return (*self.draws, f"and {more:,} more") if more else tuple(self.draws)
+
+
+def _short(text: str) -> str:
+    line = " ".join(text[: 4 * _MAX_LETTERS].split())
+    return line if len(line) <= _MAX_LETTERS else f"{line[: _MAX_LETTERS - 1]}…"
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Return whether two values of a sample are alike, bit for bit."""
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() == b.keys() and all(_same(a[name], b[name]) for name in a)
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return len(a) == len(b) and all(map(_same, a, b))
+    if hasattr(a, "__array__") and hasattr(b, "__array__"):
+        if type(a) is not type(b) or (a.dtype, a.shape) != (b.dtype, b.shape):
+            return False
+        try:
+            return np.array_equal(array_bytes(a), array_bytes(b))
+        except TypeError:  # an array of objects
+            return bool(np.asarray(a).tolist() == np.asarray(b).tolist())
+    return bool(a == b) or (a != a and b != b)
+
 
 MOST_CHOICES = 2**18
 """Choices of substitutions of a part that are tried against its digest."""
@@ -74,7 +226,7 @@ class Replay:
         """
         self.plan = plan
         self._substitutions = tuple(substitutions)
-        self._recorded = Recorded(plan, self._substitutions)
+        self._recorded = RecordedSubstitutions(plan, self._substitutions)
         self._how = {"decode": decode, "transform": transform, "framework": framework}
         self._limit = bounds(plan, epochs, None)[1]
         self._pool, self._run = range_threads(plan)
@@ -101,7 +253,7 @@ class Replay:
         """
         self._check_open()
         n = self.plan.batch_size(self.plan.checked_step(step))
-        chosen: dict[int, Laid] = {}
+        chosen: dict[int, SlotEntries] = {}
         answers: list[bool | None] = []
         answer: bool | None
         for rank, world_size, digest, substituted in parts:
@@ -109,7 +261,7 @@ class Replay:
             rows = rank_slice(n, world.rank, world.world_size)
             options = self._recorded.options(step, range(rows.start, rows.stop))
             if not substituted:
-                answer, laid = True, dict.fromkeys(options, Laid())
+                answer, laid = True, dict.fromkeys(options, SlotEntries())
             elif options:
                 answer, laid = self._settled(step, world, digest, options)
             else:
@@ -121,8 +273,8 @@ class Replay:
         return None if None in answers else all(answers)
 
     def _settled(
-        self, step: int, world: World, digest: int, options: Mapping[int, Sequence[Laid]]
-    ) -> tuple[bool | None, dict[int, Laid]]:
+        self, step: int, world: World, digest: int, options: Mapping[int, Sequence[SlotEntries]]
+    ) -> tuple[bool | None, dict[int, SlotEntries]]:
         """Return the answer of `settle` for one part, and slot -> its entries, where they are found."""
         self._choose(step, {})
         whole = self.digest(step, world.rank, world.world_size)
@@ -143,11 +295,11 @@ class Replay:
             slot: choices[int(i)] for (slot, choices), i in zip(options.items(), picked, strict=True)
         }
 
-    def _slot_digest(self, step: int, slot: int, laid: Laid) -> int:
+    def _slot_digest(self, step: int, slot: int, laid: SlotEntries) -> int:
         self._choose(step, {slot: laid})
         return self.digest(step, slot, self.plan.batch_size(step))
 
-    def _choose(self, step: int, chosen: Mapping[int, Laid]) -> None:
+    def _choose(self, step: int, chosen: Mapping[int, SlotEntries]) -> None:
         self._recorded.choose(step, chosen)
         self._of(self._world.rank, self._world.world_size, anew=True)  # it may have planned the step
 
@@ -186,11 +338,11 @@ class Replay:
         """
         return self._of(rank, world_size).each(self.plan.checked_step(step), take)
 
-    def slot(self, step: int, slot: int) -> Seen:
+    def slot(self, step: int, slot: int) -> SlotReplay:
         """Return one slot of the global batch: decoded, transformed, and the draws of its transform.
 
         The transform runs twice, which tells whether it is a function of its sample. A sample that cannot be read, and
-        a transform that fails, are told in `Seen.error`. Raises: InvalidRuntime for padding, or no slot of the step;
+        a transform that fails, are told in `SlotReplay.error`. Raises: InvalidRuntime for padding, or no slot of the step;
         errors of a store that does not answer.
         """
         self._check_open()

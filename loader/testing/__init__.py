@@ -13,6 +13,4 @@ except ImportError as error:
         "conformance suites need the package 'pytest', which is not installed: pip install 'penstock-data[testing]'"
     ) from error
 
-pytest.register_assert_rewrite(
-    *(f"{__name__}.{name}" for name in ("store_reads", "store_writes", "modalities"))
-)
+pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in ("stores", "modalities")))

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ...errors import InvalidPlan, InvalidRuntime
 from ..content import PlanContent, PlannedSource
-from ..mixing.mixture import MASK, Segment, Stream, stream_slots, whole_epochs
+from ..mixture import MASK, Segment, Stream, stream_slots, whole_epochs
 from ..random.keyed_permutation import I64, U64, hash_fields, sub_array
 from ..random.lanes import locate_each
 from ..sources.growth import earlier_ordinals, removed_since

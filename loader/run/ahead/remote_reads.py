@@ -18,12 +18,20 @@ from ...dataset.versions.version import Version
 from ...dataset.versions.view import View
 from ...order.plan import PlannedSource
 from ...storage import RangeReader
-from ..metrics.metrics import Metrics
+from ..metrics import Metrics
 from ..recipe.recipe import Recipe
 from ..recipe.video_packet_reads import Group
-from .next_reads import RankFuture, Steps
-from .pages import PagesAhead, group_bodies, pages_of, pages_pay, working_set_bytes
-from .ranges import AheadReader, RangesAhead
+from .next_reads import (
+    AheadReader,
+    PagesAhead,
+    RangesAhead,
+    RankFuture,
+    Steps,
+    group_bodies,
+    pages_of,
+    pages_pay,
+    working_set_bytes,
+)
 from .read_ahead import ReadAhead
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from ...dataset.reading.sample_digest import sample_crcs
 from ...errors import Corrupt, InvalidRuntime, MissingDependency
 from ...order.random.keyed_permutation import I64
 from ...order.steps.slots import delivered_hashes, slot_identities
-from ..recipe.rank_slots import Located, RankSlots
+from ..recipe.rank_slots import LocatedSamples, RankSlots
 from ..recipe.recipe import Recipe
 from .batch import MAKING, Batch, Keys, SlotIds, StepMetrics, fields_nbytes
 from .columns import PADDED, Columns
@@ -237,7 +237,7 @@ def _torch() -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Delivered:
+class DeliveredSamples:
     """Samples delivered for a batch, a row each. Their values lie in the batch's columns."""
 
     keys: Keys
@@ -248,13 +248,15 @@ class Delivered:
     """Replaced corrupt samples."""
 
 
-def delivered_of(n: int, delivered: Sequence[Located], substitutions: list[Substitution]) -> Delivered:
+def delivered_of(
+    n: int, delivered: Sequence[LocatedSamples], substitutions: list[Substitution]
+) -> DeliveredSamples:
     """Return the samples of n rows. Those that come later replace earlier ones."""
     keys = Keys(partial(_keys, n, [(located.rows, located.places) for located in delivered]))
-    return Delivered(keys=keys, crcs=crcs_of(n, delivered), substitutions=substitutions)
+    return DeliveredSamples(keys=keys, crcs=crcs_of(n, delivered), substitutions=substitutions)
 
 
-def crcs_of(n: int, delivered: Sequence[Located]) -> I64:
+def crcs_of(n: int, delivered: Sequence[LocatedSamples]) -> I64:
     """Return int64 [n]: the CRC-32C of each row's sample over its fields. Later ones replace earlier ones."""
     crcs = np.zeros(n, np.int64)
     for located in delivered:
@@ -263,7 +265,7 @@ def crcs_of(n: int, delivered: Sequence[Located]) -> I64:
 
 
 def masked_row(
-    recipe: Recipe, rank_slots: RankSlots, located: Located, number: int, error: Corrupt
+    recipe: Recipe, rank_slots: RankSlots, located: LocatedSamples, number: int, error: Corrupt
 ) -> Substitution:
     """Return the entry of a sample that cannot be read any more, and is masked. Raises: the error of the only one."""
     row = int(located.rows[number])
@@ -293,7 +295,7 @@ class Finish:
         self._names = recipe.plan.source_names
 
     def __call__(
-        self, rank_slots: RankSlots, columns: Columns, delivered: Delivered, seen: StepMetrics
+        self, rank_slots: RankSlots, columns: Columns, delivered: DeliveredSamples, seen: StepMetrics
     ) -> list[Batch]:
         """Return the batch of each step."""
         if rank_slots.n_padded:
@@ -305,7 +307,7 @@ class Finish:
         return out
 
     def _samples(
-        self, rank_slots: RankSlots, columns: Columns, delivered: Delivered, seen: StepMetrics
+        self, rank_slots: RankSlots, columns: Columns, delivered: DeliveredSamples, seen: StepMetrics
     ) -> list[Batch]:
         steps = np.repeat(np.array(rank_slots.steps, np.uint64), np.diff(rank_slots.starts))
         hashes = delivered_hashes(

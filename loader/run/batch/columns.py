@@ -34,7 +34,7 @@ _FREED_BYTES = 2**22
 _GRAIN_BYTES = 2**17  # sizes that differ a little have pieces of one size
 
 
-class Recycled:
+class ArrayPool:
     """Makes arrays of any content, as `Allocate` wants them; thread-safe.
 
     An array's memory is free when the array, the last view of it and whatever else was made over it (a tensor, a

@@ -55,7 +55,7 @@ def _torch_backend(device: Any) -> DeviceBackend | None:
     index = torch.accelerator.current_device_index() if asked.index is None else asked.index
     chosen = torch.device(asked.type, index)
     if chosen.type == "cuda":
-        from .cuda import CudaCopies
+        from .torch_copies import CudaCopies
 
         return CudaCopies(chosen)
     from .torch_copies import PlainCopies

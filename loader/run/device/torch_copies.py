@@ -1,11 +1,148 @@
 """Copies of torch's tensors: plain ones to any device, and ones on a stream out of page-locked memory."""
 
+import logging
 from abc import abstractmethod
-from typing import Any
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol
 
+import torch
+
+from ...cores import rank_memory_bytes
 from ..batch.batch import Batch
-from .device_backend import Copy, DeviceBackend, Finished, rebuilt, tensors_in
-from .page_locked import PageLocked
+from ..workers.batch_memory import Segment, segment_at
+from .device_backend import Copy, DeviceBackend, Finished, is_tensor, rebuilt, tensors_in
+
+logger = logging.getLogger(__name__)
+
+SHARE = 8
+"""Segments take one part in so many of the memory of this rank at most."""
+ROOM = 5 / 4
+"""Size of the buffer over that of the batch: the next one may be a little larger."""
+ALIGN = 64
+"""Bytes: a line of cache, and more than any dtype asks for."""
+
+
+class Locking(Protocol):
+    """The calls of a device for page-locked memory."""
+
+    def register(self, address: int, nbytes: int) -> None:
+        """Page-lock memory of this process. Raises: RuntimeError where the device refuses."""
+
+    def unregister(self, address: int) -> None:
+        """Undo `register`, before the memory is unmapped. Raises: RuntimeError."""
+
+    def page_locked(self, nbytes: int) -> Any:
+        """Return a tensor uint8 [nbytes] in new page-locked memory. Raises: RuntimeError where there is none."""
+
+
+class PageLocked:
+    """For the copy thread alone."""
+
+    def __init__(self, device: Locking, bound_bytes: int | None = None) -> None:
+        """bound_bytes: of all segments together; None: a share of the memory of this rank."""
+        self._device = device
+        self._bound = rank_memory_bytes() // SHARE if bound_bytes is None else bound_bytes
+        self._segments: list[Segment] = []  # in the order of addresses
+        self._may_register = self._may_stage = True
+        self._buffer: Any = None
+        self._used = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the page-locked segments."""
+        return sum(segment.nbytes for segment in self._segments)
+
+    def holds(self, address: int) -> bool:
+        """Return whether the memory at an address is page-locked; a segment is locked at its first look."""
+        if self._segment_at(address) is not None:
+            return True
+        if not self._may_register or (segment := segment_at(address)) is None:
+            return False
+        if self.nbytes + segment.nbytes > self._bound:
+            return False
+        try:
+            self._device.register(segment.address, segment.nbytes)
+        except RuntimeError as error:
+            self._may_register = False
+            logger.warning(
+                "shared memory of worker processes cannot be page-locked (%s): batches are copied to the device "
+                "through one buffer (said once)",
+                error,
+            )
+            return False
+        # The segment keeps its memory mapped until `unregister`, also where its pool has dropped it.
+        insort(self._segments, segment, key=_address)
+        return True
+
+    def kept(self, value: Any) -> Any:
+        """Return an array or tensor that stays on the host: a copy, if it lies in a page-locked segment."""
+        if is_tensor(value):
+            return value.clone() if self._segment_at(value.data_ptr()) is not None else value
+        return value.copy() if self._segment_at(value.ctypes.data) is not None else value
+
+    def begin(self, tensors: Iterable[Any]) -> None:
+        """Begin a copy of tensors, when the one before has ended: the buffer is free, and large enough."""
+        self._forget_dropped()
+        self._used = 0
+        needed = sum(_aligned(one.nbytes) for one in tensors if not self.holds(one.data_ptr()))
+        if needed and self._may_stage and (self._buffer is None or len(self._buffer) < needed):
+            self._buffer = None  # at most one is held
+            try:
+                self._buffer = self._device.page_locked(_aligned(int(needed * ROOM)))
+            except RuntimeError as error:
+                self._may_stage = False
+                logger.warning(
+                    "no page-locked buffer of %d bytes can be had (%s): batches are copied to the device from "
+                    "pageable memory, which is slower (said once)",
+                    needed,
+                    error,
+                )
+
+    def source(self, tensor: Any) -> Any:
+        """Return the tensor where the device is to read it: in its own memory or in the buffer."""
+        if self._buffer is None or not self._may_stage or self._segment_at(tensor.data_ptr()) is not None:
+            return tensor
+        end = self._used + tensor.nbytes
+        place = self._buffer[self._used : end].view(tensor.dtype).view(tensor.shape)
+        self._used = _aligned(end)
+        return place.copy_(tensor)
+
+    def close(self) -> None:
+        """Unlock everything. No copy may be on its way."""
+        for segment in self._segments:
+            self._unregister(segment)
+        self._segments.clear()
+        self._buffer, self._may_register, self._may_stage = None, False, False
+
+    def _segment_at(self, address: int) -> Segment | None:
+        place = bisect_right(self._segments, address, key=_address) - 1
+        if place < 0:
+            return None
+        segment = self._segments[place]
+        return segment if address < segment.address + segment.nbytes else None
+
+    def _forget_dropped(self) -> None:
+        """Unlock the segments that their pool has dropped: no batch will come in them."""
+        dropped = [segment for segment in self._segments if segment.is_dropped]
+        for segment in dropped:
+            self._segments.remove(segment)
+            self._unregister(segment)
+
+    def _unregister(self, segment: Segment) -> None:
+        try:
+            self._device.unregister(segment.address)
+        except RuntimeError as error:
+            logger.warning("memory stays page-locked: %s", error)
+
+
+def _address(segment: Segment) -> int:
+    return segment.address
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGN) * ALIGN
 
 
 class PlainCopies(DeviceBackend):
@@ -77,3 +214,89 @@ class StreamedCopies(DeviceBackend):
 def _has_memory(tensor: Any) -> bool:
     """Return whether a tensor lies in memory of the host, value after value; sparse ones do not."""
     return bool(str(tensor.layout) == "torch.strided" and tensor.device.type == "cpu" and tensor.nbytes)
+
+
+PORTABLE = 1
+"""cudaHostRegisterPortable: page-locked for every context of the process."""
+
+
+class CudaCopy:
+    """A copy on the stream of `CudaCopies`."""
+
+    def __init__(self, event: torch.cuda.Event, device: torch.device, tensors: list[torch.Tensor]) -> None:
+        """event: recorded on the stream after the copy of `tensors`, which lie on the device."""
+        self._event, self._device, self._tensors = event, device, tensors
+        self.nbytes = sum(tensor.nbytes for tensor in tensors)
+
+    def wait(self) -> None:
+        """Block until the copy has ended; releases the interpreter's lock."""
+        self._event.synchronize()
+
+    def hand_over(self) -> None:
+        """Let the caller's current stream wait for the copy, and the allocator for that stream.
+
+        Without `record_stream`, memory of a tensor that the training has dropped would serve the next copy while
+        kernels that read it are still queued.
+        """
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(self._event)
+        for tensor in self._tensors:
+            tensor.record_stream(stream)
+        self._tensors = []
+
+
+class CudaCopies(StreamedCopies):
+    """Copies to a CUDA device."""
+
+    def __init__(self, device: torch.device, bound_bytes: int | None = None) -> None:
+        """device: with its index."""
+        super().__init__(bound_bytes)
+        self.device = device
+        self._stream: torch.cuda.Stream | None = None
+
+    @contextmanager
+    def entered(self) -> Iterator[object]:
+        """Choose the device and a new stream for this thread; both choices are a thread's own."""
+        torch.cuda.set_device(self.device)
+        self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(self._stream):
+            yield None
+
+    def register(self, address: int, nbytes: int) -> None:
+        """Page-lock memory. Raises: RuntimeError (torch.cuda.CudaError) where the driver refuses."""
+        self._check(_cudart().cudaHostRegister(address, nbytes, PORTABLE))
+
+    def unregister(self, address: int) -> None:
+        """Unlock memory that is still mapped. Raises: RuntimeError (torch.cuda.CudaError)."""
+        self._check(_cudart().cudaHostUnregister(address))
+
+    def page_locked(self, nbytes: int) -> Any:
+        """Return a tensor in page-locked memory of torch's own allocator. Raises: RuntimeError."""
+        return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+
+    def start(self, tensor: Any) -> Any:
+        """Begin a copy on the stream of `entered`. The driver itself waits where the memory is pageable."""
+        return tensor.to(self.device, non_blocking=True)
+
+    def started(self, tensors: list[Any]) -> Copy:
+        """Return the copy, with an event for which a thread sleeps instead of spinning."""
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        event.record(self._stream)
+        return CudaCopy(event, self.device, tensors)
+
+    def moved(self, batch: Any) -> Any:
+        """Return the batch on the device, on the caller's current stream."""
+        return batch.to(self.device)
+
+    def _check(self, code: Any) -> None:
+        """Raise torch.cuda.CudaError unless a call succeeded."""
+        if int(code) == 0:
+            return
+        # CUDA keeps the error for this thread's next launch of a kernel, which would raise it as its own.
+        with suppress(RuntimeError):
+            torch.ones(1, device=self.device)
+        raise torch.cuda.CudaError(int(code))
+
+
+def _cudart() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]

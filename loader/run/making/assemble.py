@@ -16,7 +16,7 @@ from ...order.steps.slots import Slots, delivered_digest, slot_identities
 from ...storage.shared.requests import counted
 from ..batch.batch import Batch, StepMetrics
 from ..batch.collate import (
-    Delivered,
+    DeliveredSamples,
     Finish,
     collate,
     crcs_of,
@@ -26,18 +26,80 @@ from ..batch.collate import (
     masked_row,
     with_costs,
 )
-from ..batch.columns import EXAMPLE, KEPT, Allocate, BatchRow, Columns, Recycled
+from ..batch.columns import EXAMPLE, KEPT, Allocate, ArrayPool, BatchRow, Columns
 from ..batch.substitution import Substitution
-from ..metrics.metrics import Metrics
-from ..recipe.rank_slots import Located, Planned, RankSlots
+from ..metrics import Metrics
+from ..recipe.rank_slots import LocatedSamples, RankSlots, SlotPlanner
 from ..recipe.recipe import Recipe
 from ..recipe.video_packet_reads import groups_of
 from .fetch import Fetch, Fetched, NodeReads
 from .many_samples import EachSample, ManySamples, OneSample, TakeSample
-from .substitute import Substitute
 
 if TYPE_CHECKING:
     from .packed_slots import PackedSlots
+
+from ...order.steps.slots import substitutes
+from ..batch.substitution import error_text, stage_of
+
+
+class Substitute:
+    """Finds and makes substitutes of a recipe's corrupt samples; thread-safe."""
+
+    def __init__(self, recipe: Recipe, fetch: Fetch, one_sample: OneSample, run: Map) -> None:
+        self._recipe = recipe
+        self._fetch, self._one_sample, self._run = fetch, one_sample, run
+
+    def __call__(
+        self,
+        rank_slots: RankSlots,
+        located: LocatedSamples,
+        number: int,
+        error: Corrupt,
+        batch_row: BatchRow,
+        seen: StepMetrics,
+    ) -> tuple[LocatedSamples, dict[str, Any], list[Substitution]]:
+        """Return the first sample that can stand in for a slot's, by itself, its values, and the substitutions tried.
+
+        It takes the slot in `rank_slots`. Raises: the slot's own error, where none can or none may.
+        """
+        if not self._recipe.substitute:
+            raise error
+        plan, slots = self._recipe.plan, rank_slots.slots
+        row, source = int(located.rows[number]), int(located.source[number])
+        step, position = rank_slots.step_of(row), int(slots.position[row])
+        substitutions: list[Substitution] = []
+        why, bad = error, located.places.address(number)
+        for attempt, view_ordinal, ordinal in substitutes(
+            plan, step, source, position, int(slots.attempt[row])
+        ):
+            slots.attempt[row], slots.view_ordinal[row], slots.ordinal[row] = attempt, view_ordinal, ordinal
+            with seen.timed("address"):
+                alone = self._fetch.locate.again(slots, row, self._run)
+            substitutions.append(
+                Substitution(
+                    step=step,
+                    slot=int(rank_slots.number[row]),
+                    source=plan.source_names[source],
+                    epoch=int(slots.epoch[row]),
+                    position=position,
+                    attempt=attempt,
+                    stage=stage_of(why),
+                    error=error_text(why),
+                    address=bad,
+                    substitute=alone.places.key(0),
+                    substitute_ordinal=ordinal,
+                )
+            )
+            fetched = self._fetch(slots, alone, None, seen)
+            sample = fetched.bad.get(0) or self._one_sample(
+                slots, alone, 0, fetched.payloads[0], batch_row, seen
+            )
+            if not isinstance(sample, Corrupt):
+                return alone, sample, substitutions
+            why, bad = sample, alone.places.address(0)
+        error.add_note(f"all of its substitutes are corrupt too, the last: {why}")
+        raise error
+
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +123,7 @@ class Assembler:
     ) -> None:
         """kept: pieces of memory of batches that are gone which are kept for the next, where there is no `allocate`."""
         self.recipe, self._metrics, self._run = recipe, metrics, run
-        self._allocate = allocate or Recycled(kept)
+        self._allocate = allocate or ArrayPool(kept)
         by_field = recipe.decoders()
         videos = [groups_of(view, own) for view, own in zip(recipe.views, by_field, strict=True)]
         self._reads = NodeReads(cache or PageMemory(limit_bytes=0), recipe, videos, metrics, run, end)
@@ -71,7 +133,7 @@ class Assembler:
         self._one_sample = one_sample
         self._packed = None if recipe.plan.pack is None else _packed(recipe, by_field, self._fetch, run)
         self._substitute = Substitute(recipe, self._fetch, one_sample, run)
-        self._planned = Planned(recipe, end, self._fetch.locate)
+        self._planned = SlotPlanner(recipe, end, self._fetch.locate)
         self._finish = Finish(recipe, collate if allocate is None else gathered)
         self._framework = recipe.framework if allocate is None else "numpy"
 
@@ -185,7 +247,7 @@ class Assembler:
         with seen.timed("collate"):
             return self._finish(rank_slots, columns, delivered, seen)
 
-    def _plain(self, rank_slots: RankSlots, columns: Columns, seen: StepMetrics) -> Delivered:
+    def _plain(self, rank_slots: RankSlots, columns: Columns, seen: StepMetrics) -> DeliveredSamples:
         """Return a stored sample per slot.
 
         For a corrupt one a substitute is decoded, and takes its place in the slots.
@@ -216,7 +278,7 @@ class Assembler:
         return delivered_of(len(columns), delivered, substitutions)
 
     def _decoded(
-        self, slots: Slots, located: Located, fetched: Fetched, columns: Columns, seen: StepMetrics
+        self, slots: Slots, located: LocatedSamples, fetched: Fetched, columns: Columns, seen: StepMetrics
     ) -> dict[int, Corrupt]:
         """Put the samples of one kind into the columns. Return number of each corrupt one -> why it is."""
         bad = dict(fetched.bad)

@@ -41,10 +41,10 @@ from ...storage import RangeReader, is_local
 from ...storage.disk.file_handles import FileHandles
 from ...storage.store import disk_of
 from ..batch.batch import StepMetrics
-from ..batch.columns import Columns, Recycled
-from ..metrics.metrics import Metrics
+from ..batch.columns import ArrayPool, Columns
+from ..metrics import Metrics
 from ..recipe import generators
-from ..recipe.rank_slots import Locate, Located
+from ..recipe.rank_slots import Locate, LocatedSamples
 from ..recipe.recipe import Recipe
 from ..recipe.video_packet_reads import BareClip, Group, Readers, read_samples, with_tables
 
@@ -223,7 +223,7 @@ class Fetch:
         self._decoders, self._reads, self._run = decoders, reads, run
         self._videos = [with_tables(view, groups) for view, groups in zip(self._views, videos, strict=True)]
         self._pins: dict[str, str] = {}
-        self._scratch = Recycled()
+        self._scratch = ArrayPool()
         stores = [reads[number] for number in range(len(self._views))]
         disks = [disk_of(store) for store in stores]
         self._files = [None if disk is None else FileHandles(disk) for disk in disks]
@@ -240,7 +240,9 @@ class Fetch:
         )
         self._bulk = [Bulk(kind.fields, decoders[kind.sources[0]]) for kind in self.locate.kinds]
 
-    def __call__(self, slots: Slots, located: Located, columns: Columns | None, seen: StepMetrics) -> Fetched:
+    def __call__(
+        self, slots: Slots, located: LocatedSamples, columns: Columns | None, seen: StepMetrics
+    ) -> Fetched:
         """Return the data of these samples of one kind. Raises: errors of reading, except Corrupt.
 
         columns: takes the values that need no decoder, unless a transform wants them.
@@ -250,7 +252,7 @@ class Fetch:
                 return self._by_sample(slots, located, seen)
             return self._by_field(located, columns, seen)
 
-    def learn(self, located: Located, seen: StepMetrics) -> None:
+    def learn(self, located: LocatedSamples, seen: StepMetrics) -> None:
         """Read the fields whose CRC-32C is not known, which puts it into their places. Raises: errors of reading."""
         numbers = {field: at.unknown for field, at in located.places.fields.items()}
         if not any(map(len, numbers.values())):
@@ -281,7 +283,7 @@ class Fetch:
             read = self._readers(source, seen).parts(requests, bad.setdefault)
         return [bad.get(number, parts) for number, parts in enumerate(read)]
 
-    def _by_field(self, located: Located, columns: Columns | None, seen: StepMetrics) -> Fetched:
+    def _by_field(self, located: LocatedSamples, columns: Columns | None, seen: StepMetrics) -> Fetched:
         places, bulk, sources = located.places, self._bulk[located.kind.number], located.kind.sources
 
         def reading_of(number: int) -> Reading:
@@ -314,7 +316,7 @@ class Fetch:
     def _gather(
         self,
         reading_of: ReadingOf,
-        located: Located,
+        located: LocatedSamples,
         columns: Columns | None,
         fetched: Fetched,
         seen: StepMetrics,
@@ -339,7 +341,7 @@ class Fetch:
     def _rest(
         self,
         gatherable: Gatherable,
-        located: Located,
+        located: LocatedSamples,
         field: str,
         numbers: I64,
         columns: Columns | None,
@@ -367,7 +369,7 @@ class Fetch:
             fetched.payloads.setdefault(number, {})[field] = data[begin : begin + size]
         return others
 
-    def _by_sample(self, slots: Slots, located: Located, seen: StepMetrics) -> Fetched:
+    def _by_sample(self, slots: Slots, located: LocatedSamples, seen: StepMetrics) -> Fetched:
         """Return the samples of a source whose videos are read by their packets."""
         (source,) = located.kind.sources
 

@@ -12,18 +12,18 @@ import numpy as np
 from ...dataset.reading.places import SamplePlaces
 from ...dataset.reading.verified_bucket_reads import Map
 from ...errors import Corrupt, DecodeFailed
-from ...modalities import Decoder, placing
+from ...modalities import Decoder, draws, placing
 from ...modalities.video.request import VideoDecoder
 from ...native import copy_bytes
 from ...order.random.keyed_permutation import I64
 from ...order.steps.slots import Slots
 from ...storage.shared.threads import DaemonPool
 from ..batch.batch import StepMetrics
-from ..batch.collate import Delivered, delivered_of, masked_row
+from ..batch.collate import DeliveredSamples, delivered_of, masked_row
 from ..batch.columns import BatchRow, Columns, FieldRows
 from ..recipe import generators
-from ..recipe.decode import apply_transform, decode_sample, draws, failure
-from ..recipe.rank_slots import Located, RankSlots
+from ..recipe.decode import apply_transform, decode_sample, failure
+from ..recipe.rank_slots import LocatedSamples, RankSlots
 from ..recipe.recipe import Recipe
 from ..recipe.video_packet_reads import times_field
 from .fetch import Fetch, Payload, whole
@@ -44,7 +44,7 @@ class OneSample:
     def __call__(
         self,
         slots: Slots,
-        located: Located,
+        located: LocatedSamples,
         number: int,
         payload: Payload,
         batch_row: BatchRow | None,
@@ -64,7 +64,12 @@ class OneSample:
         )
 
     def again(
-        self, slots: Slots, located: Located, number: int, batch_row: BatchRow | None, seen: StepMetrics
+        self,
+        slots: Slots,
+        located: LocatedSamples,
+        number: int,
+        batch_row: BatchRow | None,
+        seen: StepMetrics,
     ) -> dict[str, Any] | Corrupt:
         """Return a sample that did not decode, read once more, or why it is corrupt. Raises: as a call."""
         seen.count("refetched")
@@ -77,7 +82,7 @@ class OneSample:
     def _decode(
         self,
         slots: Slots,
-        located: Located,
+        located: LocatedSamples,
         number: int,
         payload: Payload,
         batch_row: BatchRow | None,
@@ -130,7 +135,7 @@ class ManySamples:
     def __call__(
         self,
         slots: Slots,
-        located: Located,
+        located: LocatedSamples,
         payloads: dict[int, Payload],
         columns: Columns,
         seen: StepMetrics,
@@ -153,7 +158,7 @@ class ManySamples:
     def _loop(
         self,
         slots: Slots,
-        located: Located,
+        located: LocatedSamples,
         payloads: dict[int, Payload],
         columns: Columns,
         bad: dict[int, Corrupt],
@@ -202,7 +207,7 @@ class ManySamples:
             columns.put_names(filled, names)
         seen.spent("collate", put_s + perf_counter() - begun)
 
-    def names(self, located: Located, sample: Mapping[str, Any]) -> tuple[str, ...]:
+    def names(self, located: LocatedSamples, sample: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the fields of a sample of which some values may be in the columns already."""
         if self._recipe.transform is not None:
             return tuple(sample)
@@ -215,7 +220,7 @@ class ManySamples:
     def _put(
         self,
         sample: dict[str, Any] | Corrupt,
-        located: Located,
+        located: LocatedSamples,
         number: int,
         batch_row: BatchRow,
         bad: dict[int, Corrupt],
@@ -227,7 +232,7 @@ class ManySamples:
         with seen.timed("collate"):
             batch_row.put(sample, self.names(located, sample))
 
-    def _calls(self, slots: Slots, located: Located, into: "_Into") -> dict[str, Call]:
+    def _calls(self, slots: Slots, located: LocatedSamples, into: "_Into") -> dict[str, Call]:
         """Return how each field is decoded."""
         by_field, calls = self._decoders[located.kind.sources[0]], dict[str, Call]()
         for field in located.kind.fields:
@@ -239,7 +244,7 @@ class ManySamples:
         return calls
 
     def _tell(
-        self, stage: str, located: Located, at: list[int], took: Mapping[int, float], seen: StepMetrics
+        self, stage: str, located: LocatedSamples, at: list[int], took: Mapping[int, float], seen: StepMetrics
     ) -> None:
         """Tell the seconds of a stage, by the numbers of the samples, and the slowest sample of each step."""
         seen.spent(stage, sum(took.values()))
@@ -318,16 +323,16 @@ class EachSample:
         self._recipe, self._fetch, self._run = recipe, fetch, run
         self._one_sample, self._names = one_sample, samples.names
 
-    def __call__(self, rank_slots: RankSlots, take: TakeSample, seen: StepMetrics) -> Delivered:
+    def __call__(self, rank_slots: RankSlots, take: TakeSample, seen: StepMetrics) -> DeliveredSamples:
         """Give every sample of the slots to `take`, and return what was delivered.
 
         A sample that cannot be read is masked. Raises: Corrupt where none can be; errors of `take`, and of a store that
         does not answer.
         """
-        delivered: list[Located] = []
-        bad: list[tuple[int, Located, int, Corrupt]] = []
+        delivered: list[LocatedSamples] = []
+        bad: list[tuple[int, LocatedSamples, int, Corrupt]] = []
 
-        def give(located: Located, number: int, sample: dict[str, Any] | Corrupt) -> None:
+        def give(located: LocatedSamples, number: int, sample: dict[str, Any] | Corrupt) -> None:
             row = int(located.rows[number])
             if isinstance(sample, Corrupt):
                 bad.append((row, located, number, sample))
@@ -349,7 +354,7 @@ class EachSample:
     def _each(
         self,
         rank_slots: RankSlots,
-        located: Located,
+        located: LocatedSamples,
         give: Callable[[int, dict[str, Any] | Corrupt], None],
         pool: DaemonPool,
         seen: StepMetrics,
@@ -382,7 +387,7 @@ class EachSample:
             rows, before = rows[n:], before[n:] - before[n - 1]
 
 
-def _nbytes(located: Located) -> I64:
+def _nbytes(located: LocatedSamples) -> I64:
     """Return the stored bytes of each sample."""
     total: I64 = np.sum([at.nbytes for at in located.places.fields.values()], axis=0, dtype=np.int64)
     return total

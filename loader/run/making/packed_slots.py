@@ -19,13 +19,13 @@ from ...order.random.keyed_permutation import I64
 from ...order.sources.packed_view import PackedView
 from ...order.steps.slots import Slots
 from ..batch.batch import Keys, StepMetrics
-from ..batch.collate import Delivered
+from ..batch.collate import DeliveredSamples
 from ..batch.columns import BatchRow, Columns
 from ..batch.substitution import Substitution, masked
 from ..recipe import generators
 from ..recipe.decode import apply_transform
 from ..recipe.document_pieces import SlotPieces, Values, laid_out, pieces_of, sequence_address, sequence_crc
-from ..recipe.rank_slots import Located, RankSlots
+from ..recipe.rank_slots import LocatedSamples, RankSlots
 from ..recipe.recipe import Recipe
 from .fetch import Fetch, Fetched
 from .many_samples import OneSample
@@ -81,7 +81,7 @@ class PieceReads:
 class _Document(NamedTuple):
     """A document that was read whole, number `number` of `located`."""
 
-    located: Located
+    located: LocatedSamples
     number: int
     fetched: Fetched
 
@@ -96,7 +96,7 @@ class PackedSlots:
         self._pieces = PieceReads(recipe, decoders, fetch)
         self._document = OneSample(replace(recipe, transform=None), decoders, fetch)
 
-    def __call__(self, rank_slots: RankSlots, columns: Columns, seen: StepMetrics) -> Delivered:
+    def __call__(self, rank_slots: RankSlots, columns: Columns, seen: StepMetrics) -> DeliveredSamples:
         """Return the sequences of the wanted slots, put into the columns.
 
         Raises: Corrupt where nothing may be masked; InvalidPlan for a document that is not the length, or the dtype,
@@ -126,10 +126,10 @@ class PackedSlots:
                 sample = self._transformed(rank_slots.slots, row, sample, address, seen)
             BatchRow(columns, row).put(sample, tuple(sample))
             keys[row], sums[row] = address.key, sequence_crc(pieces.of, pieces_of_row, crcs)
-        return Delivered(keys=Keys(lambda: keys), crcs=sums, substitutions=substitutions)
+        return DeliveredSamples(keys=Keys(lambda: keys), crcs=sums, substitutions=substitutions)
 
     def crcs(self, rank_slots: RankSlots) -> I64:
-        """Return the CRC-32C of each sequence, as `Delivered.crcs`, where no document turns out to be corrupt."""
+        """Return `DeliveredSamples.crcs` of the sequences, if no document is corrupt."""
         plan = self._recipe.plan
         assert plan.pack is not None
         pieces = self._recorded(
@@ -156,7 +156,7 @@ class PackedSlots:
         was_masked = recorded.masked(rank_slots.steps[0], rank_slots.number[pieces.slot], pieces.of.document)
         return replace(pieces, held=pieces.held | was_masked)
 
-    def _located(self, pieces: SlotPieces) -> list[Located]:
+    def _located(self, pieces: SlotPieces) -> list[LocatedSamples]:
         """Return the places of the documents that are read."""
         return self._fetch.locate(pieces.documents, np.flatnonzero(~pieces.held), self._run)
 
@@ -164,7 +164,7 @@ class PackedSlots:
         self,
         rank_slots: RankSlots,
         pieces: SlotPieces,
-        documents: Sequence[Located],
+        documents: Sequence[LocatedSamples],
         substitutions: list[Substitution],
         seen: StepMetrics,
     ) -> tuple[dict[int, Values], dict[int, list[int]]]:

@@ -3,23 +3,92 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from inspect import isfunction
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...dataset.shards.address import Described
 from ...errors import DecodeFailed, InvalidRuntime, PenstockError, TransformFailed
-from ...modalities import Decoder, decoder_for, placing
+from ...modalities import Decoder, decoder_for, draws, placing
 from ...modalities.destination import Place, nowhere
 from ...modalities.error_origin import is_of_the_machine
 from ...modalities.fields import load
 from ...modalities.video.request import Choice, VideoDecoder, choose
 from ...modalities.video.timeline import Timeline
-from .by_bucket import ByBucket, of_bucket
 from .video_packet_reads import BareClip, Group, group_of, times_field
 
-_MODALITIES = decoder_for.__module__
+Called = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ByBucket:
+    """A decoder or transform per bucket, as `by_bucket` makes it."""
+
+    of: Mapping[str, Called] | Called
+    """Label -> decoder or transform, or a function of the label that makes it."""
+
+    def chosen(self, label: str, where: str) -> Called:
+        """Return the decoder or transform for samples of a bucket. Raises: InvalidRuntime."""
+        if isinstance(self.of, Mapping):
+            if label not in self.of:
+                raise InvalidRuntime(
+                    f"{where} = loader.by_bucket(...) has nothing for the plan's bucket {label!r}, but for "
+                    f"{', '.join(map(repr, self.of))}; name every bucket, or pass a function of the label"
+                )
+            return self.of[label]
+        try:
+            choice: object = self.of(label)
+        except InvalidRuntime as error:
+            error.add_note(f"while making {where} of bucket {label!r}")
+            raise
+        if not callable(choice):
+            raise InvalidRuntime(
+                f"{where} = loader.by_bucket({self.of!r}): of bucket {label!r} it makes {choice!r}, which cannot be "
+                "called"
+            )
+        return choice
+
+
+def by_bucket(of: Mapping[str, Called] | Called) -> ByBucket:
+    """Return a decoder or a transform for each bucket of a plan with `bucket_by`.
+
+        Loader(plan, decode={"jpg": loader.by_bucket(lambda label: loader.image(size=label, crop="random"))})
+        Loader(plan, transform=loader.by_bucket({"short": pad_to_512, "long": pad_to_4096}))
+
+    of: label -> decoder (or transform), with one for every bucket of the plan, or a function that makes it of a label.
+    It is called once per bucket when the Loader is made. `plan.describe()` names a plan's buckets, `plan.bucket(step)`
+    and `batch.bucket` a batch's.
+
+    Raises: InvalidRuntime.
+    """
+    called = list(of.values()) if isinstance(of, Mapping) else [of]
+    if not called or not all(map(callable, called)):
+        raise InvalidRuntime(
+            f"by_bucket({of!r}): a dict of bucket -> decoder or transform is needed, or a function of a bucket's label"
+        )
+    return ByBucket(of)
+
+
+def of_buckets(value: object, labels: list[str], where: str) -> object:
+    """Return a value as it was given; of `by_bucket(...)` with one for each of these labels, made.
+
+    Raises: InvalidRuntime.
+    """
+    if not isinstance(value, ByBucket):
+        return value
+    if not labels:
+        raise InvalidRuntime(
+            f"{where} = loader.by_bucket(...) with a plan that has no buckets; plan with bucket_by=, or pass the one "
+            "that is to be called"
+        )
+    return ByBucket({label: value.chosen(label, where) for label in labels})
+
+
+def of_bucket(value: Any, label: str | None, where: str) -> Any:
+    """Return the decoder or transform for one bucket, of a value that `of_buckets` gave."""
+    return value.chosen(label, where) if isinstance(value, ByBucket) and label is not None else value
+
 
 Transform = Callable[[dict[str, Any], "np.random.Generator"], Mapping[str, Any]]
 Decode = bool | Mapping[str, Decoder | ByBucket]
@@ -53,14 +122,6 @@ def decoders(fields: Sequence[str], decode: Decode, bucket: str | None = None) -
         )
     own = {field: of_bucket(value, bucket, f"decode[{field!r}]") for field, value in decode.items()}
     return {**chosen, **own}
-
-
-def draws(decoder: Decoder) -> bool:
-    """Return whether a decoder may use its generator: ours that are plain functions never do.
-
-    Making a generator costs as much as decoding a small field, so samples that need none get none.
-    """
-    return not (isfunction(decoder) and decoder.__module__.startswith(_MODALITIES))
 
 
 def decode_sample(

@@ -36,7 +36,7 @@ class Kind:
     """Index lookup of the sources' versions."""
 
 
-class Located(NamedTuple):
+class LocatedSamples(NamedTuple):
     """Samples of sources of one kind, numbered from 0."""
 
     kind: Kind
@@ -48,11 +48,11 @@ class Located(NamedTuple):
     places: SamplePlaces
     """Places of the samples; its `of` is the source's number among those of the kind."""
 
-    def of_rows(self, rows: slice) -> "Located":
+    def of_rows(self, rows: slice) -> "LocatedSamples":
         """Return the samples of some rows, numbered from the first of these, in the same memory."""
         first, stop = np.searchsorted(self.rows, [rows.start, rows.stop]).tolist()
         within = slice(first, stop)
-        return Located(
+        return LocatedSamples(
             self.kind,
             self.source[within],
             self.rows[within] - rows.start,
@@ -79,7 +79,7 @@ class RankSlots:
     n_padded: int = 0
     """Slots of a step where all of the rank's are padding; else 0. `slots` is then a slot of another rank, whose
     sample has the shapes of the batch."""
-    located: Sequence[Located] | None = None
+    located: Sequence[LocatedSamples] | None = None
     """Samples of all rows, where they were looked up with those of other steps."""
 
     def __len__(self) -> int:
@@ -117,7 +117,7 @@ class RankSlots:
         return self.steps[bisect_right(self.starts, row) - 1]
 
 
-def _of_rows(located: Sequence[Located], rows: slice) -> list[Located]:
+def _of_rows(located: Sequence[LocatedSamples], rows: slice) -> list[LocatedSamples]:
     return [part for batch in located if len((part := batch.of_rows(rows)).rows)]
 
 
@@ -185,7 +185,7 @@ AHEAD_SLOTS = 8192
 """Slots that are planned together at most, unless more are asked for: of more the cost is their own."""
 
 
-class Planned:
+class SlotPlanner:
     """`rank_slots` of a recipe; thread-safe.
 
     end: the first step that nobody will ask for. locate: looks up the samples of steps that are planned together, as
@@ -264,7 +264,7 @@ class Locate:
         for kind in self.kinds:
             self._kind[kind.sources], self._number[kind.sources] = kind.number, np.arange(len(kind.sources))
 
-    def __call__(self, slots: Slots, real_rows: I64, run: Map = map) -> list[Located]:
+    def __call__(self, slots: Slots, real_rows: I64, run: Map = map) -> list[LocatedSamples]:
         """Return the samples that `real_rows` slots hold, by kind: as many look-ups as there are kinds.
 
         `run` may be a thread pool's map. Raises: errors of `Lookup.places`.
@@ -272,10 +272,10 @@ class Locate:
         out = []
         for kind, of, numbers, rows in self._by_kind(slots, real_rows):
             places = kind.lookup.places(numbers, slots.ordinal[rows], run)
-            out.append(Located(kind, of, rows, places))
+            out.append(LocatedSamples(kind, of, rows, places))
         return out
 
-    def held(self, slots: Slots) -> list[Located] | None:
+    def held(self, slots: Slots) -> list[LocatedSamples] | None:
         """Return the samples of all slots; None where an index must be read for it, or one of them cannot be found."""
         out = []
         try:
@@ -283,7 +283,7 @@ class Locate:
                 places = kind.lookup.held_places(numbers, slots.ordinal[rows])
                 if places is None:
                     return None
-                out.append(Located(kind, of, rows, places))
+                out.append(LocatedSamples(kind, of, rows, places))
         except PenstockError:  # it comes again, at its own step
             return None
         return out
@@ -298,7 +298,7 @@ class Locate:
                 of = source[rows_of_kind]
                 yield kind, of, self._number[of], rows
 
-    def again(self, slots: Slots, row: int, run: Map = map) -> Located:
+    def again(self, slots: Slots, row: int, run: Map = map) -> LocatedSamples:
         """Return one sample by itself: the one that a slot holds now."""
         (planned,) = self(slots, np.array([row], np.int64), run)
         return planned

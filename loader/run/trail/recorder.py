@@ -21,9 +21,9 @@ from ...order.steps.slots import rank_slice
 from ...storage.shared.threads import LEAVE_S, ends_with_the_process
 from ..batch.batch import Batch
 from ..recipe.recipe import Recipe
+from .slot_columns import tensor_crcs
 from .start_record import Start, start_of, trail_folder
 from .step_rows import PerSample, StepRow, copied, held, held_per_sample, rows_table
-from .tensor_crcs import tensor_crcs
 from .trail import Trail
 
 SECONDS = 60.0

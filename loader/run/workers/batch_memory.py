@@ -7,9 +7,14 @@ SMALL_BYTES, strings and all else are in the pickle. A batch that does not fit g
 the old one's place.
 """
 
+import ctypes
 import io
+import mmap
+import os
 import pickle
 import sys
+import weakref
+from collections import deque
 from math import prod
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -17,7 +22,44 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import Unpicklable
-from .shared_memory import Segment, new_segment
+
+
+class Segment:
+    """`nbytes` of memory behind a file descriptor, mapped here. Arrays over it keep the mapping after `close`."""
+
+    def __init__(self, number: int, fd: int, nbytes: int) -> None:
+        """Map the memory, and take the descriptor over. number: its name for trainer and workers. Raises: OSError."""
+        self.number, self.fd, self.nbytes = number, fd, nbytes
+        self._close_fd = weakref.finalize(self, os.close, fd)
+        self._close_fd.atexit = False
+        self.memory = mmap.mmap(fd, nbytes)
+
+    @property
+    def address(self) -> int:
+        """Address of the first byte in this process."""
+        return ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+
+    @property
+    def is_dropped(self) -> bool:
+        """True after `close`: no batch will come in this memory any more."""
+        return not self._close_fd.alive
+
+    def close(self) -> None:
+        """Close the descriptor: it will not be sent to anybody any more."""
+        self._close_fd()
+
+
+def new_segment(nbytes: int) -> Segment:
+    """Return a segment of at least so many bytes, without a number yet. Raises: OSError."""
+    whole = max(1, -(-nbytes // mmap.PAGESIZE)) * mmap.PAGESIZE
+    fd = os.memfd_create("penstock-batch", os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(fd, whole)
+    except OSError:
+        os.close(fd)
+        raise
+    return Segment(-1, fd, whole)
+
 
 ALIGN = 64
 """Bytes: a line of cache, and what JAX asks of memory that it does not copy."""
@@ -29,7 +71,7 @@ _SPAN_BYTES = 16
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
-class Written(NamedTuple):
+class OutcomePlace(NamedTuple):
     """The place of an outcome in its segment."""
 
     at: int
@@ -70,7 +112,7 @@ class Slot:
         self._outside.append((memory, at))
         return np.ndarray(shape, dtype, memory.data)
 
-    def write(self, outcome: object) -> tuple[Segment, Written]:
+    def write(self, outcome: object) -> tuple[Segment, OutcomePlace]:
         """Write an outcome; return its place. A segment that is not the one of `begin` is new, and takes its place.
 
         Raises: errors of pickling; OSError without memory.
@@ -90,7 +132,7 @@ class Slot:
         pickled = at + spans.nbytes
         self._memory[at:pickled] = spans.reshape(-1).view(np.uint8)
         self._memory[pickled : pickled + len(stream)] = np.frombuffer(stream, np.uint8)
-        return self._segment, Written(at=at, nbytes=len(stream), arrays=len(buffers))
+        return self._segment, OutcomePlace(at=at, nbytes=len(stream), arrays=len(buffers))
 
     def _place(self, raw: Bytes) -> int:
         """Return the offset in the segment where an array lies or will lie."""
@@ -107,7 +149,7 @@ class Slot:
         return at
 
 
-def read(memory: Bytes, written: Written) -> Any:
+def read(memory: Bytes, written: OutcomePlace) -> Any:
     """Return the outcome that was written; arrays lie in `memory` and keep it alive. Raises: errors of unpickling."""
     at = written.at + _SPAN_BYTES * written.arrays
     spans = memory[written.at : at].view(np.int64).reshape(-1, 2).tolist()
@@ -189,3 +231,92 @@ def _dumped(value: object) -> tuple[bytes, list[Bytes]]:
     stream = io.BytesIO()
     _Pickler(stream, 5, buffer_callback=keep).dump(value)
     return stream.getvalue(), aside
+
+
+MAX_SEGMENTS = 128
+"""Segments at most that batches are handed over in, or four per worker if those are more: each takes two descriptors
+and a mapping of the process. A user who keeps more batches gets copies."""
+
+_mapped: "weakref.WeakValueDictionary[int, Segment]" = (
+    weakref.WeakValueDictionary()
+)  # by address, of all rings
+
+
+def segment_at(address: int) -> Segment | None:
+    """Return the segment of batches that lies at an address of this process; None where other memory does."""
+    for ref in _mapped.valuerefs():  # a list: another thread may add one
+        segment = ref()
+        if segment is not None and 0 <= address - segment.address < segment.nbytes:
+            return segment
+    return None
+
+
+class Ring:
+    """Not thread-safe, but for what arrays do when they go, which may be in any thread at any moment."""
+
+    def __init__(self, bound_bytes: int, workers: int) -> None:
+        """Set the bounds.
+
+        bound_bytes: of segments that are kept though nobody uses them, one per worker and two whatever they take.
+        """
+        self._bound, self._spare, self._most = bound_bytes, workers + 2, max(MAX_SEGMENTS, 4 * workers)
+        self._segments: dict[int, Segment] = {}
+        self._free: deque[Segment] = deque()
+        self._next = 0
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all segments, free ones and those that batches lie in."""
+        return sum(segment.nbytes for segment in self._segments.values())
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def take(self) -> Segment | None:
+        """Return the segment that was used last of those that are free."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return None
+
+    def add(self, fd: int, nbytes: int) -> Segment:
+        """Return a segment that a worker made. Takes the descriptor over."""
+        segment = Segment(self._next, fd, nbytes)
+        self._segments[segment.number] = segment
+        _mapped[segment.address] = segment
+        self._next += 1
+        return segment
+
+    def lend(self, segment: Segment, used_bytes: int) -> Bytes:
+        """Return its memory, for a batch: free again when the last array over it is gone."""
+        if len(self._segments) > self._most:
+            memory = np.array(bytes_of(segment)[:used_bytes])
+            self._free.append(segment)
+            return memory
+        memory = bytes_of(segment)
+        # A finalizer may run in the middle of anything: it does no more than a deque does in one go.
+        weakref.finalize(memory, self._free.append, segment).atexit = False
+        return memory
+
+    def give_back(self, segment: Segment) -> None:
+        """Return the segment of a batch that was not made."""
+        self._free.append(segment)
+
+    def drop(self, segment: Segment) -> None:
+        """Use a segment no more; arrays over it stay."""
+        del self._segments[segment.number]
+        segment.close()
+
+    def trim(self) -> list[Segment]:
+        """Return the free segments beyond the bound, to be dropped; those first that nobody has used for longest."""
+        beyond, nbytes = [], self.nbytes
+        while len(self._free) > self._spare and nbytes > self._bound:
+            beyond.append(self._free.popleft())
+            nbytes -= beyond[-1].nbytes
+        return beyond
+
+    def close(self) -> None:
+        """Drop all segments. Batches that the user holds stay what they are."""
+        for segment in list(self._segments.values()):
+            self.drop(segment)
+        self._free.clear()

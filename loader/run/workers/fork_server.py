@@ -21,8 +21,7 @@ from multiprocessing.util import _args_from_interpreter_flags  # type: ignore[at
 from threading import Lock
 from typing import Any
 
-from .fork_requests import ForkRequest, WaitRequest, receive_exit_code, send_fork, send_wait
-from .messages import connection
+from .messages import ForkRequest, WaitRequest, connection, receive_exit_code, send_fork, send_wait
 
 _END_S = 1.0
 _SILENT_S = 60.0  # a start from a slow file system included

@@ -18,9 +18,17 @@ from contextlib import contextmanager, suppress
 from multiprocessing.util import _args_from_interpreter_flags  # type: ignore[attr-defined]
 from typing import NoReturn
 
-from .fork_requests import ForkRequest, WaitRequest, answer, receive_request
-from .messages import Kind, Message, send
-from .open_files import NO_FILES, is_want_of_files
+from .messages import (
+    NO_FILES,
+    ForkRequest,
+    Kind,
+    Message,
+    WaitRequest,
+    answer,
+    is_want_of_files,
+    receive_request,
+    send,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -6,10 +6,13 @@ What is large lies in shared memory; its descriptor goes with the first message 
 import array
 import errno
 import os
+import resource
 import socket
 import struct
 from enum import IntEnum
 from typing import NamedTuple
+
+from ...errors import InvalidRuntime
 
 _LAYOUT = struct.Struct("<9q")
 
@@ -54,11 +57,11 @@ class Message(NamedTuple):
     nbytes: int = 0
     """Bytes of the segment."""
     at: int = 0
-    """Place of the outcome in it, as `batch_memory.Written.at`."""
+    """Place of the outcome in it, as `batch_memory.OutcomePlace.at`."""
     pickled: int = 0
-    """As `Written.nbytes`."""
+    """As `OutcomePlace.nbytes`."""
     arrays: int = 0
-    """As `Written.arrays`."""
+    """As `OutcomePlace.arrays`."""
 
 
 def connection() -> tuple[socket.socket, socket.socket]:
@@ -96,3 +99,108 @@ def receive(sock: socket.socket, *, wait: bool) -> tuple[Message, int | None] | 
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     fds = array.array("i", b"".join(payload for _, _, payload in rights))
     return Message(*_LAYOUT.unpack(data)), fds[0] if fds else None
+
+
+_HEAD = struct.Struct("<?qd")
+_ANSWER = struct.Struct("<qq")
+_MAX_BYTES = 2**16
+
+
+class ForkRequest(NamedTuple):
+    """A worker process to fork."""
+
+    number: int
+    """Number that the trainer gives it."""
+    socket: int
+    """Descriptor of its socket."""
+    sent: int
+    """Descriptor of the memory with its `StartupMessage`."""
+    stdout: int
+    """Descriptor of its standard output."""
+    stderr: int
+    """Descriptor of its standard error."""
+    modules: tuple[str, ...]
+    """Modules to import before the fork."""
+
+
+class WaitRequest(NamedTuple):
+    """The end of a worker process to wait for; it is killed after the timeout."""
+
+    number: int
+    """Number that it was forked with."""
+    timeout_s: float
+    """Timeout in seconds."""
+
+
+def send_fork(control: socket.socket, request: ForkRequest) -> None:
+    """Send a request. Raises: ConnectionError where the server is gone; OSError."""
+    head = _HEAD.pack(True, request.number, 0.0)
+    fds = [request.socket, request.sent, request.stdout, request.stderr]
+    socket.send_fds(control, [head, " ".join(request.modules).encode()], fds)
+
+
+def send_wait(control: socket.socket, request: WaitRequest) -> None:
+    """Send a request. Raises: ConnectionError where the server is gone; OSError."""
+    control.sendall(_HEAD.pack(False, *request))
+
+
+def receive_request(control: socket.socket) -> ForkRequest | WaitRequest:
+    """Return the next request. Raises: EOFError; OSError (EMFILE) where this process may not open its files."""
+    data, fds, flags, _ = socket.recv_fds(control, _MAX_BYTES, 4, socket.MSG_CMSG_CLOEXEC)
+    if not data:
+        raise EOFError
+    is_fork, number, timeout_s = _HEAD.unpack_from(data)
+    if not is_fork:
+        return WaitRequest(number, timeout_s)
+    if flags & socket.MSG_CTRUNC or len(fds) < 4:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    sock, sent, stdout, stderr = fds
+    return ForkRequest(number, sock, sent, stdout, stderr, tuple(data[_HEAD.size :].decode().split()))
+
+
+def answer(control: socket.socket, request: WaitRequest, exit_code: int) -> None:
+    """Send the exit code that was waited for. Raises: ConnectionError where the trainer is gone; OSError."""
+    control.sendall(_ANSWER.pack(request.number, exit_code))
+
+
+def receive_exit_code(control: socket.socket, number: int) -> int:
+    """Return the answer about a worker; those about others, which an interrupt left behind, are dropped.
+
+    Raises: EOFError or ConnectionError where the server is gone.
+    """
+    while True:
+        data = control.recv(_ANSWER.size)
+        if not data:
+            raise EOFError
+        of, exit_code = _ANSWER.unpack(data)
+        if of == number:
+            return int(exit_code)
+
+
+NO_FILES = 24
+"""The exit status of a worker that could not open what a batch needs."""
+
+_FEW = 64
+
+
+def is_want_of_files(error: OSError) -> bool:
+    """Return whether it is the limit of this process, or that of the machine."""
+    return error.errno in (errno.EMFILE, errno.ENFILE)
+
+
+def too_few_files(doing: str, workers: int) -> InvalidRuntime:
+    """Return the error of too few files. workers: processes that there are to be."""
+    return InvalidRuntime(
+        f"{doing} needs more open files than this process may have: {_limit()} (`ulimit -n`); {workers} worker "
+        f"processes take {_FEW + 4 * workers}, and two for each batch that is kept: raise the limit, or use "
+        "executor='threads'"
+    )
+
+
+def if_few() -> str:
+    """Return a hint for a worker that ended without a word; "" where the limit is no reason for it."""
+    return f" It may have {_limit()} open files (`ulimit -n`): raise that." if 0 <= _limit() < _FEW else ""
+
+
+def _limit() -> int:
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -17,16 +17,13 @@ from ...cache.spec import CacheSpec
 from ...errors import WorkerFailed
 from ..batch.collate import as_framework
 from ..making.prefetch import MadeBatches
-from ..metrics.metrics import Metrics
+from ..metrics import Metrics
 from ..recipe.recipe import Recipe
-from .batch_memory import Written, read
+from .batch_memory import OutcomePlace, Ring, Segment, read
+from .batch_message import Outcome, log_again
 from .fork_server import ForkServer
-from .messages import Kind, Message
-from .open_files import if_few, is_want_of_files, too_few_files
-from .outcome import Outcome, log_again
-from .ring import Ring
-from .shared_memory import Segment
-from .startup_message import Sent
+from .messages import Kind, Message, if_few, is_want_of_files, too_few_files
+from .startup_message import StartupMessage
 from .worker_handle import Task, WorkerProcess
 
 logger = logging.getLogger(__name__)
@@ -35,7 +32,7 @@ DEATHS = 2
 """Workers that steps may cost: the first may have been anybody's fault."""
 
 
-class Asked(Future[MadeBatches]):
+class PendingBatches(Future[MadeBatches]):
     """A batch of a worker's; whoever waits for it reads what the workers say."""
 
     def __init__(self, read: Callable[[], None]) -> None:
@@ -72,7 +69,7 @@ class WorkerPool:
         self._workers: list[WorkerProcess] = []
         self._n_workers = workers
         try:
-            self._sent_fd = Sent.of(recipe, cache).written()
+            self._sent_fd = StartupMessage.of(recipe, cache).written()
             for _ in range(workers):
                 self._workers.append(WorkerProcess(self._sent_fd))
         except OSError as error:
@@ -95,7 +92,7 @@ class WorkerPool:
 
     def submit(self, steps: range) -> Future[MadeBatches]:
         """Ask for steps: of the worker that has least to do."""
-        future = Asked(self._read)
+        future = PendingBatches(self._read)
         if self._refusal is not None:
             future.set_exception(self._refusal)
             return future
@@ -212,7 +209,7 @@ class WorkerPool:
         return MadeBatches(batches, error, outcome.made_s, outcome.took_s, nbytes)
 
     def _outcome(self, segment: Segment, message: Message) -> Outcome:
-        written = Written(message.at, message.pickled, message.arrays)
+        written = OutcomePlace(message.at, message.pickled, message.arrays)
         outcome: Outcome = read(self._ring.lend(segment, written.end), written)
         return outcome
 

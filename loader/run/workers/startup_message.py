@@ -27,7 +27,7 @@ CAPTURE_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
+class StartupMessage:
     """Everything a worker needs to make the batches that the trainer would make."""
 
     recipe: Recipe
@@ -38,8 +38,10 @@ class Sent:
     """Level of the package's logger."""
 
     @staticmethod
-    def of(recipe: Recipe, cache: CacheSpec) -> "Sent":
-        return Sent(recipe=recipe, cache=cache, log_level=logging.getLogger(__package__).getEffectiveLevel())
+    def of(recipe: Recipe, cache: CacheSpec) -> "StartupMessage":
+        return StartupMessage(
+            recipe=recipe, cache=cache, log_level=logging.getLogger(__package__).getEffectiveLevel()
+        )
 
     def written(self) -> int:
         """Return a descriptor of memory that holds it, for as many workers as are handed it. Raises: Unpicklable."""
@@ -55,10 +57,10 @@ class Sent:
             return os.dup(file.fileno())
 
     @staticmethod
-    def read(fd: int) -> "Sent":
+    def read(fd: int) -> "StartupMessage":
         """Return the message in this memory. Raises: errors of unpickling (a module or store that does not open)."""
         with os.fdopen(fd, "rb") as file, mmap(file.fileno(), 0, prot=PROT_READ) as data:
-            sent: Sent = pickle.loads(data)  # noqa: S301 - from the trainer
+            sent: StartupMessage = pickle.loads(data)  # noqa: S301 - from the trainer
         return sent
 
 

@@ -11,11 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ..making.prefetch import MadeBatches
+from .batch_memory import Segment
 from .fork_server import fork_server
-from .messages import Kind, Message, connection, receive, send
-from .open_files import NO_FILES
+from .messages import NO_FILES, Kind, Message, connection, receive, send
 from .parent_watch import GRACE_S
-from .shared_memory import Segment
 
 _NEEDED = ("loader.cache", "loader.modalities", "loader.run.ahead", "loader.storage", "obstore")
 

@@ -15,21 +15,18 @@ from ..ahead.thread_pools import range_threads
 from ..batch.batch import Batch
 from ..making.assemble import Assembler
 from ..making.prefetch import making
-from ..metrics.metrics import Metrics
-from .batch_memory import Slot, can_be_sent
-from .batch_message import packed
-from .messages import Kind, Message, receive, send
-from .open_files import NO_FILES, is_want_of_files
-from .outcome import LogCollector, Outcome, SentError
+from ..metrics import Metrics
+from .batch_memory import Segment, Slot, can_be_sent
+from .batch_message import LogCollector, Outcome, PickledError, packed
+from .messages import NO_FILES, Kind, Message, is_want_of_files, receive, send
 from .parent_watch import Watch
-from .shared_memory import Segment
-from .startup_message import Sent
+from .startup_message import StartupMessage
 
 
 def main(sock_fd: int, sent_fd: int, trainer_fd: int = -1) -> NoReturn:
     """Run the worker process.
 
-    sent_fd: descriptor of memory with a `Sent`. trainer_fd: process descriptor of the trainer; -1 where the kernel has
+    sent_fd: descriptor of memory with a `StartupMessage`. trainer_fd: process descriptor of the trainer; -1 where the kernel has
     none.
     """
     # Both are the trainer's business: it may save a checkpoint first. (What a decoder starts would inherit SIG_IGN.)
@@ -55,12 +52,12 @@ def _work(sock: socket.socket, sent_fd: int) -> None:
     metrics = Metrics()
     slot = Slot()
     try:
-        sent = Sent.read(sent_fd)
+        sent = StartupMessage.read(sent_fd)
         logging.getLogger("loader").setLevel(sent.log_level)
         run = range_threads(sent.recipe.plan)[1]
         assembler = Assembler(sent.recipe, metrics, run, sent.cache, slot.allocate)
     except Exception as error:  # noqa: BLE001 - the trainer raises it
-        refusal = Outcome(error=SentError.of(error), made_s=perf_counter(), totals=metrics.drain())
+        refusal = Outcome(error=PickledError.of(error), made_s=perf_counter(), totals=metrics.drain())
         _reply(sock, slot, None, Message(Kind.REFUSED), refusal)
         while True:
             receive(sock, wait=True)
@@ -110,7 +107,7 @@ class Worker:
         result = self._make_batches(range(task.step, task.step + task.steps))
         outcome = Outcome(
             packed=packed(result.batches, self._slot.allocate),
-            error=None if result.error is None else SentError.of(result.error),
+            error=None if result.error is None else PickledError.of(result.error),
             made_s=result.at_s,
             took_s=result.took_s,
             totals=self._metrics.drain(),
@@ -133,7 +130,7 @@ def _reply(
     except OSError:
         raise
     except Exception as error:  # noqa: BLE001 - pickling what a transform returned may raise anything
-        refused = SentError.of(_unsendable(batches, error))
+        refused = PickledError.of(_unsendable(batches, error))
         into, written = slot.write(replace(outcome, packed=None, error=refused))
     place = {"at": written.at, "pickled": written.nbytes, "arrays": written.arrays}
     if into is segment:

@@ -14,7 +14,7 @@ from loader.cache.cached_store import Claim
 from loader.cache.memory import MemoryPages
 from loader.cache.spec import PageMemory
 from loader.errors import Transient
-from loader.run.ahead.ranges import Ranges, RangesAhead
+from loader.run.ahead.next_reads import Ranges, RangesAhead
 from loader.storage import Span
 
 PAGE = 2**16

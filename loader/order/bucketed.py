@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ...errors import InvalidPlan
-from ..content import PlannedSource, Source, plan_source
-from ..mixing.interleave import MAX_BUCKETS, Interleaving, Starts, bucket_source, interleave
-from ..mixing.mixture import Segment
-from ..sources.bucket import BucketBy, some
-from ..sources.growth import Growth
-from ..sources.views import OrderView
+from ..errors import InvalidPlan
+from .content import PlannedSource, Source, plan_source
+from .interleave import MAX_BUCKETS, Interleaving, Starts, bucket_source, interleave
+from .mixture import Segment
+from .sources.bucket import BucketBy, some
+from .sources.growth import Growth
+from .sources.views import OrderView
 
 
 def split_sources(views: Mapping[str, OrderView | Source], asked: BucketBy) -> dict[str, PlannedSource]:

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import gcd, lcm
 
-from ...errors import InvalidPlan
-from ..content import Source
-from ..mixing.mixture import Weight
-from ..sources.bucket import Number, bucket, edge_ranges, some
-from ..sources.views import OrderView
+from ..errors import InvalidPlan
 from .bucketed import split_view
+from .content import Source
+from .mixture import Weight
+from .sources.bucket import Number, bucket, edge_ranges, some
+from .sources.views import OrderView
 
 RESOLUTION = 4096
 """The shares of one view's bands are whole numbers of at most this sum, so that other sources still fit beside them."""

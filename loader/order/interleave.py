@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
 
-from ...errors import InvalidPlan
+from ..errors import InvalidPlan
 from .mixture import MAX_TOTAL_WEIGHT, Segment, Stream, chain_segments, integer_weights, stream_slots
 
 MAX_BUCKETS = 4096  # each has a share of at least 1 of 65536 steps: more of them would be dealt too coarsely

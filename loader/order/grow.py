@@ -4,16 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...errors import EmptyView, InvalidPlan
-from ..content import PlanContent, PlannedSource, Source, plan_source
-from ..mixing.interleave import Interleaving, bucket_source
-from ..mixing.mixture import MASK
-from ..mixing.ramp import cut_at, in_force
-from ..random.plan_hash import whole
-from ..sources.bucket import BucketBy, size_ramp, some
-from ..sources.growth import Growth, delta_name, whole_name
-from ..sources.views import Delta, OrderView, delta_since
+from ..errors import EmptyView, InvalidPlan
 from .bucketed import bucket_labels, bucketed_segments, interleave_parts, split_view
+from .content import PlanContent, PlannedSource, Source, plan_source
+from .interleave import Interleaving, bucket_source
+from .mixture import MASK
+from .ramp import cut_at, in_force
+from .random.plan_hash import whole
+from .sources.bucket import BucketBy, size_ramp, some
+from .sources.growth import Growth, delta_name, whole_name
+from .sources.views import Delta, OrderView, delta_since
 
 
 def grown_content(

@@ -7,12 +7,16 @@ thread of a device loader copies batches (`device_copy_seconds`). `status.py` de
 """
 
 import heapq
+import sys
 import threading
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate
+from time import monotonic
+from typing import TextIO
 
-from ..batch.batch import MAKING, Batch, SlowSample, StepMetrics
+from .batch.batch import MAKING, Batch, SlowSample, StepMetrics
 
 BOUNDS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 STAGES = {
@@ -193,3 +197,177 @@ def _quantile(buckets: list[int], q: float) -> float:
         if count and seen >= target:
             return bound
     return 0.0
+
+
+WAITS = 0.1
+"""Share of the consumer's time. Below it are the hand-over and threads that hold the interpreter for a moment."""
+
+CONSUMER = "consumer"
+LIMITS = {
+    "plan": "plan",
+    "address": "indexes",
+    "fetch": "store",
+    "verify": "checksums",
+    "decode": "decoder",
+    "transform": "transform",
+    "collate": "collate",
+}
+"""Stage -> what limits when it takes most."""
+
+
+def limited_by(
+    metrics: Mapping[str, float], before: Mapping[str, float] | None = None, *, ahead: bool = True
+) -> str | None:
+    """Return a value of LIMITS, or "consumer"; None while there is nothing to judge by.
+
+    metrics: as `Loader.metrics` gives them; before: an earlier one, to judge what happened since. ahead: whether
+    batches are made ahead of the consumer (`workers` is not 0).
+    """
+    spent = stage_seconds(metrics, before)
+    waited, busy = spent["consumer"], spent["busy"]
+    slowest = max(MAKING, key=lambda stage: spent[stage])
+    if waited + busy <= 0 or spent[slowest] <= 0:
+        return None
+    consumer = waited < WAITS * (waited + busy) if ahead else busy > spent[slowest]
+    return CONSUMER if consumer else LIMITS[slowest]
+
+
+def stage_seconds(
+    metrics: Mapping[str, float], before: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    """Return stage -> seconds between two `Loader.metrics`, or since the loader was made."""
+    # Copies to a device go on beside both sides.
+    names = {stage: f"{name}_sum" for stage, name in STAGES.items() if stage != "copy"}
+    return {stage: metrics[name] - (before[name] if before else 0.0) for stage, name in names.items()}
+
+
+EVERY_S = 0.5
+"""Seconds between two writes to a terminal."""
+_SHOWN = 3
+
+
+class Status:
+    """Remembers what was told last: every line speaks of the time since the line before."""
+
+    def __init__(self) -> None:
+        self._before: Mapping[str, float] | None = None
+
+    def line(self, step: int, metrics: Mapping[str, float], *, executor: str, ahead: bool = True) -> str:
+        """Return a line such as this one.
+
+        step 1,234  812 samples/s  95.0 MB/s  training waits 61 %  workers: fetch 58 % ...  limited by: store
+
+        executor: as `Loader.executor`; processes are named. ahead: whether batches are made while the training works.
+        Of the workers' time the largest stages are named ("room": they wait until a batch is taken). MB are 10^6 bytes
+        of stored fields.
+        """
+        before, self._before = self._before, dict(metrics)
+        spent = stage_seconds(metrics, before)
+        elapsed_s = spent["consumer"] + spent["busy"]
+        if elapsed_s <= 0:
+            return f"step {step:,}"
+
+        def rate(counter: str) -> float:
+            return (metrics[counter] - (before[counter] if before else 0.0)) / elapsed_s
+
+        work = {stage: spent[stage] for stage in (*MAKING, "room")}
+        whole = sum(work.values())
+        largest = sorted(work, key=lambda stage: -work[stage])[:_SHOWN]
+        shares = " ".join(
+            f"{stage} {work[stage] / whole:.0%}" for stage in largest if work[stage] > 0.005 * whole
+        )
+        who = "worker processes" if executor == "processes" else "workers"
+        parts = [
+            f"step {step:,}",
+            f"{rate('consumed_samples_total'):,.0f} samples/s",
+            f"{rate('fetched_bytes_total') / 1e6:,.1f} MB/s",
+            f"training waits {spent['consumer'] / elapsed_s:.0%}",
+            f"{who}: {shares}" if shares else "",
+            f"limited by: {limit}" if (limit := limited_by(metrics, before, ahead=ahead)) else "",
+        ]
+        return "  ".join(part for part in parts if part).replace("%", " %")
+
+
+def shown(
+    batches: Iterator[Batch], line: Callable[[], str], stream: TextIO | None = None, every_s: float = EVERY_S
+) -> Iterator[Batch]:
+    """Yield the batches; where `stream` (stderr) is a terminal, write `line()` there at most once per `every_s`.
+
+    It is written over the line before, and the terminal is left with the last one.
+    """
+    out = sys.stderr if stream is None else stream
+    if not out.isatty():
+        yield from batches
+        return
+    width, last_s = 0, monotonic()
+    try:
+        for batch in batches:
+            yield batch
+            del batch  # the next one needs the memory
+            if monotonic() - last_s >= every_s:
+                text, last_s = line(), monotonic()
+                out.write(f"\r{text:<{width}}")
+                out.flush()
+                width = len(text)
+    finally:
+        if width:
+            out.write("\n")
+            out.flush()
+
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PREFIX = "penstock_"
+HELP = {
+    "plan": "Per batch: which samples it holds.",
+    "address": "Per batch: where its samples lie, from the indexes.",
+    "fetch": "Per batch: waiting for the store.",
+    "verify": "Per batch: CRC-32C of what was read.",
+    "decode": "Per batch: decoding.",
+    "transform": "Per batch: the user's transform.",
+    "collate": "Per batch: into one memory.",
+    "handover": "Per batch: finished, and not yet asked for.",
+    "room": "A thread waited until a batch was taken: back-pressure.",
+    "copy": "Per batch: copied to the device, beside the consumer.",
+    "consumer": "The consumer waited for a batch.",
+    "busy": "The consumer worked between two batches.",
+}
+"""Stage -> what its histogram observes."""
+
+
+def exposition(totals: Totals, *, rank: int, step: int) -> str:
+    """Return counters, one histogram per stage and the next step, labelled with the rank; samples by source too."""
+    return "".join(f"{line}\n" for line in _lines(totals, rank, step))
+
+
+def _lines(totals: Totals, rank: int, step: int) -> Iterator[str]:
+    labels = {"rank": str(rank)}
+    yield from _head("step", "gauge", "Global step of the next batch.")
+    yield f"{PREFIX}step{_labelled(labels)} {step}"
+    for name, text in COUNTERS.items():
+        yield from _head(f"{name}_total", "counter", text)
+        by_source = totals.samples if name == "samples" else {}
+        for source, value in by_source.items():
+            yield f"{PREFIX}{name}_total{_labelled({**labels, 'source': source})} {value}"
+        if not by_source:
+            yield f"{PREFIX}{name}_total{_labelled(labels)} {totals.counts[name]}"
+    for stage, name in STAGES.items():
+        yield from _head(name, "histogram", HELP[stage])
+        bounds = [*(f"{bound:g}" for bound in BOUNDS_S), "+Inf"]
+        for bound, count in zip(bounds, accumulate(totals.buckets[stage]), strict=True):
+            yield f"{PREFIX}{name}_bucket{_labelled({**labels, 'le': bound})} {count}"
+        yield f"{PREFIX}{name}_sum{_labelled(labels)} {totals.sums[stage]!r}"
+        yield f"{PREFIX}{name}_count{_labelled(labels)} {sum(totals.buckets[stage])}"
+
+
+def _head(name: str, kind: str, text: str) -> Iterator[str]:
+    yield f"# HELP {PREFIX}{name} {text}"
+    yield f"# TYPE {PREFIX}{name} {kind}"
+
+
+def _labelled(labels: Mapping[str, str]) -> str:
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+
+
+def _escaped(value: str) -> str:
+    """Return a label's value: a backslash, a quote and a line feed are written with a backslash before them."""
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -4,8 +4,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from ...errors import InvalidPlan
-from ..random.plan_hash import MAX_GLOBAL_BATCH, whole
+from ..errors import InvalidPlan
+from .random.plan_hash import MAX_GLOBAL_BATCH, whole
 
 T = TypeVar("T")
 

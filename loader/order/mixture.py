@@ -15,8 +15,8 @@ from math import gcd, lcm
 
 import numpy as np
 
-from ...errors import InvalidPlan
-from ..random.keyed_permutation import I64
+from ..errors import InvalidPlan
+from .random.keyed_permutation import I64
 
 FILL, MASK = "fill", "mask"
 

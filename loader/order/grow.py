@@ -11,7 +11,7 @@ from .interleave import Interleaving, bucket_source
 from .mixture import MASK
 from .ramp import cut_at, in_force
 from .random.plan_hash import whole
-from .sources.bucket import BucketBy, size_ramp, some
+from .sources.bucket import BucketBy, first_few, size_ramp
 from .sources.growth import Growth, delta_name, whole_name
 from .sources.views import Delta, OrderView, delta_since
 
@@ -62,7 +62,7 @@ def grown_content(
 def _grown_source(
     plan: PlanContent, name: str, view_or_source: Any, step: int, number: int
 ) -> tuple[Growth, dict[str, PlannedSource]]:
-    """Return the growth, and the views that it adds by their names in the plan."""
+    """Return the growth, and the views that it adds, by name."""
     source = view_or_source if isinstance(view_or_source, Source) else Source(view_or_source)
     if source.weight != 1:
         raise InvalidPlan(
@@ -107,10 +107,9 @@ def _grown_source(
 def _new_views(
     buckets: Interleaving | None, name: str, view: Any, old: Mapping[str | None, OrderView]
 ) -> Mapping[str | None, OrderView]:
-    """Return label -> the bucket of the new view.
+    """Return label -> the bucket of the new view; without buckets the whole view under None.
 
-    Without buckets all of it, under None. view: a view, or a version alone, which then gets the fields and predicate of
-    the view before. old: the views before.
+    view: a view, or a version, which gets the fields and predicate of the previous view. old: the previous views.
     """
     bucket, was = next(iter(old.items()))
     alone = not hasattr(view, "version_ordinals") and hasattr(was, "of_version")
@@ -127,7 +126,7 @@ def _new_views(
 
 
 def _emptied(stream: str, was: Any, other: Any) -> Any:
-    """Return the view of a bucket of which the new version has no samples. other: another bucket of the new version."""
+    """Return an empty bucket's view. other: another bucket of the new version."""
     if not hasattr(was, "of_version"):
         raise InvalidPlan(
             f"source {stream!r} has no samples in the new version, which does not go on from one with {len(was)}"
@@ -146,7 +145,7 @@ def growths_again(
 ) -> tuple[Growth, ...]:
     """Return the growths of a plan from its views and (step, source) in order.
 
-    Raises InvalidPlan where a view does not go on from the one before.
+    Raises InvalidPlan if a view does not continue the previous one.
     """
     views: dict[tuple[str, int], dict[str | None, OrderView]] = {}
     for planned in sources.values():
@@ -157,7 +156,7 @@ def growths_again(
         number = 1 + sum(growth.source == name for growth in out)
         if (name, number) not in views:
             raise InvalidPlan(
-                f"the plan's JSON is damaged: grown says that {name!r} grows at step {step}, sources have no view of it"
+                f"the plan's JSON is damaged: {name!r} grows at step {step}, and sources have no view of it"
             )
         new, old = views[name, number], views[name, number - 1]
         # buckets are of one version, whose samples need not be compared again, nor looked at bucket by bucket
@@ -181,10 +180,9 @@ def more_buckets(
     step: int,
     bucket_by: object,
 ) -> dict[str, Any]:
-    """Return the segments and turns of a plan that grows at a step.
+    """Return the segments and turns of a plan that grows at a step; {} without buckets.
 
-    Nothing for one without buckets. bucket_by: the question that the plan was made with. It is needed
-    for the batches of buckets that come with the growth. Raises: InvalidPlan.
+    bucket_by: the plan's buckets, with batches for new ones. Raises: InvalidPlan.
     """
     if plan.buckets is None:
         if bucket_by is not None:
@@ -200,8 +198,8 @@ def more_buckets(
         )
     if new := sorted(set(labels) - set(sizes[0][1])):
         raise InvalidPlan(
-            f"the new version has samples of the bucket(s) {some(new)}, which the plan has no batch size for: pass the "
-            "bucket_by that the plan was made with, grow(..., bucket_by=loader.bucket(...)), or start a new plan"
+            f"the new version has samples of the bucket(s) {first_few(new)}, which the plan has no batch size for: pass "
+            "the bucket_by that the plan was made with, grow(..., bucket_by=loader.bucket(...)), or start a new plan"
         )
     starts = cut_at(starts, (*dict(sizes), *(growth.step for growth in grown)))
     batches = [in_force(sizes, start) for start, _ in starts]
@@ -214,9 +212,9 @@ def more_buckets(
 def _with_new(
     buckets: Interleaving, sizes: Sizes, changes: Sequence[tuple[int, dict[str, int]]], step: int
 ) -> Sizes:
-    """Return the plan's batch sizes, and those `changes` to buckets that come at a step.
+    """Return the plan's batch sizes with `changes` to buckets that first appear at a step.
 
-    Raises: InvalidPlan where others would change.
+    Raises: InvalidPlan if other buckets would change.
     """
     for start, known in cut_at(sizes, dict(changes)):
         now = in_force(changes, start)
@@ -234,7 +232,7 @@ def _with_new(
 
 
 def _asked(buckets: Interleaving, bucket_by: object) -> BucketBy:
-    """Return the question that the plan was made with. Raises: InvalidPlan for another."""
+    """Return the plan's buckets. Raises: InvalidPlan for others."""
     if not isinstance(bucket_by, BucketBy):
         raise InvalidPlan(f"bucket_by = {bucket_by!r}: loader.bucket(...) is needed")
     if (bucket_by.by, bucket_by.edges) != (buckets.by, buckets.edges):

@@ -1,8 +1,11 @@
-"""The choice of `auto`: threads, worker processes, or the training's own thread.
+"""The choice of `auto` between threads, worker processes and the training's own thread, from measurements of a run.
 
-A pure function of what was measured. Decoders hold the interpreter's lock for a tenth of their time, so that a few
-threads keep it busy. On 16 cores 4 threads made 4,204 photos/s, 16 threads 2,738, and 16 processes 18,672. If samples
-are only copied, a third thread costs more than it brings.
+Decoders hold the interpreter's lock for a tenth of their time, so a few threads keep it busy. On 16 cores 4 threads
+made 4,204 photos/s, 16 threads 2,738, and 16 processes 18,672. If samples are only copied, a third thread costs more
+than it gains.
+
+A training can also lose the lock inside its own step, where it waits for no batch: each operation that releases the
+lock waits for the thread that took it. So a probe thread requests the lock now and then, and measures its wait.
 """
 
 import os
@@ -19,43 +22,43 @@ from .batch.batch import MAKING
 from .metrics import stage_seconds
 
 FEW = 2
-"""Cores, and processes, up to which threads decode as fast, unless the training computes: 3 of them beat 4 threads."""
+"""Cores, and processes, up to which threads decode as fast, unless the training computes. 3 processes beat 4
+threads.
+"""
 DECODING_THREADS, COPYING_THREADS = 4, 2
-"""Threads at most that gain from each other, where samples are decoded and where they are copied."""
+"""Most threads that gain from each other: while decoding, and while copying."""
 WAITS = 0.1
-"""Share of its time that the training waits for batches, from which it would gain by faster ones."""
+"""Share of its time that the training waits, from which faster batches pay."""
 WORK = 0.5
-"""Share of the work on batches from which a stage is what the work consists of."""
+"""Share of the work on batches from which a stage dominates it."""
 LOAD = 0.25
-"""Cores that making batches keeps busy, from which their threads cost a training time that it wants the lock in."""
+"""Cores busy with batches, from which threads compete with a training for the lock."""
 COMPUTES = 0.1
-"""Share of its time that the training's thread computes, from which it loses the lock to threads that decode."""
+"""Share of its time that the training's thread computes, from which decoding threads take the lock from it."""
 LOCKED = 0.25
-"""Share of the time that the training holds the lock for long, from which threads starve beside it."""
+"""Share of time that the training holds the lock for long, from which threads starve."""
 IDLE = 0.1
-"""Share of the time that the training works, below which there is nothing to do beside it; above twice that there
-is."""
+"""Share of time that the training works, below which it counts as idle; above twice that it is busy."""
 ONE_CORE = 0.7, 1.25
-"""Cores that a process uses whose threads take turns at the interpreter's lock: one, more or less. With fewer they wait
-for something else, a disk or other programs."""
+"""Cores used by threads that take turns at the lock: about one. With fewer they wait for a disk or other programs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
-    """Costs of a stretch of a run."""
+    """Costs over a stretch of a run."""
 
     waits: float
-    """Share of the training's time in which it waited for batches."""
+    """Share of the training's time spent waiting for batches."""
     computes: float
-    """Share of the training's time in which its own thread kept a core busy, in Python or not."""
+    """Share of the training's time in which its thread used a core."""
     decodes: float
     """Share of decoding and transforming in the work on batches."""
     fetches: float
-    """Share of reading in the work on batches: of waiting for a remote store, of copying on this machine."""
+    """Share of reading in the work on batches: waiting for a store, or copying."""
     load: float
-    """Cores that making the batches that were taken kept busy: CPU seconds per second."""
+    """Cores kept busy by making the delivered batches: CPU seconds per second."""
     cores: float
-    """Cores that the whole process kept busy."""
+    """Cores kept busy by the whole process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +68,11 @@ class Room:
     cores: int
     """Cores of this rank's share of the machine."""
     processes: int
-    """Worker processes that may be started; 0 for none."""
+    """Worker processes that may be started."""
     threads: bool
-    """True allows another number of threads, which the user did not give."""
+    """True if the number of threads may change."""
     local: bool
-    """True if all samples lie on this machine. Threads that wait for a store do not wait for each other."""
+    """True if all samples are on this machine. Threads that wait for a store do not compete."""
     caller: bool
     """True allows the training's own thread."""
 
@@ -84,14 +87,14 @@ class Maker(NamedTuple):
 
 
 def first_threads(cores: int, *, local: bool) -> int:
-    """Return the number of threads to begin with, before anything is measured."""
+    """Return the number of threads to begin with."""
     return min(cores, DECODING_THREADS) if local else cores
 
 
 def choice(locked: float, room: Room, stages: Stages, now: Maker) -> tuple[Maker, str] | None:
-    """Return (a better maker than `now`, why); None where `now` is as good as any.
+    """Return (a better maker than `now`, why); None if `now` is as good as any.
 
-    locked: Share of the time in which a thread that wants the interpreter's lock waits for it for long.
+    locked: share of time in which a thread waits long for the interpreter's lock.
     """
     if room.processes and now.name != "processes" and (why := _why_processes(locked, room, stages)):
         return Maker("processes", room.processes), why
@@ -103,7 +106,7 @@ def choice(locked: float, room: Room, stages: Stages, now: Maker) -> tuple[Maker
 
 
 def _why_processes(locked: float, room: Room, stages: Stages) -> str | None:
-    """Return the reason why processes would be faster than threads; None where they would not."""
+    """Return why processes would be faster than threads; None if they would not."""
     waits, decodes = stages.waits >= WAITS, stages.decodes >= WORK
     if stages.fetches >= WORK and not room.local:
         return None
@@ -146,43 +149,43 @@ def _fewer_threads(room: Room, stages: Stages, threads: int) -> tuple[Maker, str
         return None
     why = f"{threads} thread{'s' * (threads > 1)} and the training used {stages.cores:.2g} cores"
     if room.caller and stages.waits > 1 - IDLE:
-        idle = f"the training waited for {stages.waits:.0%} of its time: its own thread is quicker alone"
+        idle = f"the training waited for {stages.waits:.0%} of its time: its own thread is faster without it"
         return Maker("caller", 0), f"{why}, and {idle}"
     return (Maker("threads", 1), f"{why}: they take turns at the interpreter") if threads > 1 else None
 
 
 def _beside_a_training(stages: Stages) -> tuple[Maker, str] | None:
-    """Return one thread, if the training works while it could make batches."""
+    """Return one thread, if the training leaves it time to make batches."""
     busy = 1 - stages.waits
     why = f"the training works for {busy:.0%} of its time, beside which a thread can"
     return (Maker("threads", 1), why) if busy > 2 * IDLE else None
 
 
 FIRST_LOOK_S, LOOK_S = 0.3, 0.5
-"""Seconds of training until the first look, which must not come late, and between two others."""
+"""Seconds of training until the first measurement, and between later ones."""
 PROBED_LOOKS = 30
-"""Looks after which a run is what it will be, and the lock is not asked for any more."""
+"""Measurements after which a run is steady, and the probe ends."""
 PROBE_S = 0.08
-"""Seconds between two questions for the lock. One took 70 us on a busy virtual machine: less than 0.1 %."""
+"""Seconds between two requests for the lock. One took 70 us on a busy virtual machine: less than 0.1 %."""
 LEAST_ASKED = 8
-"""Questions that a share of them needs."""
+"""Requests needed for a share of late ones."""
 
 
 class Measurement(NamedTuple):
     """A stretch of a run."""
 
     locked: float
-    """Share of the questions for the interpreter's lock that were answered late; 0 without a probe."""
+    """Share of late requests for the interpreter's lock; 0 without a probe."""
     stages: Stages
     """Costs of its batches."""
 
 
 class LockProbe:
-    """A thread that sleeps, wakes, and counts how often it got the interpreter's lock late.
+    """A thread that counts how often it got the interpreter's lock late.
 
-    Late is a fifth of the time after which the interpreter takes the lock from its holder (5 ms). So a thread that
-    computes in Python counts, and one that holds the lock for a call does not. Time in which all cores were busy with
-    other threads is not the lock's: the kernel counts it for each thread, and it is taken off.
+    Late is a fifth of the interpreter's switch interval (5 ms). So a thread that computes in Python counts, and one
+    that holds the lock for a call does not. Time without a free core, which the kernel counts per thread, is
+    subtracted.
     """
 
     def __init__(self) -> None:
@@ -196,19 +199,19 @@ class LockProbe:
         self._thread.start()
 
     def drain(self) -> float:
-        """Return the share of late answers of the last questions, at least LEAST_ASKED; 0.0 before."""
+        """Return the share of late requests since the last call with LEAST_ASKED; 0.0 before."""
         if self._asked >= LEAST_ASKED:
             self._share, self._asked, self._late = self._late / self._asked, 0, 0
         return self._share
 
     def dismiss(self) -> None:
-        """Let the thread end. Does not wait. A forked child has no thread, and perhaps a lock that it held."""
+        """End the thread. Does not wait. A forked child has no thread, and perhaps a held lock."""
         if os.getpid() == self._pid:
             with suppress(RuntimeError):  # dismissed before
                 self._running.release()
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Wait for the thread's end, so long at most, after `dismiss`."""
+        """Wait for the thread's end after `dismiss`, at most `timeout_s`."""
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
@@ -224,7 +227,7 @@ class LockProbe:
 
 
 class _RunDelay:
-    """The seconds that this thread was ready to run and had no core, where the kernel counts them."""
+    """Seconds that this thread was ready to run and had no core, if the kernel counts them."""
 
     def __init__(self) -> None:
         try:
@@ -244,19 +247,19 @@ class _RunDelay:
 
 
 class Contention:
-    """Looks at a loader's metrics now and then. For the consumer's thread, but for `end_probe`."""
+    """Measures a loader now and then. For the consumer's thread, except `end_probe`."""
 
     def __init__(self, *, probed: bool) -> None:
-        """probed: whether to ask for the interpreter's lock."""
+        """probed: whether to request the interpreter's lock."""
         self._before: tuple[Mapping[str, float], float, float] | None = None
         self._since_s, self._computed_s, self._next_s, self._looks = 0.0, 0.0, 0.0, 0
         self._probed = probed
         self._probe: LockProbe | None = None
 
     def saw(self, waited_s: float, busy_s: float, computed_s: float) -> bool:
-        """Count a step in which the training waited and worked. Return whether it is time for `look`.
+        """Count a step in which the training waited and worked. Return whether to measure now.
 
-        computed_s: CPU seconds of its thread, as it worked.
+        computed_s: CPU seconds of its thread.
         """
         self._since_s += waited_s + busy_s
         self._computed_s += computed_s
@@ -265,9 +268,9 @@ class Contention:
     def measure(
         self, metrics: Mapping[str, float], made_cpu_s: float, process_cpu_s: float
     ) -> Measurement | None:
-        """Return the stretch since the call before; None the first time.
+        """Return the stretch since the previous call; None the first time.
 
-        made_cpu_s: CPU seconds of making the batches that were taken so far; process_cpu_s: of the whole process.
+        made_cpu_s: CPU seconds of making the batches delivered so far; process_cpu_s: of the whole process.
         """
         locked = self._probe.drain() if self._probe is not None else 0.0
         before, self._before = self._before, (metrics, made_cpu_s, process_cpu_s)
@@ -297,7 +300,7 @@ class Contention:
             self._probe.dismiss()
 
     def end_probe(self, *, wait: bool = False) -> None:
-        """Ask for the lock no more. wait: for the end of the thread that did."""
+        """End the probe. wait: for its thread."""
         self._probed = False
         probe, self._probe = self._probe, None
         if probe is not None:
@@ -312,5 +315,4 @@ def decodes(metrics: Mapping[str, float]) -> float:
 
 
 def _share(spent: Mapping[str, float], *stages: str) -> float:
-    """Return the share of stages in the work on batches."""
     return sum(spent[stage] for stage in stages) / max(sum(spent[stage] for stage in MAKING), 1e-9)

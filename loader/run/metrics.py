@@ -1,9 +1,12 @@
-"""Counters, and one wait histogram per stage, named as Prometheus names them.
+"""Counters, a wait histogram per stage, the status line, the bottleneck, and text for Prometheus.
 
 One thread makes a batch, stage after stage (`batch.MAKING`). The batch waits for the training
 (`handover_wait_seconds`), or the training waits for it (`consumer_wait_seconds`) and then works on it
-(`consumer_busy_seconds`). A thread waits for room if enough batches are made ahead (`room_wait_seconds`). The copy
-thread of a device loader copies batches (`device_copy_seconds`). `status.py` derives the limit of a run from these.
+(`consumer_busy_seconds`). A thread waits if enough batches are made ahead (`room_wait_seconds`). The copy thread copies
+batches to a device (`device_copy_seconds`).
+
+The bottleneck is the training if it waited for less than WAITS of its time; else the stage in which threads spent most
+of their time. With `workers=0` everything runs in one thread, and the largest share is the bottleneck.
 """
 
 import heapq
@@ -36,7 +39,7 @@ COUNTERS = {
     "fetched_bytes": "Bytes of fields read from the store.",
     "unverified_bytes": "Bytes of fields without a checksum to hold them against: registered, and not sealed.",
     "decoded_bytes": "Bytes of the batches made.",
-    "requests": "Requests to the store, those of indexes and repeated ones included.",
+    "requests": "Requests to the store, also for indexes, and repeated ones.",
     "retries": "Requests repeated because the store failed or throttled.",
     "fallbacks": "Reads that another store served than the nearest, of a root with mirrors.",
     "refetched": "Reads repeated because of a wrong checksum, a short answer or bytes that did not decode.",
@@ -49,7 +52,7 @@ COUNTERS = {
     "cache_written_bytes": "Bytes put into the cache.",
     "cache_evicted": "Pages evicted from the cache.",
     "cache_corrupt": "Pages in the node cache that were not what was written.",
-    "cache_failed": "What the disk of the node cache refused.",
+    "cache_failed": "Reads and writes that the disk of the node cache refused.",
 }
 """Counter -> what it counts."""
 SLOWEST = 16
@@ -71,7 +74,7 @@ class Totals:
 
 
 class Metrics:
-    """Cumulative; thread-safe. Costs a few microseconds per batch."""
+    """Cumulative counts; thread-safe. Costs a few microseconds per batch."""
 
     def __init__(self, sources: Iterable[str] = ()) -> None:
         self._lock = threading.Lock()
@@ -100,13 +103,13 @@ class Metrics:
                 self._samples[source] = self._samples.get(source, 0) + amount
 
     def copied(self, nbytes: int, seconds: float) -> None:
-        """Note that a batch was copied to the device."""
+        """Count a batch copied to the device."""
         with self._lock:
             self._counts["device_bytes"] += nbytes
             self._observe("copy", seconds)
 
     def consumed(self, batch: Batch, busy_s: float | None) -> None:
-        """Note that the consumer got a batch, `busy_s` after it had got the one before (None for the first)."""
+        """Count a batch delivered `busy_s` after the previous one (None for the first)."""
         with self._lock:
             self._counts["consumed_batches"] += 1
             self._counts["consumed_samples"] += int(batch.stats.get("samples", 0))
@@ -119,7 +122,7 @@ class Metrics:
                 self._remember(replace(batch.slowest, wait_s=batch.wait_s))
 
     def slowest(self) -> list[SlowSample]:
-        """Return the slowest sample of each of the SLOWEST steps that were waited longest for, the worst first."""
+        """Return the slowest sample of each of the SLOWEST steps with the longest waits, the worst first."""
         with self._lock:
             return [entry[-1] for entry in sorted(self._slowest, reverse=True)]
 
@@ -128,7 +131,7 @@ class Metrics:
             return self._totals()
 
     def drain(self) -> Totals:
-        """Return the totals, and begin anew: for a process that adds them up (`merge`)."""
+        """Return the totals, and reset them: for a process that adds them up (`merge`)."""
         with self._lock:
             totals = self._totals()
             self._counts = dict.fromkeys(self._counts, 0)
@@ -181,7 +184,7 @@ class Metrics:
         self._buckets[stage][bisect_left(BOUNDS_S, seconds)] += times
 
     def _remember(self, slow: SlowSample) -> None:
-        number = self._counts["consumed_batches"]  # tells equal ones apart: samples have no order
+        number = self._counts["consumed_batches"]  # breaks ties: samples have no order
         entry = (slow.wait_s, slow.seconds, number, slow)
         if len(self._slowest) < SLOWEST:
             heapq.heappush(self._slowest, entry)
@@ -190,7 +193,7 @@ class Metrics:
 
 
 def _quantile(buckets: list[int], q: float) -> float:
-    """Return the upper bound of the bucket that holds the q-quantile; 0 without observations."""
+    """Return the upper bound of the bucket with the q-quantile; 0 without observations."""
     target, seen = q * sum(buckets), 0
     for count, bound in zip(buckets, (*BOUNDS_S, float("inf")), strict=True):
         seen += count
@@ -200,7 +203,7 @@ def _quantile(buckets: list[int], q: float) -> float:
 
 
 WAITS = 0.1
-"""Share of the consumer's time. Below it are the hand-over and threads that hold the interpreter for a moment."""
+"""Share of the consumer's time; shorter waits are the hand-over, or threads that briefly hold the interpreter."""
 
 CONSUMER = "consumer"
 LIMITS = {
@@ -212,16 +215,16 @@ LIMITS = {
     "transform": "transform",
     "collate": "collate",
 }
-"""Stage -> what limits when it takes most."""
+"""Stage -> name of the bottleneck."""
 
 
 def limited_by(
     metrics: Mapping[str, float], before: Mapping[str, float] | None = None, *, ahead: bool = True
 ) -> str | None:
-    """Return a value of LIMITS, or "consumer"; None while there is nothing to judge by.
+    """Return a value of LIMITS, or "consumer"; None without measurements.
 
-    metrics: as `Loader.metrics` gives them; before: an earlier one, to judge what happened since. ahead: whether
-    batches are made ahead of the consumer (`workers` is not 0).
+    metrics: of `Loader.metrics`; before: an earlier result, to judge the time since. ahead: whether batches are made
+    ahead of the consumer.
     """
     spent = stage_seconds(metrics, before)
     waited, busy = spent["consumer"], spent["busy"]
@@ -235,7 +238,7 @@ def limited_by(
 def stage_seconds(
     metrics: Mapping[str, float], before: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """Return stage -> seconds between two `Loader.metrics`, or since the loader was made."""
+    """Return stage -> seconds between two `Loader.metrics`, or since the start."""
     # Copies to a device go on beside both sides.
     names = {stage: f"{name}_sum" for stage, name in STAGES.items() if stage != "copy"}
     return {stage: metrics[name] - (before[name] if before else 0.0) for stage, name in names.items()}
@@ -247,7 +250,7 @@ _SHOWN = 3
 
 
 class Status:
-    """Remembers what was told last: every line speaks of the time since the line before."""
+    """Formats the status line; each covers the time since the previous one."""
 
     def __init__(self) -> None:
         self._before: Mapping[str, float] | None = None
@@ -257,9 +260,8 @@ class Status:
 
         step 1,234  812 samples/s  95.0 MB/s  training waits 61 %  workers: fetch 58 % ...  limited by: store
 
-        executor: as `Loader.executor`; processes are named. ahead: whether batches are made while the training works.
-        Of the workers' time the largest stages are named ("room": they wait until a batch is taken). MB are 10^6 bytes
-        of stored fields.
+        executor: as `Loader.executor`. ahead: whether batches are made while the training works. The largest stages of
+        the workers' time are listed ("room": they wait for the training). MB are 10^6 bytes of stored fields.
         """
         before, self._before = self._before, dict(metrics)
         spent = stage_seconds(metrics, before)
@@ -291,10 +293,7 @@ class Status:
 def shown(
     batches: Iterator[Batch], line: Callable[[], str], stream: TextIO | None = None, every_s: float = EVERY_S
 ) -> Iterator[Batch]:
-    """Yield the batches; where `stream` (stderr) is a terminal, write `line()` there at most once per `every_s`.
-
-    It is written over the line before, and the terminal is left with the last one.
-    """
+    """Yield the batches; if `stream` (stderr) is a terminal, write `line()` there at most once per `every_s`."""
     out = sys.stderr if stream is None else stream
     if not out.isatty():
         yield from batches
@@ -326,7 +325,7 @@ HELP = {
     "transform": "Per batch: the user's transform.",
     "collate": "Per batch: into one memory.",
     "handover": "Per batch: finished, and not yet asked for.",
-    "room": "A thread waited until a batch was taken: back-pressure.",
+    "room": "A thread waited until the consumer took a batch: back-pressure.",
     "copy": "Per batch: copied to the device, beside the consumer.",
     "consumer": "The consumer waited for a batch.",
     "busy": "The consumer worked between two batches.",
@@ -335,7 +334,11 @@ HELP = {
 
 
 def exposition(totals: Totals, *, rank: int, step: int) -> str:
-    """Return counters, one histogram per stage and the next step, labelled with the rank; samples by source too."""
+    """Return text exposition format 0.0.4, labelled with the rank; samples also by source.
+
+    https://prometheus.io/docs/instrumenting/exposition_formats/
+    The caller serves this text, or writes it to a file for node_exporter (docs/observability.md).
+    """
     return "".join(f"{line}\n" for line in _lines(totals, rank, step))
 
 
@@ -369,5 +372,5 @@ def _labelled(labels: Mapping[str, str]) -> str:
 
 
 def _escaped(value: str) -> str:
-    """Return a label's value: a backslash, a quote and a line feed are written with a backslash before them."""
+    """Return a label's value with backslash, quote and line feed escaped."""
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

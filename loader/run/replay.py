@@ -1,4 +1,4 @@
-"""A look back at the batches of a training: the samples that it got, substitutes included; nothing is written."""
+"""Replay the batches of a past run, substitutions included, and single slots with their random draws. Read-only."""
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ from .trail.start_record import CodeFacts, decoders_of, library_versions, transf
 
 Sample = dict[str, Any]
 MAX_DRAWS = 32
-"""Draws that are told."""
+"""Draws listed in `SlotReplay.draws`."""
 _MAX_LETTERS = 80
 
 
@@ -55,18 +55,19 @@ class SlotReplay:
     address: SampleAddress
     """Place of the sample's bytes; a packed sequence has no fields."""
     decoded: Sample = field(repr=False)
-    """Field -> value, before the transform; empty where the sample cannot be read."""
+    """Field -> value, before the transform; empty if the sample is unreadable."""
     trained: Sample = field(repr=False)
-    """Field -> value after the transform; empty where there is none."""
+    """Field -> value after the transform; empty if there is none."""
     draws: tuple[str, ...] = ()
-    """Calls of the sample's generator by the transform, such as 'integers(0, 57) = 23': the first 32, and then how many
-    there are besides."""
+    """Calls of the sample's generator by the transform, such as 'integers(0, 57) = 23': the first 32, then the
+    number of the rest.
+    """
     repeats: bool = True
-    """True where a second run of the transform gave the same values. Else it is no function of its sample."""
+    """True if a second run of the transform gave the same values."""
     error: PenstockError | None = None
-    """The reason why `decoded` or `trained` is empty."""
+    """Reason why `decoded` or `trained` is empty."""
     transformed: Callable[[Sample], Sample] = field(default=dict, repr=False)
-    """Applies the transform to another sample, with the generator of this one. Raises: TransformFailed."""
+    """Applies the transform to another sample, with this one's generator. Raises: TransformFailed."""
 
     def __str__(self) -> str:
         how = f", substitute {self.attempt}" if self.attempt else ""
@@ -74,7 +75,7 @@ class SlotReplay:
 
 
 def address_of(plan: Plan, slots: Slots, row: int) -> SampleAddress:
-    """Return the place of the sample that a slot holds. Costs a look-up in the indexes."""
+    """Return the address of the sample in a slot. Costs an index look-up."""
     view, ordinal = list(plan.sources.values())[int(slots.source[row])].view, int(slots.ordinal[row])
     if isinstance(view, PackedView):
         return sequence_address(view, ordinal)
@@ -92,7 +93,7 @@ def seen(
     decoded: Sample | PenstockError,
     transform: Transform | None,
 ) -> SlotReplay:
-    """Return one slot. slots: it alone. decoded: the sample, or why there is none."""
+    """Return one slot. slots: only that one. decoded: the sample, or its error."""
     key = generators.place_of(plan, slots, 0)
     address = address_of(plan, slots, 0)
 
@@ -125,7 +126,7 @@ def seen(
 
 
 class _Recording(np.random.Generator):
-    """A generator that writes down what is drawn from it."""
+    """A generator that records its draws."""
 
     def __init__(self, bits: np.random.BitGenerator) -> None:
         super().__init__(bits)
@@ -152,7 +153,7 @@ class _Recording(np.random.Generator):
         return drawn
 
     def listed(self) -> tuple[str, ...]:
-        """Return the first draws, and how many there are besides."""
+        """Return the first draws, and the number of the rest."""
         more = self.n_draws - len(self.draws)
         return (*self.draws, f"and {more:,} more") if more else tuple(self.draws)
 
@@ -163,7 +164,7 @@ def _short(text: str) -> str:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Return whether two values of a sample are alike, bit for bit."""
+    """Return whether two values of a sample are equal, bit for bit."""
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return a.keys() == b.keys() and all(_same(a[name], b[name]) for name in a)
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
@@ -183,7 +184,7 @@ MOST_CHOICES = 2**18
 
 
 class Functions(NamedTuple):
-    """Code that makes the tensors of a training, as the start record of its trail has it."""
+    """Code that makes the tensors of a training, as in the start record of its trail."""
 
     transforms: Mapping[str, CodeFacts]
     """Bucket -> its transform; "" for all buckets. Empty without one."""
@@ -200,15 +201,15 @@ class Replay:
         replay.digest(1234) == recorded             # the stored bytes; reads no media
         replay.batch(1234, rank=3, world_size=8)
 
-    A substitution on record is laid into its slot, also where the sample has been repaired since. No other sample is
-    substituted. A sample that cannot be read any more is padding, and an entry of `batch.substitutions` with attempt 0
-    says why. Then the digest of the batch differs from that of `digest`.
+    A recorded substitution stays in its slot, even if the sample has been repaired since. No other sample is
+    substituted. A sample that is unreadable now is padding, with an entry of attempt 0 in `batch.substitutions`. Then
+    the digests of batch and `digest` differ.
 
-    A replay writes no ledger, view or plan.
+    A replay writes nothing.
     """
 
     plan: Plan
-    """The plan that is looked back on."""
+    """The replayed plan."""
 
     def __init__(
         self,
@@ -220,7 +221,7 @@ class Replay:
         framework: str = "torch",
         epochs: int | None = None,
     ) -> None:
-        """Take a plan and the entries of `read_ledger`; decode, transform, framework, epochs: as the training's Loader.
+        """Take a plan and the entries of `read_ledger`; the other arguments are those of the training's Loader.
 
         Raises: InvalidRuntime.
         """
@@ -235,21 +236,20 @@ class Replay:
         self._closed = False
 
     def substituted(self, step: int) -> bool:
-        """Return whether substitutions of a step are on record, of any run."""
+        """Return whether a step has recorded substitutions, of any run."""
         return self._recorded.has(step)
 
     def settle(self, step: int, parts: Iterable[tuple[int, int, int, int]]) -> bool | None:
-        """Find the substitutions that a run had at a step, by the digests that it got; lay these in from now on.
+        """Find the substitutions that one run had at a step, by its digests; use these from now on.
 
-        A ledger lists the substitutions of all runs of its plan: one run may have met a sample before it rotted, and
-        another after it. Without a call every one on record is laid in. The last call of a step counts.
+        A ledger lists the substitutions of all runs of its plan: one run may have read a sample before it was damaged,
+        another after it. Without a call a step has all of them. The last call of a step counts.
 
-        parts: (rank, world size, digest, substituted slots) of one run's parts of the step, as its trail has them.
-        Slots of other ranks have all that is on record.
+        parts: (rank, world size, digest, substituted slots) of one run's parts of the step, from its trail.
 
-        Returns True where that is found; False where a part has a digest that no choice gives; None where there are too
-        many choices to try. A part of these two has all that is on record. Reads indexes alone. Raises: InvalidRuntime;
-        errors of reading indexes.
+        Returns True if they are found; False if no choice gives a part's digest; None if there are too many choices. In
+        the last two cases, and for other ranks, a part keeps all recorded substitutions. Reads only indexes. Raises:
+        InvalidRuntime; errors of reading indexes.
         """
         self._check_open()
         n = self.plan.batch_size(self.plan.checked_step(step))
@@ -275,7 +275,7 @@ class Replay:
     def _settled(
         self, step: int, world: World, digest: int, options: Mapping[int, Sequence[SlotEntries]]
     ) -> tuple[bool | None, dict[int, SlotEntries]]:
-        """Return the answer of `settle` for one part, and slot -> its entries, where they are found."""
+        """Return the answer of `settle` for one part, and slot -> its entries."""
         self._choose(step, {})
         whole = self.digest(step, world.rank, world.world_size)
         if whole == digest:
@@ -304,21 +304,22 @@ class Replay:
         self._of(self._world.rank, self._world.world_size, anew=True)  # it may have planned the step
 
     def slots(self, step: int, rank: int = 0, world_size: int = 1) -> Slots:
-        """Return the slots of a rank's part, substitutes on record laid in. Raises: InvalidRuntime."""
+        """Return the slots of a rank's part, recorded substitutes included. Raises: InvalidRuntime."""
         slots, _ = real_slots(self._of(rank, world_size).recipe, self.plan.checked_step(step))
         return slots
 
     def digest(self, step: int, rank: int = 0, world_size: int = 1) -> int:
-        """Return the digest of a rank's part, if all its samples can be read, as `batch.digest` of the training.
+        """Return the digest of a rank's part, as `batch.digest` of the training if all its samples are readable.
 
-        Only indexes are read. Raises: InvalidRuntime; errors of reading indexes.
+        Reads only indexes. Raises: InvalidRuntime; errors of reading indexes.
         """
         return self._of(rank, world_size).digest(self.plan.checked_step(step))
 
     def batch(self, step: int, rank: int = 0, world_size: int = 1) -> Batch:
-        """Return a rank's part of a step. Raises: InvalidRuntime; Corrupt where no sample of it can be read any more.
+        """Return a rank's part of a step.
 
-        TransformFailed; errors of a store that does not answer.
+        Raises: InvalidRuntime; Corrupt if none of its samples is readable; TransformFailed; errors of a store that does
+        not answer.
         """
         return self._of(rank, world_size).batch(self.plan.checked_step(step), alone=True)
 
@@ -329,10 +330,10 @@ class Replay:
         rank: int = 0,
         world_size: int = 1,
     ) -> Batch:
-        """Give each sample of a rank's part to `take`, and return the batch without its fields. None is kept.
+        """Give each sample of a rank's part to `take`, and return the batch without fields. Keeps no sample.
 
-        take: of the slot's number in the part, from 0, and the sample as it left the transform. Of a part that is all
-        padding it gets -1 and a sample of another rank, in whose shapes that is.
+        take: of the slot's number in the part, from 0, and the transformed sample. For a part that is all padding it
+        gets -1 and another rank's sample, which gives the shapes.
 
         Raises: as `batch`; errors of `take`.
         """
@@ -341,9 +342,9 @@ class Replay:
     def slot(self, step: int, slot: int) -> SlotReplay:
         """Return one slot of the global batch: decoded, transformed, and the draws of its transform.
 
-        The transform runs twice, which tells whether it is a function of its sample. A sample that cannot be read, and
-        a transform that fails, are told in `SlotReplay.error`. Raises: InvalidRuntime for padding, or no slot of the step;
-        errors of a store that does not answer.
+        The transform runs twice, to test whether it depends only on its sample. `SlotReplay.error` holds the error of
+        an unreadable sample or a failing transform. Raises: InvalidRuntime for padding, or no slot of the step; errors
+        of a store that does not answer.
         """
         self._check_open()
         n = self.plan.batch_size(self.plan.checked_step(step))
@@ -372,21 +373,21 @@ class Replay:
         return seen(self.plan, step, slot, slots, decoded, transform)
 
     def steps_of(self, source: str, key: str, *, before: int, ordinal: int | None = None) -> list[Occurrence]:
-        """Return the slots that held a sample in steps 0 ... before - 1, substitutions on record laid in.
+        """Return the slots that held a sample in steps 0 ... before - 1, recorded substitutions included.
 
-        As `Plan.steps_of`. Raises: InvalidRuntime for a source or key that the plan does not have.
+        As `Plan.steps_of`. Raises: InvalidRuntime for an unknown source or key.
         """
         return self.plan.steps_of(
             source, key, before=before, ordinal=ordinal, substitutions=self._substitutions
         )
 
     def functions(self) -> Functions:
-        """Return facts of the decoders and transforms, to be compared with those of a trail."""
+        """Return facts of the decoders and transforms, to compare with a trail's."""
         recipe = self._recipe(self._world)
         return Functions(transforms_of(recipe), decoders_of(recipe), library_versions())
 
     def close(self) -> None:
-        """End all threads, and hold no file."""
+        """End all threads, and close all files."""
         self._closed = True
         self._assembler.close()
         if self._pool is not None:
@@ -405,7 +406,7 @@ class Replay:
             raise InvalidRuntime("this Replay is closed; make a new one")
 
     def _of(self, rank: int, world_size: int, *, anew: bool = False) -> Assembler:
-        """Return the maker of a rank's batches: the last one is kept."""
+        """Return the maker of a rank's batches; the last one is kept."""
         self._check_open()
         world = World.of(rank, world_size)
         if anew or world != self._world:
@@ -425,5 +426,5 @@ class Replay:
         )
 
     def _assembler_of(self, world: World) -> Assembler:
-        # A look back is at one batch: its memory is worth more than the time to have it anew.
+        # (keeps no memory for a next batch, which rarely comes)
         return Assembler(self._recipe(world), Metrics(self.plan.source_names), self._run, kept=0)

@@ -22,7 +22,7 @@ class OrderView(Protocol):
 
     @property
     def identity(self) -> str:
-        """The version's id ('v-<hex>'): with a version ordinal it names a sample for ever, in any view."""
+        """The version's id ('v-<hex>'): with a version ordinal a permanent name of a sample, in any view."""
 
     def __len__(self) -> int:
         """Return N, the number of live samples."""
@@ -32,7 +32,7 @@ class OrderView(Protocol):
         """Mean bytes of a sample's selected fields, >= 0; 0 for a view without bytes."""
 
     def spec(self) -> dict[str, Any]:
-        """Return JSON without floats from which the view can be opened again."""
+        """Return JSON without floats, to open the view again."""
 
     def version_ordinals(self, x: I64) -> I64:
         """Return ordinals in the whole version (int64) of view ordinals (int64); without a predicate the same."""
@@ -41,15 +41,15 @@ class OrderView(Protocol):
         """Return the sample keys at version ordinals (int64)."""
 
     def ordinals(self, keys: Sequence[str]) -> I64:
-        """Return the version ordinals (int64) of sample keys; -1 for a key that no live sample of the version has."""
+        """Return the version ordinals (int64) of sample keys; -1 for a key without a live sample in the version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Delta:
-    """Samples that a version has and an earlier version has not."""
+    """Samples of a version that an earlier version lacks."""
 
     view: OrderView | None
-    """Samples of the new parts; None where there are none."""
+    """Samples of the new parts; None for none."""
     first: int
     """Version ordinal from which on samples are new."""
     removed: I64
@@ -57,10 +57,10 @@ class Delta:
 
 
 def delta_since(source: str, view: OrderView, old: OrderView, *, compare: bool = True) -> Delta:
-    """Return the samples that a view has and an earlier view of the same source has not, and those removed.
+    """Return the samples that a view has and an earlier view of the same source lacks, and those removed.
 
-    compare: also look whether both select the same of the samples that both have.
-    Raises InvalidPlan where it does not go on from it, or is of another kind.
+    compare: also check that both select the same of their common samples. Raises InvalidPlan if it does not continue
+    the earlier view, or is of another kind.
     """
     if not hasattr(view, "since") or type(view) is not type(old):
         raise InvalidPlan(
@@ -75,14 +75,14 @@ def delta_since(source: str, view: OrderView, old: OrderView, *, compare: bool =
 
 @dataclass(frozen=True, slots=True)
 class SyntheticView:
-    """A view without bytes: for planning, tests and measurements at any scale. It costs no memory."""
+    """A view without bytes: for planning, tests and measurements at any scale. Takes no memory."""
 
     n_samples: int
     """Number of samples, before `first` is applied."""
     name: str = "synthetic"
     """Name, a part of the view's id."""
     buckets: tuple[tuple[str, int], ...] = ()
-    """(label, samples) pairs, which `split` gives for every question; empty where it cannot be split."""
+    """(label, samples) pairs, the result of every `split`; empty if it cannot be split."""
     first: int = 0
     """Ordinal; samples before it are left out."""
 
@@ -109,7 +109,7 @@ class SyntheticView:
         return {"kind": "synthetic", "name": self.name, "n": self.n_samples, **first}
 
     def since(self, old: "SyntheticView", *, compare: bool = True) -> Delta:
-        """Return the samples beyond those of a smaller synthetic view of the same name. Raises: InvalidPlan."""
+        """Return the samples beyond a smaller synthetic view of the same name. Raises: InvalidPlan."""
         if self.name != old.name or self.n_samples < old.n_samples or self.first or old.first:
             raise InvalidPlan(
                 f"synthetic view {self.name!r} of {self.n_samples} does not go on from {old.name!r} of "
@@ -144,8 +144,8 @@ def synthetic(
 ) -> SyntheticView:
     """Return a view of n_samples samples without bytes, with keys '000000000000' and so on.
 
-    buckets: label -> samples, n_samples in all, for plans with `bucket_by`: whatever that asks, these are the answer.
-    Raises EmptyView for n_samples = 0, InvalidPlan for anything that is not a whole number up to 2^53.
+    buckets: label -> samples, n_samples in all, for plans with any `bucket_by`. Raises EmptyView for n_samples = 0,
+    InvalidPlan for anything that is not a whole number up to 2^53.
     """
     _check_size("n_samples", n_samples, name)
     for label, n in (buckets or {}).items():
@@ -165,16 +165,16 @@ def _check_size(what: str, n: object, name: str) -> None:
 class ListedView:
     """The entries of a list, numbered by (version ordinal, place in the list); immutable.
 
-    An ordinal may come more than once: each is an entry of its own.
+    An ordinal may occur several times: each is an entry.
 
-    listed: the view that the samples are of.
-    first_epoch: int64 [N], the entry at each place of the list, which is the position in the first epoch.
-    places: int64 [N], the place of each entry.
-    list_sha256: the hash that names the list, of its ordinals as little-endian int64.
+    listed: the samples' view.
+    first_epoch: int64 [N], entry at each place of the list, which is the position in the first epoch.
+    places: int64 [N], place of each entry.
+    list_sha256: hash of the list's ordinals as little-endian int64.
     """
 
     def __init__(self, view: OrderView, ordinals: I64) -> None:
-        """Make the view. ordinals: int64 [N], version ordinals of the view's samples, as `checked_list` has them."""
+        """Make the view. ordinals: int64 [N], version ordinals from `checked_list`."""
         self.listed = view
         self.places = np.argsort(ordinals, kind="stable").astype(np.int64, copy=False)
         self._ordinals = ordinals[self.places]
@@ -203,7 +203,7 @@ class ListedView:
 
     @property
     def identity(self) -> str:
-        """The version's id, as of the view."""
+        """The version's id."""
         return self.listed.identity
 
     @property
@@ -211,19 +211,18 @@ class ListedView:
         return self.listed.mean_sample_bytes
 
     def spec(self) -> dict[str, Any]:
-        """Return the JSON that a plan stores to open the view again."""
+        """Return JSON for a plan, to open the view again."""
         return {"kind": "listed", "view": self.listed.spec(), "list": self.list_sha256}
 
     def version_ordinals(self, x: I64) -> I64:
-        """Return version ordinals (int64) of entries (int64); they ascend, not strictly."""
+        """Return version ordinals (int64) of entries (int64); they ascend, with repeats."""
         return self._ordinals[x]
 
     def keys(self, version_ordinals: I64) -> list[str]:
-        """Return the sample keys at version ordinals (int64)."""
         return self.listed.keys(version_ordinals)
 
     def ordinals(self, keys: Any) -> I64:
-        """Return version ordinals (int64) of sample keys, listed or not; -1 for a key that the version lacks."""
+        """Return version ordinals (int64) of sample keys, listed or not; -1 for unknown keys."""
         return self.listed.ordinals(keys)
 
 

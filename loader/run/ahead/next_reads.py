@@ -1,4 +1,7 @@
-"""The reads of a rank in the steps to come: the order is a function of the step, so they are known without messages."""
+"""The reads of the next steps: which they are, fetched as pages or as ranges.
+
+The order is a function of the step, so a rank computes its future reads without messages.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -35,15 +38,15 @@ class Extents(NamedTuple):
 
 
 Steps = Callable[[int], Mapping[int, Mapping[str, Extents]] | None]
-"""step -> view -> shard path -> what is read of it; None after the last step."""
+"""step -> view -> shard path -> ranges to read; None after the last step."""
 
 
 class RankFuture:
-    """Step -> places of its reads.
+    """Computes the ranges that a rank reads in a step.
 
-    videos: per view, the groups of its video fields. A field with packet tables is left out: only a part of it is
-    read, which is known once its table is there.
-    end: the first step that is not made; None where the run is endless.
+    videos: per view, the groups of its video fields; those with packet tables are left out, since the table decides
+    what is read.
+    end: first step that is not made; None for an endless run.
     """
 
     def __init__(self, recipe: Recipe, videos: Sequence[Sequence[Group]], end: int | None, run: Map) -> None:
@@ -55,7 +58,7 @@ class RankFuture:
         self._locate = Locate(recipe.views, fields, [None] * len(fields))
 
     def __call__(self, step: int) -> dict[int, dict[str, Extents]] | None:
-        """Return view -> shard path -> ranges; None after the last step. Raises: as planning and reading indexes do."""
+        """Return view -> shard path -> ranges; None after the last step."""
         if self._end is not None and step >= self._end:
             return None
         slots, rows = real_slots(self._recipe, step)
@@ -100,9 +103,10 @@ class Page(NamedTuple):
 
 
 class PagesAhead:
-    """Pages in the order of their next use. memory: where they are kept, if not on a disk, which evicts by hints.
+    """Pages in the order of their next use.
 
-    pages: tells how many there are in all; once memory has every one, or will have, there is nothing to plan.
+    memory: where pages are kept; None for a folder, which evicts by hints. pages: returns the number of all pages; once
+    memory holds as many, nothing is planned.
     """
 
     def __init__(
@@ -174,13 +178,12 @@ REQUEST_BYTES = 64 * 2**10
 def working_set_bytes(
     sources: Sequence[PlannedSource], views: Sequence[View], page_bytes: int, world_size: int = 1
 ) -> int:
-    """Return the bytes that a cache has to hold for every page of these sources to be fetched once an epoch.
+    """Return the bytes of cache with which every page of these sources is fetched once per epoch.
 
-    They are the chunks that are read side by side, or all of a source that is shuffled sample by sample. It is an
-    estimate: whole shards count, with the fields that are not read. A version of which there are several views
-    (buckets) counts once at most.
+    They are the chunks that are read side by side, or a whole source that is shuffled sample by sample. The estimate
+    counts whole shards, also fields that are not read. A version with several views (buckets) counts once at most.
 
-    world_size: of the ranks that share the chunks; 1 where all of them use the cache.
+    world_size: ranks that share the chunks; 1 if all of them use the cache.
     """
     live: dict[str, int] = {}
     stored: dict[str, dict[str, int]] = {}
@@ -206,10 +209,10 @@ def working_set_bytes(
 def pages_pay(
     sources: Sequence[PlannedSource], views: Sequence[View], page_bytes: int, world_size: int
 ) -> bool:
-    """Return whether pages cost this rank less than ranges in one epoch, a request counted as REQUEST_BYTES.
+    """Return whether pages cost this rank less than ranges in an epoch, a request counted as REQUEST_BYTES.
 
-    A rank uses one of `world_size` samples of a page where a source is shuffled sample by sample; of one read in chunks
-    all. Fields that are not selected are fetched with a page and not without, so this bounds them too.
+    From a source that is shuffled sample by sample, a rank uses one of `world_size` samples of a page; from chunks it
+    uses all. A page also brings the fields that are not selected.
     """
     by_page = by_range = 0.0
     for source, view in zip(sources, views, strict=True):
@@ -230,15 +233,15 @@ def group_bodies(view: View) -> dict[str, dict[str, Any]]:
 
 
 Blobs = Sequence[Blob] | None
-"""A blob per range that was read; None where it could not be."""
+"""A blob per range; None if the read failed."""
 
 
 WASTED_MAX = 256
-"""Ranges that may be read in vain before that counts: a seek leaves some."""
+"""Ranges that may be read in vain before reading ahead stops: a seek wastes some."""
 
 
 class Ranges(NamedTuple):
-    """Ranges that one step reads of one object."""
+    """Ranges that one step reads from one object."""
 
     step: int
     """The step."""
@@ -253,12 +256,12 @@ class Ranges(NamedTuple):
 
 
 class RangesAhead:
-    """Reads the ranges of the next batches and holds them until they are asked for: at most `limit_bytes`. Thread-safe.
+    """Reads the ranges of the next batches and holds at most `limit_bytes` of them. Thread-safe.
 
-    stores: view -> the store it is read from.
+    stores: view -> its store.
 
-    It stops where more of what it held was passed than was taken. In a process that makes every n-th batch, or where
-    the transform reads something else, it would read in vain.
+    It stops once more ranges were dropped unused than were used. A process that makes every n-th batch, or a transform
+    that reads other data, would waste the reads.
     """
 
     def __init__(self, steps: Steps, stores: Mapping[int, RangeReader], limit_bytes: int) -> None:
@@ -281,7 +284,7 @@ class RangesAhead:
         ]
 
     def expect(self, step: int, units: Sequence[Ranges]) -> None:
-        """Do nothing: what is fetched is for one step."""
+        """Do nothing: each range is for one step."""
 
     def claim(self, unit: Ranges) -> Claim:
         with self._lock:
@@ -323,10 +326,7 @@ class RangesAhead:
             self.taken_bytes = 0
 
     def take(self, view: int, key: str, spans: Sequence[Span]) -> list[Blob | None]:
-        """Return each range that was read ahead, or is being read, which is waited for; None for others.
-
-        They are the caller's now.
-        """
+        """Return each range that was read ahead, after waiting for reads under way; None for others."""
         with self._lock:
             pieces = [self._drop(view, key, span) for span in spans]
             self._used += sum(piece is not None for piece in pieces)
@@ -344,7 +344,7 @@ class RangesAhead:
 
 
 class AheadReader:
-    """Reads a view's ranges from what was read ahead, and the others from its store."""
+    """Reads a view's ranges from those read ahead, and the others from its store."""
 
     def __init__(self, ahead: RangesAhead, view: int, store: RangeReader) -> None:
         self._ahead, self._view, self._store = ahead, view, store
@@ -354,15 +354,15 @@ class AheadReader:
         return self._store.url
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
-        """Return a range from the store: a reader asks for one range when the bytes it got before were wrong."""
+        """Return a range from the store: readers ask for one range to repeat a read whose bytes were wrong."""
         return self._store.get_range(key, offset, nbytes, etag)
 
     def get_ranges(
         self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
-        """Return the ranges, as every store.
+        """Return the ranges, as every store does.
 
-        A range read ahead of another object than the pinned one is read again, and refused.
+        A range whose ETag is not the pinned one is read again, and the store refuses it.
         """
         blobs = self._ahead.take(self._view, key, [Span(*span) for span in spans])
         held = [blob if blob is None or etag in (None, blob.etag) else None for blob in blobs]

@@ -1,4 +1,4 @@
-"""A loader's reads of remote stores: kept pages, reads ahead, and the choice between them."""
+"""Reads of remote stores: cached pages or ranges, read ahead, and the choice between the two."""
 
 import hashlib
 import logging
@@ -37,18 +37,18 @@ from .read_ahead import ReadAhead
 logger = logging.getLogger(__name__)
 
 IN_FLIGHT = 32
-"""Reads ahead in flight: what is read ahead of a start or a seek at most, and 1.6 GB/s at 20 ms and a page of 1 MiB."""
+"""Reads ahead in flight: 1.6 GB/s at 20 ms latency and pages of 1 MiB."""
 WINDOW_BYTES = 32 * 2**20
-"""Larger pages are read fewer at once."""
+"""Bytes in flight at most: larger pages are read fewer at once."""
 RANGES_IN_FLIGHT = 8
-"""Steps' shares of a shard in flight; each is as many requests as it has ranges."""
+"""Reads in flight, each the ranges of one step in one shard."""
 RANGES_BYTES = 256 * 2**20
-"""Ranges that are held for batches to come, beside a node cache or of a larger memory: tens of batches."""
+"""Bytes of ranges held for later batches, beside the cache."""
 RANGES_STEPS = 16
 KNOWN_SAMPLES = 2**18
 """Samples whose next use is looked up at most: about 50 MB."""
 HINT_SAMPLES = 2**16
-"""Samples whose places are looked up for a hint: less than a second, once in ten."""
+"""Samples looked up per hint to a node cache: less than a second, once in ten."""
 
 
 def open_remote(
@@ -61,7 +61,7 @@ def open_remote(
     readers: list[RangeReader],
     remote: Sequence[int],
 ) -> tuple[OpenCache | MemoryPages, ReadAhead[Any] | None]:
-    """Return the open cache and the reads ahead, and put the readers of the remote views in the place of their stores.
+    """Return the open cache and the reads ahead; put cached readers in place of the remote views' stores.
 
     Raises: InvalidRuntime for a folder that may not be a cache.
     """
@@ -95,7 +95,7 @@ def open_remote(
             on_plan=on_plan,
         )
     if recipe.plan.pack is not None:
-        return opened, None  # of documents pieces are read, and which is known once they are
+        return opened, None  # only pieces of documents are read, known when they are planned
     ranges = RangesAhead(steps, {i: readers[i] for i in remote}, min(limit, RANGES_BYTES))
     for i in remote:
         readers[i] = AheadReader(ranges, i, readers[i])
@@ -105,7 +105,7 @@ def open_remote(
 
 
 class Hinting:
-    """Tells the other users of a node cache, from time to time, which pages this loader needs after a step."""
+    """Publishes to the other users of a node cache which pages this loader needs next."""
 
     def __init__(self, steps: Steps, cache: OpenCache, stores: Mapping[int, RangeReader]) -> None:
         self._steps, self._cache, self._stores = steps, cache, stores
@@ -140,7 +140,7 @@ def open_cache(spec: CacheSpec, count: Count) -> OpenCache | MemoryPages:
 
 
 def _nothing(step: int) -> None:
-    """Do nothing: nobody is to be told of the pages in a loader's own memory."""
+    """Do nothing: a loader's own memory needs no hints."""
 
 
 def _horizon(recipe: Recipe, sources: Sequence[PlannedSource]) -> int:
@@ -160,7 +160,7 @@ def _pages(views: Sequence[View], page_bytes: int) -> int:
 
 
 class _Contents:
-    """Path of a shard -> its content; None for a registered one whose owner's object holds redacted samples.
+    """Path of a shard -> its content; None for a registered one whose object holds redacted samples.
 
     A page is cut from the object as it lies there: it would keep their bytes on this node.
     """
@@ -177,15 +177,12 @@ class _Contents:
             if any(map(self._is_redacted, self._with_exclusions.get(path, ()))):
                 return None
             sha256 = sha256 or hashlib.sha256(path.encode()).hexdigest()
-        # Pages that were verified have names of their own: those that others of this machine keep were perhaps not.
+        # Verified pages have names of their own: pages of other processes may be unverified.
         return Content(sha256 if self._version.verify == "crc32c" else f"{sha256}{VERIFIED}", nbytes)
 
     @cached_property
     def _with_exclusions(self) -> dict[str, list[tuple[int, dict[str, Any]]]]:
-        """Return path of a registered shard -> positions and rows of its parts that leave samples out.
-
-        Empty for a version that no takedown has changed.
-        """
+        """Return path of a registered shard -> positions and rows of its parts that leave samples out."""
         out: dict[str, list[tuple[int, dict[str, Any]]]] = {}
         parts = self._version.parts
         for position in parts.with_exclusions if self._version.manifest.get("denies") else ():
@@ -197,7 +194,7 @@ class _Contents:
         return out
 
     def _is_redacted(self, at: tuple[int, dict[str, Any]]) -> bool:
-        """Return whether the index of a shard has a redacted row: not live, and with all of its fields nowhere."""
+        """Return whether the index of a shard has a redacted row: not live, all of its fields without a place."""
         position, shard = at
         live = self._version.parts.live_members(position)
         index, row = IndexFile(self._version.store, IndexPlace.of(shard), whole=True), 0

@@ -1,7 +1,7 @@
-"""The copy thread: takes the host's batches in order, and has two on the device before the training asks.
+"""The copy thread: takes the host's batches in order, and has two on the device before the training needs them.
 
-It alone takes batches from the executor. It keeps each of them until its copy has ended; only then may the memory hold
-a later batch. The training's thread waits for a batch, orders its stream after the copy, and never copies.
+Only it takes batches from the executor. It keeps each until its copy has ended; then the memory may hold a later batch.
+The training's thread takes a batch and orders its stream after the copy, but never copies.
 """
 
 import os
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 AHEAD = 2
-"""Batches that lie ready on the device: while the training uses one, one is there and one is copied."""
+"""Batches ready on the device: while the training uses one, one is there and one is being copied."""
 
 Checksums = dict[str, int] | None
 
@@ -33,19 +33,19 @@ class OnDevice(NamedTuple):
     """A batch on the device."""
 
     step: int
-    """The step that was asked for."""
+    """Global step."""
     batch: Batch
     """The batch."""
     crcs: Checksums
-    """Field -> CRC-32C of its values on the host; None where no trail records the step."""
+    """Field -> CRC-32C of its values on the host; None unless a trail records the step."""
     copy: Copy
-    """Its copy, which may still go on."""
+    """Its copy, possibly under way."""
     copied_s: float
     """`perf_counter` when the copy had begun."""
 
 
 class _Position(NamedTuple):
-    """The step that the copy thread is to copy next."""
+    """The step to copy next."""
 
     step: int
     end: int | None
@@ -54,7 +54,7 @@ class _Position(NamedTuple):
 
 
 class DeviceStage:
-    """`take` gives batches on the device, in order. Any thread may call `dismiss`; one at a time calls `take`."""
+    """Delivers batches on the device, in order. Any thread may call `dismiss`; one at a time calls `take`."""
 
     def __init__(
         self,
@@ -102,21 +102,21 @@ class DeviceStage:
         return staged
 
     def dismiss(self) -> None:
-        """Let the copy thread end after the batch that it copies. Does not wait. In a forked child it does nothing."""
+        """End the copy thread after its current batch. Does not wait. Does nothing in a forked child."""
         if os.getpid() == self._pid:
             with self._changed:
                 self._stopped = True
                 self._changed.notify_all()
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Wait for the copy thread's end, so long at most, after `dismiss`. Drops the batches that lie ready."""
+        """Wait for the copy thread's end after `dismiss`, at most `timeout_s`. Drops ready batches."""
         if os.getpid() == self._pid:
             if self._thread is not None:
                 self._thread.join(timeout_s)
             self._ready.clear()
 
     def _seek(self, step: int, end: int | None) -> None:
-        """Have the copy thread go on with `step`, unless that comes next."""
+        """Send the copy thread to `step`, unless that comes next."""
         if self._thread is None:
             self._thread = Thread(target=self._work, name="penstock-device", daemon=True)
             ends_with_the_process(self)
@@ -138,12 +138,12 @@ class DeviceStage:
                         self._copied(position)
                 finally:
                     self._backend.close()
-        except BaseException as error:  # noqa: BLE001 - whoever takes a batch gets it
+        except BaseException as error:  # noqa: BLE001 - `take` raises it
             while (position := self._next_to_copy()) is not None:
                 self._fail(position, error)
 
     def _next_to_copy(self) -> _Position | None:
-        """Wait until there is room for a batch. Return its step; None after `dismiss`."""
+        """Wait for room. Return the step to copy; None after `dismiss`."""
         with self._changed:
             while not self._stopped:
                 position = self._position
@@ -158,7 +158,6 @@ class DeviceStage:
         return None
 
     def _copied(self, position: _Position) -> None:
-        """Make and copy one batch, or keep the error of it."""
         try:
             host = self._host_batch(position.step, position.end)
             start = perf_counter()
@@ -174,11 +173,11 @@ class DeviceStage:
             finally:
                 copy.wait()  # only then may the memory of `host` be used again
             self._metrics.copied(copy.nbytes, perf_counter() - start)
-        except BaseException as error:  # noqa: BLE001 - whoever takes the step's batch gets it
+        except BaseException as error:  # noqa: BLE001 - `take` of the step raises it
             self._fail(position, error)
 
     def _fail(self, position: _Position, error: BaseException) -> None:
-        """Keep an error for the step that comes next, unless the training has gone elsewhere."""
+        """Keep an error for the next step, unless the training has moved elsewhere."""
         with self._changed:
             now = self._position
             if now is not None and now.run == position.run:
@@ -187,16 +186,16 @@ class DeviceStage:
 
 
 MAX_WAITS = 64
-"""Steps of the training that are kept until the copy thread takes its next batch."""
+"""Steps of the training remembered until the copy thread takes its next batch."""
 
 
 class Delivery:
-    """Takes batches from an `Execution`, which only the copy thread uses from now on, but for `dismiss` and `close`."""
+    """Takes batches from an `Execution`, from now on used by the copy thread, except `dismiss` and `close`."""
 
     def __init__(
         self, device: DeviceBackend, execution: Execution, recorder: "Recorder | None", metrics: Metrics
     ) -> None:
-        """Begin with no copy thread: the first `take` starts it. recorder: None where no trail is kept."""
+        """Start no thread: the first `take` does. recorder: None without a trail."""
         self._backend, self._execution, self._recorder = device, execution, recorder
         self._waits: deque[tuple[float, float, float]] = deque(maxlen=MAX_WAITS)
         self._stage: DeviceStage | None = DeviceStage(device, self._host_batch, self._checksums, metrics)
@@ -208,32 +207,32 @@ class Delivery:
         return self._stage.take(step, end)
 
     def handed(self, waited_s: float, busy_s: float, computed_s: float) -> None:
-        """Note that the training got a batch, as `Execution.batch_delivered` has it."""
+        """Note that the training got a batch, as `Execution.batch_delivered`."""
         self._waits.append((waited_s, busy_s, computed_s))
 
     def describe(self) -> str:
-        """Return where batches lie ready, in words."""
+        """Return a line on the batches ready on the device."""
         return f"the copy thread has up to {AHEAD} of them ready on the device"
 
     def moved(self, batch: Batch) -> Batch:
-        """Return a batch of the host on the device, copied by the caller. Raises: errors of the device."""
+        """Return a host batch on the device, copied by the caller. Raises: errors of the device."""
         return self._backend.moved(batch)
 
     def abandon(self) -> None:
-        """Let the copy thread end, and with it what it alone holds. Does not wait."""
+        """End the copy thread, and free what only it holds. Does not wait."""
         stage, self._stage = self._stage, None
         if stage is not None:
             stage.dismiss()
 
     def end(self) -> None:
-        """End the copy thread after the batch that it makes; the executor goes on."""
+        """End the copy thread after its current batch; the executor goes on."""
         stage = self._stage
         self.abandon()
         if stage is not None:
             stage.join()
 
     def close(self, *, wait: bool) -> None:
-        """End the copy thread, before the executor is closed. wait: False waits a moment at most."""
+        """End the copy thread before the executor closes. wait: False waits a moment at most."""
         stage = self._stage
         self.abandon()
         if stage is not None:
@@ -241,7 +240,7 @@ class Delivery:
             stage.join(None if wait else LEAVE_S / 2)
 
     def _host_batch(self, step: int, end: int | None) -> Batch:
-        """Return a batch of the host. For the copy thread, which also passes on how long the training waited."""
+        """Return a host batch. Passes on to the executor how long the training waited."""
         batch = self._execution.batch(step, end)
         while self._waits:
             self._execution.batch_delivered(*self._waits.popleft())

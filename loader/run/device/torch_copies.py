@@ -1,4 +1,10 @@
-"""Copies of torch's tensors: plain ones to any device, and ones on a stream out of page-locked memory."""
+"""Copies of torch's tensors: plain to any device, or on a CUDA stream out of page-locked memory.
+
+A device reads page-locked memory without the processor. Each segment of the worker processes is page-locked once, at
+its first copy, within a common bound. Other memory, and all memory if page-locking is refused, is first copied into one
+buffer. `kept` copies values that stay on the host out of the segments. Locking each batch by itself was rejected: it
+costs more than the copy.
+"""
 
 import logging
 from abc import abstractmethod
@@ -17,31 +23,31 @@ from .device_backend import Copy, DeviceBackend, Finished, is_tensor, rebuilt, t
 logger = logging.getLogger(__name__)
 
 SHARE = 8
-"""Segments take one part in so many of the memory of this rank at most."""
+"""Segments take at most one part in SHARE of this rank's memory."""
 ROOM = 5 / 4
-"""Size of the buffer over that of the batch: the next one may be a little larger."""
+"""Size of the buffer over its first batch's: the next may be a little larger."""
 ALIGN = 64
-"""Bytes: a line of cache, and more than any dtype asks for."""
+"""Bytes: a cache line, and more than any dtype needs."""
 
 
 class Locking(Protocol):
     """The calls of a device for page-locked memory."""
 
     def register(self, address: int, nbytes: int) -> None:
-        """Page-lock memory of this process. Raises: RuntimeError where the device refuses."""
+        """Page-lock memory of this process. Raises: RuntimeError if the device refuses."""
 
     def unregister(self, address: int) -> None:
         """Undo `register`, before the memory is unmapped. Raises: RuntimeError."""
 
     def page_locked(self, nbytes: int) -> Any:
-        """Return a tensor uint8 [nbytes] in new page-locked memory. Raises: RuntimeError where there is none."""
+        """Return a tensor uint8 [nbytes] in new page-locked memory. Raises: RuntimeError without memory."""
 
 
 class PageLocked:
-    """For the copy thread alone."""
+    """Page-locked segments and the buffer. Only the copy thread may use it."""
 
     def __init__(self, device: Locking, bound_bytes: int | None = None) -> None:
-        """bound_bytes: of all segments together; None: a share of the memory of this rank."""
+        """bound_bytes: of all segments; None is a share of this rank's memory."""
         self._device = device
         self._bound = rank_memory_bytes() // SHARE if bound_bytes is None else bound_bytes
         self._segments: list[Segment] = []  # in the order of addresses
@@ -55,7 +61,7 @@ class PageLocked:
         return sum(segment.nbytes for segment in self._segments)
 
     def holds(self, address: int) -> bool:
-        """Return whether the memory at an address is page-locked; a segment is locked at its first look."""
+        """Return whether the memory at an address is page-locked. Locks a segment at its first call."""
         if self._segment_at(address) is not None:
             return True
         if not self._may_register or (segment := segment_at(address)) is None:
@@ -77,31 +83,31 @@ class PageLocked:
         return True
 
     def kept(self, value: Any) -> Any:
-        """Return an array or tensor that stays on the host: a copy, if it lies in a page-locked segment."""
+        """Return an array or tensor for the host: a copy, if it lies in a page-locked segment."""
         if is_tensor(value):
             return value.clone() if self._segment_at(value.data_ptr()) is not None else value
         return value.copy() if self._segment_at(value.ctypes.data) is not None else value
 
     def begin(self, tensors: Iterable[Any]) -> None:
-        """Begin a copy of tensors, when the one before has ended: the buffer is free, and large enough."""
+        """Begin a copy of tensors once the previous one has ended; make the buffer large enough."""
         self._forget_dropped()
         self._used = 0
         needed = sum(_aligned(one.nbytes) for one in tensors if not self.holds(one.data_ptr()))
         if needed and self._may_stage and (self._buffer is None or len(self._buffer) < needed):
-            self._buffer = None  # at most one is held
+            self._buffer = None  # frees it first: never two at once
             try:
                 self._buffer = self._device.page_locked(_aligned(int(needed * ROOM)))
             except RuntimeError as error:
                 self._may_stage = False
                 logger.warning(
-                    "no page-locked buffer of %d bytes can be had (%s): batches are copied to the device from "
+                    "a page-locked buffer of %d bytes is refused (%s): batches are copied to the device from "
                     "pageable memory, which is slower (said once)",
                     needed,
                     error,
                 )
 
     def source(self, tensor: Any) -> Any:
-        """Return the tensor where the device is to read it: in its own memory or in the buffer."""
+        """Return the tensor where the device reads it: in its own memory or in the buffer."""
         if self._buffer is None or not self._may_stage or self._segment_at(tensor.data_ptr()) is not None:
             return tensor
         end = self._used + tensor.nbytes
@@ -110,7 +116,7 @@ class PageLocked:
         return place.copy_(tensor)
 
     def close(self) -> None:
-        """Unlock everything. No copy may be on its way."""
+        """Unlock everything. No copy may be under way."""
         for segment in self._segments:
             self._unregister(segment)
         self._segments.clear()
@@ -124,7 +130,7 @@ class PageLocked:
         return segment if address < segment.address + segment.nbytes else None
 
     def _forget_dropped(self) -> None:
-        """Unlock the segments that their pool has dropped: no batch will come in them."""
+        """Unlock the segments that their pool has dropped."""
         dropped = [segment for segment in self._segments if segment.is_dropped]
         for segment in dropped:
             self._segments.remove(segment)
@@ -146,29 +152,24 @@ def _aligned(nbytes: int) -> int:
 
 
 class PlainCopies(DeviceBackend):
-    """Copies to a device of torch whose streams this package does not use, such as "mps": each ends before the next."""
+    """Copies to a device of torch without streams here, such as "mps": each ends before the next."""
 
     def __init__(self, device: Any) -> None:
         self.device = device
 
     def copy(self, batch: Batch) -> tuple[Batch, Copy]:
-        """Return the batch on the device."""
         moved = self.moved(batch)
         return moved, Finished(sum(tensor.nbytes for tensor in tensors_in(moved)))
 
     def moved(self, batch: Batch) -> Batch:
-        """Return the batch on the device."""
         return batch.to(self.device)
 
 
 class StreamedCopies(DeviceBackend):
-    """Copies that go on while the copy thread does not wait: of page-locked memory, on a stream of their own.
-
-    The methods without a body are the device's. `register`, `unregister` and `page_locked` are those of `Locking`.
-    """
+    """Copies of page-locked memory that run while the copy thread goes on. Methods without a body are the device's."""
 
     def __init__(self, bound_bytes: int | None = None) -> None:
-        """bound_bytes: of page-locked segments; None: a share of the memory of this rank."""
+        """bound_bytes: of page-locked segments; None is a share of this rank's memory."""
         self._locked = PageLocked(self, bound_bytes)
 
     @abstractmethod
@@ -182,14 +183,13 @@ class StreamedCopies(DeviceBackend):
 
     @abstractmethod
     def start(self, tensor: Any) -> Any:
-        """Return the tensor on the device. Its values come later, if the tensor lies in page-locked memory."""
+        """Return the tensor on the device; from page-locked memory its values arrive later."""
 
     @abstractmethod
     def started(self, tensors: list[Any]) -> Copy:
         """Return the copy of all tensors since the last call. tensors: on the device."""
 
     def copy(self, batch: Batch) -> tuple[Batch, Copy]:
-        """Begin a copy, as `DeviceBackend.copy`."""
         plain = [tensor for tensor in tensors_in(batch) if _has_memory(tensor)]
         self._locked.begin(plain)
         on_device: list[Any] = []
@@ -207,12 +207,11 @@ class StreamedCopies(DeviceBackend):
         return moved, self.started(on_device)
 
     def close(self) -> None:
-        """Unlock all memory."""
         self._locked.close()
 
 
 def _has_memory(tensor: Any) -> bool:
-    """Return whether a tensor lies in memory of the host, value after value; sparse ones do not."""
+    """Return whether a tensor lies in host memory, value after value; sparse ones do not."""
     return bool(str(tensor.layout) == "torch.strided" and tensor.device.type == "cpu" and tensor.nbytes)
 
 
@@ -224,7 +223,7 @@ class CudaCopy:
     """A copy on the stream of `CudaCopies`."""
 
     def __init__(self, event: torch.cuda.Event, device: torch.device, tensors: list[torch.Tensor]) -> None:
-        """event: recorded on the stream after the copy of `tensors`, which lie on the device."""
+        """event: recorded after the copy of `tensors`, which are on the device."""
         self._event, self._device, self._tensors = event, device, tensors
         self.nbytes = sum(tensor.nbytes for tensor in tensors)
 
@@ -233,10 +232,10 @@ class CudaCopy:
         self._event.synchronize()
 
     def hand_over(self) -> None:
-        """Let the caller's current stream wait for the copy, and the allocator for that stream.
+        """Make the caller's current stream, and the allocator for it, wait for the copy.
 
-        Without `record_stream`, memory of a tensor that the training has dropped would serve the next copy while
-        kernels that read it are still queued.
+        Without `record_stream`, memory of a dropped tensor would serve the next copy while queued kernels still read
+        it.
         """
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(self._event)
@@ -246,7 +245,7 @@ class CudaCopy:
 
 
 class CudaCopies(StreamedCopies):
-    """Copies to a CUDA device."""
+    """Copies to a CUDA device; ROCm's torch has the same calls."""
 
     def __init__(self, device: torch.device, bound_bytes: int | None = None) -> None:
         """device: with its index."""
@@ -256,36 +255,34 @@ class CudaCopies(StreamedCopies):
 
     @contextmanager
     def entered(self) -> Iterator[object]:
-        """Choose the device and a new stream for this thread; both choices are a thread's own."""
+        """Choose the device and a new stream, both for this thread only."""
         torch.cuda.set_device(self.device)
         self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         with torch.cuda.stream(self._stream):
             yield None
 
     def register(self, address: int, nbytes: int) -> None:
-        """Page-lock memory. Raises: RuntimeError (torch.cuda.CudaError) where the driver refuses."""
+        """Page-lock memory. Raises: RuntimeError (torch.cuda.CudaError) if the driver refuses."""
         self._check(_cudart().cudaHostRegister(address, nbytes, PORTABLE))
 
     def unregister(self, address: int) -> None:
-        """Unlock memory that is still mapped. Raises: RuntimeError (torch.cuda.CudaError)."""
         self._check(_cudart().cudaHostUnregister(address))
 
     def page_locked(self, nbytes: int) -> Any:
-        """Return a tensor in page-locked memory of torch's own allocator. Raises: RuntimeError."""
+        """Return a tensor in page-locked memory of torch's allocator. Raises: RuntimeError."""
         return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
 
     def start(self, tensor: Any) -> Any:
-        """Begin a copy on the stream of `entered`. The driver itself waits where the memory is pageable."""
+        """Begin a copy on the stream of `entered`. For pageable memory the driver waits."""
         return tensor.to(self.device, non_blocking=True)
 
     def started(self, tensors: list[Any]) -> Copy:
-        """Return the copy, with an event for which a thread sleeps instead of spinning."""
+        """Return the copy, with an event on which a thread sleeps instead of spinning."""
         event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         event.record(self._stream)
         return CudaCopy(event, self.device, tensors)
 
     def moved(self, batch: Any) -> Any:
-        """Return the batch on the device, on the caller's current stream."""
         return batch.to(self.device)
 
     def _check(self, code: Any) -> None:

@@ -1,4 +1,4 @@
-"""Steps for one rank: plan, address, fetch, verify, decode, transform, collate. A pure function of the plan."""
+"""Make steps for one rank: plan, address, fetch, verify, decode, transform, collate. A pure function of the plan."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ from ..batch.substitution import error_text, stage_of
 
 
 class Substitute:
-    """Finds and makes substitutes of a recipe's corrupt samples; thread-safe."""
+    """Finds and makes substitutes for corrupt samples, by the plan's rule; thread-safe."""
 
     def __init__(self, recipe: Recipe, fetch: Fetch, one_sample: OneSample, run: Map) -> None:
         self._recipe = recipe
@@ -58,9 +58,9 @@ class Substitute:
         batch_row: BatchRow,
         seen: StepMetrics,
     ) -> tuple[LocatedSamples, dict[str, Any], list[Substitution]]:
-        """Return the first sample that can stand in for a slot's, by itself, its values, and the substitutions tried.
+        """Return the first readable substitute of a slot, by itself; its values; and the substitutions tried.
 
-        It takes the slot in `rank_slots`. Raises: the slot's own error, where none can or none may.
+        `rank_slots` holds it from now on. Raises: the slot's own error, if none is readable or allowed.
         """
         if not self._recipe.substitute:
             raise error
@@ -105,10 +105,10 @@ logger = logging.getLogger(__name__)
 
 
 class Assembler:
-    """Makes batches of one recipe; thread-safe. Keeps pinned ETags, nothing else; its reads may lie in a cache.
+    """Makes batches of one recipe; thread-safe. Keeps only pinned ETags; its reads may be cached.
 
-    end: the first step that is not made, for which nothing is read ahead.
-    allocate: memory for a batch's arrays; given, batches are made for another process, and stay numpy's.
+    end: first step that is not made: nothing from there is read ahead.
+    allocate: memory for a batch's arrays; with it batches are for another process, and stay numpy's.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Assembler:
         end: int | None = None,
         kept: int = KEPT,
     ) -> None:
-        """kept: pieces of memory of batches that are gone which are kept for the next, where there is no `allocate`."""
+        """kept: free pieces of memory to keep, without `allocate`."""
         self.recipe, self._metrics, self._run = recipe, metrics, run
         self._allocate = allocate or ArrayPool(kept)
         by_field = recipe.decoders()
@@ -138,28 +138,27 @@ class Assembler:
         self._framework = recipe.framework if allocate is None else "numpy"
 
     def dismiss(self) -> None:
-        """Read nothing ahead any more; does not wait for what is on its way."""
+        """Stop reading ahead, without waiting."""
         self._reads.dismiss()
 
     def close(self) -> None:
-        """Read nothing ahead any more, tell the cache's other users that this one is gone, and hold no file."""
+        """Stop reading ahead, leave the cache, and close files."""
         self._reads.close()
         self._fetch.close()
 
     def batch(self, step: int, *, alone: bool = False) -> Batch:
-        """Return the rank's part of the global batch of a step. alone: the steps after it are not read ahead.
+        """Return the rank's part of a step; `alone` reads nothing ahead.
 
-        Raises: the leaves of `loader.errors` that reading, decoding and the transform raise, each with the sample's
-        address; Corrupt where nothing may be, or nothing readable is, substituted.
+        Raises: errors of reading, decoding and the transform, with the sample's address; Corrupt if nothing may be
+        substituted, or nothing readable is left.
         """
         (batch,) = self._together([step], alone=alone)
         return batch
 
     def digest(self, step: int) -> int:
-        """Return the digest of the rank's part of a step, if every sample of it can be read.
+        """Return the digest of the rank's part of a step, if every sample of it is readable.
 
-        Costs the look-ups of its samples in the indexes. No media are read but registered bytes that are not sealed.
-        Raises: errors of reading these.
+        Costs index look-ups. Reads no media but registered bytes that are not sealed.
         """
         (rank_slots,) = self._planned([step])
         if rank_slots.n_padded:
@@ -167,20 +166,22 @@ class Assembler:
         if self._packed is not None:
             crcs = self._packed.crcs(rank_slots)
         else:
-            located = self._fetch.locate(rank_slots.slots, rank_slots.wanted, self._run)
+            located = self._fetch.locate(rank_slots.slots, rank_slots.real_rows, self._run)
             for part in located:
                 self._fetch.learn(part, StepMetrics([step]))
             crcs = crcs_of(len(rank_slots), located)
         identities = slot_identities(self.recipe.plan, rank_slots.slots)
         return delivered_digest(
-            step, rank_slots.number[rank_slots.wanted], identities[rank_slots.wanted], crcs[rank_slots.wanted]
+            step,
+            rank_slots.number[rank_slots.real_rows],
+            identities[rank_slots.real_rows],
+            crcs[rank_slots.real_rows],
         )
 
     def batches(self, steps: Sequence[int]) -> Iterator[Batch]:
-        """Yield the rank's parts of consecutive steps, made together.
+        """Yield the rank's parts of consecutive steps, made together to share the fixed cost of a step.
 
-        They share the costs that a step has however small it is. Raises: as `batches`, after the batches of the steps
-        before.
+        Raises: as `batch`, after the batches before it.
         """
         if len(steps) > 1 and self._packed is None:
             try:
@@ -198,8 +199,8 @@ class Assembler:
     def each(self, step: int, take: TakeSample) -> Batch:
         """Give each sample of the rank's part of a step to `take`; return its batch without fields.
 
-        A row is a slot of the part. A part that is all padding has one, EXAMPLE: a sample of another rank in whose
-        shapes it would be made. Raises: as `delivered` and `take`.
+        A row is a slot of the part. A part that is all padding has one row, EXAMPLE: another rank's sample, which gives
+        the shapes.
         """
         seen = StepMetrics([step])
         (rank_slots,) = self._planned([step])
@@ -218,7 +219,7 @@ class Assembler:
             for row in np.flatnonzero(whole.mask()).tolist():
                 numbered(row, {name: column[row] for name, column in values.items()})
         empty = Columns(len(rank_slots))
-        empty.put_names(rank_slots.wanted, ())
+        empty.put_names(rank_slots.real_rows, ())
         return self._finish(rank_slots, empty, delivered, seen)[0]
 
     def _together(self, steps: Sequence[int], *, alone: bool = False) -> list[Batch]:
@@ -243,17 +244,16 @@ class Assembler:
         seen.step_of = rank_slots.step_of if len(rank_slots.steps) > 1 else None
         columns = Columns(len(rank_slots), self._allocate)
         delivered = (self._packed or self._plain)(rank_slots, columns, seen)
-        import_framework(self._framework)  # seconds, the first time, which are no batch's
+        import_framework(self._framework)  # takes seconds the first time: outside of `collate`
         with seen.timed("collate"):
             return self._finish(rank_slots, columns, delivered, seen)
 
     def _plain(self, rank_slots: RankSlots, columns: Columns, seen: StepMetrics) -> DeliveredSamples:
-        """Return a stored sample per slot.
-
-        For a corrupt one a substitute is decoded, and takes its place in the slots.
-        """
+        """Return a stored sample per slot, corrupt ones substituted."""
         with seen.timed("address"):
-            parts = rank_slots.located or self._fetch.locate(rank_slots.slots, rank_slots.wanted, self._run)
+            parts = rank_slots.located or self._fetch.locate(
+                rank_slots.slots, rank_slots.real_rows, self._run
+            )
         # Nothing may be put into the columns ahead of a transform.
         early = columns if self.recipe.transform is None else None
         fetched = [self._fetch(rank_slots.slots, part, early, seen) for part in parts]
@@ -270,9 +270,9 @@ class Assembler:
                 rank_slots.valid[row] = False
                 continue
             batch_row = BatchRow(columns, int(part.rows[number]))
-            alone, sample, tried = self._substitute(rank_slots, part, number, error, batch_row, seen)
+            single, sample, tried = self._substitute(rank_slots, part, number, error, batch_row, seen)
             batch_row.put(sample, self._samples.names(part, sample))
-            instead.append(alone)
+            instead.append(single)
             substitutions += tried
         delivered = [*parts, *instead]
         return delivered_of(len(columns), delivered, substitutions)
@@ -280,7 +280,7 @@ class Assembler:
     def _decoded(
         self, slots: Slots, located: LocatedSamples, fetched: Fetched, columns: Columns, seen: StepMetrics
     ) -> dict[int, Corrupt]:
-        """Put the samples of one kind into the columns. Return number of each corrupt one -> why it is."""
+        """Put the samples of one kind into the columns. Return number -> error of each corrupt one."""
         bad = dict(fetched.bad)
         whole = np.ones(len(located.rows), bool)
         whole[[*fetched.payloads, *bad]] = False
@@ -293,6 +293,6 @@ class Assembler:
 def _packed(
     recipe: Recipe, by_field: Sequence[Mapping[str, Decoder]], fetch: Fetch, run: Map
 ) -> "PackedSlots":
-    from .packed_slots import PackedSlots  # 5 ms, which samples that are not packed do without
+    from .packed_slots import PackedSlots  # 5 ms, only for packed plans
 
     return PackedSlots(recipe, by_field, fetch, run)

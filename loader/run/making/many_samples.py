@@ -50,11 +50,11 @@ class OneSample:
         batch_row: BatchRow | None,
         seen: StepMetrics,
     ) -> dict[str, Any] | Corrupt:
-        """Return the sample, or why it is corrupt.
+        """Return the sample, or its error if it is corrupt.
 
-        One that does not decode is read and decoded once more; one whose checksum is wrong was read twice already.
-        batch_row: rows where decoders may put their values, unless there is a transform. Raises: TransformFailed;
-        errors of a store that does not answer.
+        One that does not decode is read and decoded once more; a wrong checksum was read twice already. batch_row:
+        where decoders may put values, without a transform. Raises: TransformFailed; errors of a store that does not
+        answer.
         """
         sample = self._decode(slots, located, number, payload, batch_row, seen)
         return (
@@ -71,7 +71,7 @@ class OneSample:
         batch_row: BatchRow | None,
         seen: StepMetrics,
     ) -> dict[str, Any] | Corrupt:
-        """Return a sample that did not decode, read once more, or why it is corrupt. Raises: as a call."""
+        """Return a sample that did not decode, read once more, or its error. Raises: as a call."""
         seen.count("refetched")
         alone = self._fetch.locate.again(slots, int(located.rows[number]))
         again = self._fetch(slots, alone, None, seen)
@@ -117,14 +117,14 @@ class OneSample:
 
 RngOf = Callable[[int], "np.random.Generator"]
 Call = tuple[Decoder | None, RngOf | None, FieldRows | None]
-"""A field's decoder, the generators that it draws from, and the rows that it decodes into."""
+"""A field's decoder, its generators, and the rows that it decodes into."""
 
 
 class ManySamples:
     """Makes samples of a recipe; thread-safe. decoders: per source, by field.
 
-    Threads that decode take turns with the interpreter's lock between two pictures, and wait for each other there. So
-    the loop makes nothing that only an error or the slowest sample needs.
+    Decoding threads contend for the interpreter's lock between two images. So the loop creates nothing that only an
+    error or the slowest sample needs.
     """
 
     def __init__(
@@ -140,10 +140,9 @@ class ManySamples:
         columns: Columns,
         seen: StepMetrics,
     ) -> dict[int, Corrupt]:
-        """Put the samples of one kind into the columns. Return number of each corrupt one -> why it is.
+        """Put the samples of one kind into the columns. Return number -> error of each corrupt one.
 
-        payloads: by the numbers of the samples; taken out of it, so that bytes are not held once they are decoded.
-        Raises: as `OneSample`.
+        payloads: emptied, so that bytes are freed once they are decoded. Raises: as `OneSample`.
         """
         by_field, bad = self._decoders[located.kind.sources[0]], dict[int, Corrupt]()
         if not any(isinstance(by_field.get(field), VideoDecoder) for field in located.kind.fields):
@@ -164,7 +163,7 @@ class ManySamples:
         bad: dict[int, Corrupt],
         seen: StepMetrics,
     ) -> None:
-        """Put the samples, whose fields are decoded one by one."""
+        """Put samples whose fields are decoded one by one."""
         at, into, places = located.rows.tolist(), _Into(columns), located.places
         decode_s, transform_s, put_s = dict[int, float](), dict[int, float](), 0.0
         rows_of = dict[tuple[str, ...], list[int]]()  # by the fields of the samples
@@ -208,7 +207,7 @@ class ManySamples:
         seen.spent("collate", put_s + perf_counter() - begun)
 
     def names(self, located: LocatedSamples, sample: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the fields of a sample of which some values may be in the columns already."""
+        """Return the fields of a sample, some of whose values may be in the columns already."""
         if self._recipe.transform is not None:
             return tuple(sample)
         fields = located.kind.fields
@@ -246,7 +245,7 @@ class ManySamples:
     def _tell(
         self, stage: str, located: LocatedSamples, at: list[int], took: Mapping[int, float], seen: StepMetrics
     ) -> None:
-        """Tell the seconds of a stage, by the numbers of the samples, and the slowest sample of each step."""
+        """Count the seconds of a stage and the slowest sample of each step. took: number -> seconds."""
         seen.spent(stage, sum(took.values()))
         slowest: dict[int, int] = {}
         for number, seconds in took.items():
@@ -260,7 +259,7 @@ class ManySamples:
 
 
 class _Into(dict[str, FieldRows]):
-    """Field -> where its values are put, made when it first comes up."""
+    """Field -> its rows, created at first use."""
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
@@ -273,7 +272,7 @@ class _Into(dict[str, FieldRows]):
 def _decoded(
     payload: Payload, number: int, row: int, calls: Mapping[str, Call], places: SamplePlaces
 ) -> dict[str, Any] | Corrupt:
-    """Return the decoded fields of a sample, or why it is corrupt. Raises: errors that say nothing about the bytes."""
+    """Return the decoded fields of a sample, or its error if it is corrupt."""
     sample: dict[str, Any] = {}
     for field, data in payload.items():
         decoder, rng_of, rows = calls[field]
@@ -305,16 +304,16 @@ def _decoded(
 MOST_STORED_BYTES = 2**26
 """Stored bytes that are read together, unless one sample has more."""
 MOST_AHEAD_BYTES = 2**20
-"""Stored bytes of a sample that is made while the last one is looked at; a larger one waits until that is gone."""
+"""Largest stored bytes of a sample that is made while the previous one is used."""
 
 TakeSample = Callable[[int, dict[str, Any]], object]
 """Function of a row and its sample, field -> value."""
 
 
 class EachSample:
-    """Makes samples of a recipe that looks back, in order.
+    """Makes samples of a replayed recipe, in order.
 
-    Memory: MOST_STORED_BYTES, a decoded sample, and the next one where it has at most MOST_AHEAD_BYTES.
+    Memory: MOST_STORED_BYTES, a decoded sample, and the next one up to MOST_AHEAD_BYTES.
     """
 
     def __init__(
@@ -324,10 +323,9 @@ class EachSample:
         self._one_sample, self._names = one_sample, samples.names
 
     def __call__(self, rank_slots: RankSlots, take: TakeSample, seen: StepMetrics) -> DeliveredSamples:
-        """Give every sample of the slots to `take`, and return what was delivered.
+        """Give every sample of the slots to `take`; return the samples delivered, unreadable ones masked.
 
-        A sample that cannot be read is masked. Raises: Corrupt where none can be; errors of `take`, and of a store that
-        does not answer.
+        Raises: Corrupt if none is readable; errors of `take`, and of a store that does not answer.
         """
         delivered: list[LocatedSamples] = []
         bad: list[tuple[int, LocatedSamples, int, Corrupt]] = []
@@ -359,28 +357,28 @@ class EachSample:
         pool: DaemonPool,
         seen: StepMetrics,
     ) -> None:
-        """Give the samples of one kind by their numbers, or why they are corrupt. pool: one thread."""
+        """Give the samples of one kind by their numbers, or their errors. pool: one thread."""
         fetched, n = self._fetch(rank_slots.slots, located, None, seen), len(located.rows)
         small = _nbytes(located) <= MOST_AHEAD_BYTES
         ahead: Future[dict[str, Any] | Corrupt] | None = None
 
-        def made(number: int) -> dict[str, Any] | Corrupt:
+        def sample_of(number: int) -> dict[str, Any] | Corrupt:
             payload = fetched.payloads.pop(number, {})
             return fetched.bad.get(number) or self._one_sample(
                 rank_slots.slots, located, number, payload, None, seen
             )
 
         for number in range(n):
-            sample = made(number) if ahead is None else ahead.result()  # the one before is gone by now
-            ahead = pool.submit(made, number + 1) if number + 1 < n and small[number + 1] else None
+            sample = sample_of(number) if ahead is None else ahead.result()  # the one before is gone by now
+            ahead = pool.submit(sample_of, number + 1) if number + 1 < n and small[number + 1] else None
             give(number, sample)
 
     def _together(self, rank_slots: RankSlots) -> Iterator[I64]:
         """Yield rows whose samples are read together."""
         nbytes = np.zeros(len(rank_slots), np.int64)
-        for located in self._fetch.locate(rank_slots.slots, rank_slots.wanted, self._run):
+        for located in self._fetch.locate(rank_slots.slots, rank_slots.real_rows, self._run):
             nbytes[located.rows] = _nbytes(located)
-        rows, before = rank_slots.wanted, np.cumsum(nbytes[rank_slots.wanted])
+        rows, before = rank_slots.real_rows, np.cumsum(nbytes[rank_slots.real_rows])
         while len(rows):
             n = max(1, int(np.searchsorted(before, MOST_STORED_BYTES, "right")))
             yield rows[:n]
@@ -388,6 +386,5 @@ class EachSample:
 
 
 def _nbytes(located: LocatedSamples) -> I64:
-    """Return the stored bytes of each sample."""
     total: I64 = np.sum([at.nbytes for at in located.places.fields.values()], axis=0, dtype=np.int64)
     return total

@@ -1,6 +1,6 @@
 """Packed sequences from their documents: fetched, decoded and laid out, bad ones masked.
 
-Pieces of long documents are read alone where the root has their checksums.
+If the root has checksums of pieces, only these pieces of long documents are read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,9 +32,9 @@ from .many_samples import OneSample
 
 
 class PieceReads:
-    """Reads pieces alone where they can be; thread-safe.
+    """Reads single pieces of documents; thread-safe.
 
-    None can where the caller decodes the field himself, and where other fields lie beside it.
+    Documents are read whole with a decoder of the caller's, or with fields beside the tokens.
     """
 
     def __init__(self, recipe: Recipe, decoders: Sequence[Mapping[str, Decoder]], fetch: Fetch) -> None:
@@ -46,9 +46,10 @@ class PieceReads:
             source.view for source in recipe.plan.sources.values() if isinstance(source.view, PackedView)
         ]
         ours = [
-            own.get(packing.field) is decoder_for(packing.field) and not packing.beside for own in decoders
+            own.get(packing.field) is decoder_for(packing.field) and not packing.side_fields
+            for own in decoders
         ]
-        # Nobody wrote down the SHA-256 of a table of checksums: where that of samples counts, documents are read whole.
+        # Tables of checksums have no SHA-256 on record: with verify="sha256" documents are read whole.
         proved = [view.version.verify == "sha256" for view in recipe.views]
         self._checks = [
             checks_of(view) if own and not by_sha256 else None
@@ -58,7 +59,7 @@ class PieceReads:
     def __call__(
         self, pieces: SlotPieces, addresses: Mapping[int, SampleAddress], seen: StepMetrics
     ) -> dict[int, Values | Corrupt]:
-        """Return number of a piece -> its tokens alone, or its error, of those that need not be read whole."""
+        """Return number of a piece -> its tokens, or its error, for pieces that are read by themselves."""
         by_field: dict[int, dict[int, PartsOfField]] = {}
         for number, address in addresses.items():
             source, of = int(pieces.documents.source[number]), pieces.of
@@ -79,7 +80,7 @@ class PieceReads:
 
 
 class _Document(NamedTuple):
-    """A document that was read whole, number `number` of `located`."""
+    """A document that was read whole: number `number` of `located`."""
 
     located: LocatedSamples
     number: int
@@ -97,20 +98,20 @@ class PackedSlots:
         self._document = OneSample(replace(recipe, transform=None), decoders, fetch)
 
     def __call__(self, rank_slots: RankSlots, columns: Columns, seen: StepMetrics) -> DeliveredSamples:
-        """Return the sequences of the wanted slots, put into the columns.
+        """Put the sequences of the slots into the columns, and return them.
 
-        Raises: Corrupt where nothing may be masked; InvalidPlan for a document that is not the length, or the dtype,
-        that was planned; TransformFailed; what reading raises.
+        Raises: Corrupt if nothing may be masked; InvalidPlan for a document of another length or dtype than planned;
+        TransformFailed; errors of reading.
         """
         plan, packing = self._recipe.plan, self._recipe.plan.pack
         assert packing is not None
         with seen.timed("address"):
             (step,) = rank_slots.steps
-            pieces = self._recorded(rank_slots, pieces_of(plan, step, rank_slots.slots, rank_slots.wanted))
+            pieces = self._recorded(rank_slots, pieces_of(plan, step, rank_slots.slots, rank_slots.real_rows))
             documents = self._located(pieces)
         substitutions: list[Substitution] = []
         values, crcs = self._values(rank_slots, pieces, documents, substitutions, seen)
-        numbers: dict[int, list[int]] = {row: [] for row in rank_slots.wanted.tolist()}
+        numbers: dict[int, list[int]] = {row: [] for row in rank_slots.real_rows.tolist()}
         for number, row in enumerate(pieces.slot.tolist()):
             numbers[row].append(number)
         views = [source.view for source in plan.sources.values() if isinstance(source.view, PackedView)]
@@ -133,7 +134,7 @@ class PackedSlots:
         plan = self._recipe.plan
         assert plan.pack is not None
         pieces = self._recorded(
-            rank_slots, pieces_of(plan, rank_slots.steps[0], rank_slots.slots, rank_slots.wanted)
+            rank_slots, pieces_of(plan, rank_slots.steps[0], rank_slots.slots, rank_slots.real_rows)
         )
         located = self._located(pieces)
         for of_source in located:
@@ -144,12 +145,11 @@ class PackedSlots:
             for number, piece in enumerate(of_source.rows.tolist())
         }
         sums = np.zeros(len(rank_slots), np.int64)
-        for row in rank_slots.wanted.tolist():
+        for row in rank_slots.real_rows.tolist():
             sums[row] = sequence_crc(pieces.of, np.flatnonzero(pieces.slot == row).tolist(), crcs)
         return sums
 
     def _recorded(self, rank_slots: RankSlots, pieces: SlotPieces) -> SlotPieces:
-        """Return the pieces, of which those that were masked at training are held back."""
         recorded = self._recipe.recorded
         if recorded is None:
             return pieces
@@ -157,7 +157,6 @@ class PackedSlots:
         return replace(pieces, held=pieces.held | was_masked)
 
     def _located(self, pieces: SlotPieces) -> list[LocatedSamples]:
-        """Return the places of the documents that are read."""
         return self._fetch.locate(pieces.documents, np.flatnonzero(~pieces.held), self._run)
 
     def _values(
@@ -168,10 +167,7 @@ class PackedSlots:
         substitutions: list[Substitution],
         seen: StepMetrics,
     ) -> tuple[dict[int, Values], dict[int, list[int]]]:
-        """Return number of a piece -> its values, and the CRC-32Cs of its document's fields.
-
-        Those masked are in neither.
-        """
+        """Return piece -> its values, and piece -> CRC-32Cs of its document's fields, without masked ones."""
         plan = self._recipe.plan
         assert plan.pack is not None
         values: dict[int, Values] = {}
@@ -242,7 +238,7 @@ class PackedSlots:
 
 
 def _planned(value: object, field: str, dtype: np.dtype[Any], n: int, address: SampleAddress) -> np.ndarray:
-    """Return a document's field, with as many values as the table says it has tokens. Raises: InvalidPlan."""
+    """Return a document's field after checking its dtype and number of tokens. Raises: InvalidPlan."""
     if isinstance(value, np.ndarray) and value.shape == (n,) and value.dtype == dtype:
         return value
     got = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else repr(type(value))

@@ -1,4 +1,4 @@
-"""The decoder of each field, and one sample's way from bytes through decoders and the user's transform."""
+"""The decoder of each field, by bucket where they differ, and a sample's path through decoders and transform."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ByBucket:
     """Label -> decoder or transform, or a function of the label that makes it."""
 
     def chosen(self, label: str, where: str) -> Called:
-        """Return the decoder or transform for samples of a bucket. Raises: InvalidRuntime."""
+        """Return the decoder or transform of a bucket. Raises: InvalidRuntime."""
         if isinstance(self.of, Mapping):
             if label not in self.of:
                 raise InvalidRuntime(
@@ -56,9 +56,9 @@ def by_bucket(of: Mapping[str, Called] | Called) -> ByBucket:
         Loader(plan, decode={"jpg": loader.by_bucket(lambda label: loader.image(size=label, crop="random"))})
         Loader(plan, transform=loader.by_bucket({"short": pad_to_512, "long": pad_to_4096}))
 
-    of: label -> decoder (or transform), with one for every bucket of the plan, or a function that makes it of a label.
-    It is called once per bucket when the Loader is made. `plan.describe()` names a plan's buckets, `plan.bucket(step)`
-    and `batch.bucket` a batch's.
+    of: label -> decoder (or transform), for every bucket of the plan, or a function that makes one from a label. It is
+    called once per bucket when the Loader is made. `plan.describe()` names a plan's buckets; `plan.bucket(step)` and
+    `batch.bucket` name a batch's.
 
     Raises: InvalidRuntime.
     """
@@ -71,10 +71,7 @@ def by_bucket(of: Mapping[str, Called] | Called) -> ByBucket:
 
 
 def of_buckets(value: object, labels: list[str], where: str) -> object:
-    """Return a value as it was given; of `by_bucket(...)` with one for each of these labels, made.
-
-    Raises: InvalidRuntime.
-    """
+    """Return the value; a `by_bucket(...)` with its function called for each label. Raises: InvalidRuntime."""
     if not isinstance(value, ByBucket):
         return value
     if not labels:
@@ -86,7 +83,7 @@ def of_buckets(value: object, labels: list[str], where: str) -> object:
 
 
 def of_bucket(value: Any, label: str | None, where: str) -> Any:
-    """Return the decoder or transform for one bucket, of a value that `of_buckets` gave."""
+    """Return a bucket's decoder or transform from a value of `of_buckets`."""
     return value.chosen(label, where) if isinstance(value, ByBucket) and label is not None else value
 
 
@@ -99,10 +96,8 @@ FieldRng = Callable[[str], "np.random.Generator"]
 def decoders(fields: Sequence[str], decode: Decode, bucket: str | None = None) -> dict[str, Decoder]:
     """Return field -> decoder.
 
-    decode: True: by the field's extension; False: bytes; a mapping overrides single fields. bucket: of the samples,
-    where decoders differ by it.
-
-    Raises: InvalidRuntime for a mapping that names a field the view does not select.
+    decode: True chooses by the field's extension, False keeps bytes, a mapping overrides single fields. bucket: of the
+    samples, if decoders differ. Raises: InvalidRuntime for a field that the view does not select.
     """
     if decode is False:
         return {}
@@ -133,10 +128,10 @@ def decode_sample(
 ) -> dict[str, Any]:
     """Return field -> decoded value.
 
-    rng_of: field -> the generator of its decoder, asked for those that draw.
-    place_of: field -> memory for its value, asked for those that take memory (`modalities.placing`).
+    rng_of: field -> generator, called if the decoder draws.
+    place_of: field -> memory for the value, called if the decoder takes it (`modalities.placing`).
 
-    Raises: DecodeFailed with the sample's full address; errors that say nothing about the bytes (`failure`).
+    Raises: DecodeFailed with the sample's full address; errors unrelated to the bytes (`failure`).
     """
     out: dict[str, Any] = {}
     for field, value in data.items():
@@ -171,9 +166,9 @@ def decode_sample(
 
 
 def failure(error: Exception, decoder: Decoder | None, address: Described, field: str) -> Exception:
-    """Return the error to raise for one of a field's decoder: DecodeFailed with the sample's address.
+    """Return the error to raise for a decoder's error: DecodeFailed with the sample's address.
 
-    The error itself, with the address in a note, if it says nothing about the bytes (`is_of_the_machine`).
+    An error unrelated to the bytes (`is_of_the_machine`) stays itself, with the address in a note.
     """
     at = address.describe(field)
     if isinstance(error, DecodeFailed):
@@ -187,7 +182,7 @@ def failure(error: Exception, decoder: Decoder | None, address: Described, field
 def _decode_videos(
     group: Group, data: Mapping[str, Any], by_field: Mapping[str, Decoder], rng_of: FieldRng
 ) -> dict[str, Any]:
-    """Return the clips of videos whose frames are chosen together, from whole fields. Raises: DecodeFailed."""
+    """Return the clips of videos whose frames are chosen together, from whole fields."""
     ours = {field: decoder for field in group if isinstance(decoder := by_field[field], VideoDecoder)}
     rngs = {field: rng_of(field) for field in group}
     chosen: dict[str, Choice] = {}
@@ -210,7 +205,7 @@ def _add_times(out: dict[str, Any], field: str, decoder: Decoder | None, choice:
 def apply_transform(
     transform: Transform, sample: dict[str, Any], address: Described, rng: np.random.Generator
 ) -> dict[str, Any]:
-    """Return the transform's result as a dict. Raises: TransformFailed when it raises or returns no mapping."""
+    """Return the transform's result as a dict. Raises: TransformFailed if it raises or returns no mapping."""
     try:
         result = transform(sample, rng)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The settings that decide what a batch holds at a rank, beside the step."""
+"""The settings that decide a batch at a rank beside the step, and the substitutions laid in for a replay."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from .world import World
 
 
 class Entry(Protocol):
-    """The part of a `Substitution` that is laid in."""
+    """The fields of a `Substitution` that a replay uses."""
 
     @property
     def step(self) -> int:
@@ -47,26 +47,27 @@ class Entry(Protocol):
 
 
 MOST_APART = 6
-"""Masked documents of a slot, of which any may be another run's; of more all or none."""
+"""Masked documents of a slot that are chosen one by one; more than these are all or none."""
 
 
 class SlotEntries(NamedTuple):
-    """The part of a ledger's entries that a slot had."""
+    """Ledger entries of a slot that a run may have had."""
 
     attempt: int = 0
     """Number of the substitute; 0 for none."""
     masked: frozenset[int] = frozenset()
-    """Version ordinals of its masked documents."""
+    """Version ordinals of masked documents."""
 
 
 class RecordedSubstitutions:
-    """The substitutions of a plan's ledger, by step.
+    """The substitutions of a plan's ledger, by step, which a replay lays into their slots.
 
-    A ledger lists those of all runs of the plan. Unless `choose` says which of them a step had, it has all.
+    A ledger holds entries of all runs of the plan. A step has all of its entries unless `choose` names some. A sample
+    that was repaired after training keeps its substitute.
     """
 
     def __init__(self, plan: Plan, substitutions: Iterable[Entry]) -> None:
-        """Take the entries of `read_ledger`. Raises: InvalidRuntime for one of a source that the plan does not have."""
+        """Take the entries of `read_ledger`. Raises: InvalidRuntime for a source that the plan lacks."""
         self._plan = plan
         self._steps: dict[int, dict[int, SlotEntries]] = {}
         self._chosen: dict[int, dict[int, SlotEntries]] = {}
@@ -87,19 +88,19 @@ class RecordedSubstitutions:
         return step in self._steps
 
     def options(self, step: int, slots: range) -> dict[int, list[SlotEntries]]:
-        """Return slot -> everything that it may have had, of the slots that have entries; first all of these."""
+        """Return slot -> its possible entries, all of them first, for slots that have any."""
         of_step = self._steps.get(step, {})
         return {slot: _options(of_step[slot]) for slot in slots if slot in of_step}
 
     def choose(self, step: int, chosen: Mapping[int, SlotEntries]) -> None:
-        """Set the entries that slots of a step had. The other slots have all of theirs."""
+        """Set the entries of a step's slots. Other slots have all of theirs."""
         self._chosen[step] = dict(chosen)
 
     def _of(self, step: int) -> dict[int, SlotEntries]:
         return self._steps.get(step, {}) | self._chosen.get(step, {})
 
     def lay_in(self, step: int, slots: Slots, number: I64) -> None:
-        """Write the substitutes that a step had into its slots. number: int64, of each its number in the batch."""
+        """Write a step's substitutes into its slots. number: int64, of each slot in the batch."""
         for slot, (attempt, _) in self._of(step).items():
             for row in np.flatnonzero(number == slot).tolist():
                 source, position = int(slots.source[row]), int(slots.position[row])
@@ -112,9 +113,9 @@ class RecordedSubstitutions:
                         )
 
     def masked(self, step: int, number: I64, document: I64) -> NDArray[np.bool_]:
-        """Return bool [pieces]: True where a document was masked in its slot.
+        """Return bool [pieces]: True if the document was masked in its slot.
 
-        number: int64 [pieces], of the slot in the batch. document: int64 [pieces], version ordinals.
+        number: int64 [pieces], slot in the batch. document: int64 [pieces], version ordinal.
         """
         known = self._of(step)
         pairs = zip(number.tolist(), document.tolist(), strict=True)
@@ -135,24 +136,24 @@ def _options(all_of_it: SlotEntries) -> list[SlotEntries]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """Everything that decides the content of a batch at a rank. None of it changes which samples are planned."""
+    """Everything that decides the content of a batch at a rank, except which samples are planned."""
 
     plan: Plan
     """The plan."""
     world: World
     """Rank and world size."""
     decode: Decode
-    """Decoders; with `by_bucket`, made for each bucket of the plan."""
+    """Decoders; with `by_bucket`, one per bucket."""
     transform: Transform | ByBucket | None
-    """Transform; with `by_bucket`, made for each bucket of the plan."""
+    """Transform; with `by_bucket`, one per bucket."""
     framework: str
     """"torch", "numpy" or "jax"."""
     position_limit: int | None
-    """Stream position from which on slots are padding; None for none."""
+    """Stream position from which slots are padding; None for none."""
     substitute: bool
     """True substitutes corrupt samples."""
     recorded: "RecordedSubstitutions | None" = None
-    """Substitutions of a run that is looked back on: no other sample is substituted, and unreadable ones are masked."""
+    """Substitutions of a replayed run: no others are made, and unreadable samples are masked."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.plan, Plan):
@@ -171,7 +172,7 @@ class Recipe:
             raise InvalidRuntime(
                 f"transform = {self.transform!r}; accepted: None, or a function (sample, rng) -> sample"
             )
-        if self.recorded is None:  # a look back is at one step, which may have more slots than another
+        if self.recorded is None:  # a replay is of single steps, which may have more slots than others
             rank_slice(self.plan.batch_range[0], self.world.rank, self.world.world_size)
         if self.plan.pack is not None and self.decode is False:
             raise InvalidRuntime(
@@ -185,10 +186,7 @@ class Recipe:
                 )
 
     def decoders(self) -> list[dict[str, Decoder]]:
-        """Return field -> decoder, of each source; one and the same dict of sources that are decoded alike.
-
-        Raises: InvalidRuntime.
-        """
+        """Return field -> decoder, of each source; sources that are decoded alike share one dict."""
         fields = list(dict.fromkeys(field for view in self.views for field in view.fields))
         differ = isinstance(self.decode, Mapping) and any(
             isinstance(one, ByBucket) for one in self.decode.values()
@@ -198,39 +196,39 @@ class Recipe:
         return [decoders_of[bucket] for bucket in buckets]
 
     def transform_of(self, source: int) -> Transform | None:
-        """Return the transform of samples of the plan's source number `source`."""
+        """Return the transform of the plan's source number `source`."""
         bucket = list(self.plan.sources.values())[source].bucket
         choice: Transform | None = of_bucket(self.transform, bucket, "transform")
         return choice
 
     @property
     def views(self) -> list[View]:
-        """The views that are read of the plan's sources, in their order."""
+        """The views read for the plan's sources, in their order."""
         return stored_views(self.plan)
 
 
 def stored_views(plan: Plan) -> list[View]:
-    """Return the views of versions that a plan reads, source by source; of a packed source, its documents'."""
+    """Return the views of versions that a plan reads, source by source; for a packed source, its documents'."""
     views = (stored_view(source.view) for source in plan.sources.values())
     return [view for view in views if view is not None]
 
 
 def stored_view(view: OrderView) -> View | None:
-    """Return the view of stored samples: itself, documents of a packed one, the view of a list; None without bytes."""
+    """Return the view of stored samples: itself, a packed view's documents, or a list's view; None without bytes."""
     stored = view.documents if isinstance(view, PackedView) else getattr(view, "listed", view)
     return stored if isinstance(stored, View) else None
 
 
 def bounds(plan: Plan, epochs: int | None, steps: int | None) -> tuple[int | None, int | None]:
-    """Return (first step not to make, first stream position that is padding), None where endless."""
+    """Return (first step not to make, first stream position that is padding); None for no bound."""
     end = None if steps is None else whole_number("steps", steps, 0)
     if epochs is None:
         return end, None
     epochs = whole_number("epochs", epochs, 1)
     if plan.buckets is not None:
         raise InvalidRuntime(
-            f"epochs = {epochs} with buckets, whose epochs end at different steps; use steps= (plan.describe() says "
-            "how many steps an epoch is)"
+            f"epochs = {epochs} with buckets, whose epochs end at different steps; use steps= (plan.describe() "
+            "gives the steps per epoch)"
         )
     names = plan.streams[None].names
     if len(names) != 1:
@@ -245,11 +243,10 @@ def bounds(plan: Plan, epochs: int | None, steps: int | None) -> tuple[int | Non
 
 
 def steps_of_run(end: int | None) -> int:
-    """Return the batches of the whole run, from step 0 to its end, which a framework takes for the length of its epoch.
+    """Return the batches of the whole run from step 0, which a framework takes for an epoch's length.
 
-    An iteration that begins later has fewer. With a length, frameworks know the last batch without reading one ahead,
-    so that the position they save is that after the last batch *used*. Raises: TypeError where the run is endless, as
-    Python has it for iterables without a length.
+    With a length, frameworks recognize the last batch without reading one ahead, so the position they save is right.
+    Raises: TypeError if the run is endless.
     """
     if end is None:
         raise TypeError("an endless run has no length; steps=... or epochs=... bounds it")

@@ -1,8 +1,8 @@
-"""Start records of a run: the plan, and the code that made its tensors.
+"""Start records of a run: its plan, and the code that made its tensors.
 
     trails/<run>/start-<16 hex>.json
 
-It is named after its content without the time, and created once: all ranks, and restarts with the same code, share it.
+The name is a hash of the content without the time: all ranks, and restarts with the same code, share one object.
 """
 
 import hashlib
@@ -31,18 +31,18 @@ LIBRARIES = {
     "penstock": DISTRIBUTION,
     **{name: name for name in ("numpy", "pillow", "simplejpeg", "av", "torch", "jax")},
 }
-"""Recorded name -> distribution that decodes fields or makes arrays of them."""
+"""Recorded name -> distribution that decodes fields or makes arrays."""
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeFacts:
-    """A decoder or a transform."""
+    """Identity of a decoder or transform."""
 
     name: str
-    """Its "module:qualified name"; of an object, its class's."""
+    """"module:qualified name"; of an object, its class's."""
     sha256: str = ""
-    """SHA-256 of its module's file, else of its own source; "" where neither is there."""
+    """SHA-256 of its module's file, else of its source; "" without either."""
     options: str = ""
     """`repr` of an object, such as "ImageDecoder(size=(64, 64), ...)"; "" for a plain function."""
 
@@ -50,7 +50,7 @@ class CodeFacts:
 def facts_of(code: Any) -> CodeFacts:
     """Return the facts of a function, a `functools.partial` or a callable object.
 
-    The hash is of one file: modules that it imports are not in it.
+    The hash covers one file, not the modules that it imports.
     """
     own = code
     while isinstance(own, partial):
@@ -66,7 +66,7 @@ def facts_of(code: Any) -> CodeFacts:
 
 
 def _module_name(module: str) -> str:
-    """Return the name that a module can be imported by: a script is `__main__` to itself."""
+    """Return a module's importable name: a script is `__main__` to itself."""
     imported = sys.modules.get(module)
     file, spec = getattr(imported, "__file__", None), getattr(imported, "__spec__", None)
     if module != "__main__" or file is None:
@@ -84,7 +84,7 @@ def _source_sha256(code: Any) -> str:
 
 
 def transforms_of(recipe: Recipe) -> dict[str, CodeFacts]:
-    """Return bucket -> the facts of its transform; "" for all buckets, nothing for none."""
+    """Return bucket -> facts of its transform; "" for all buckets. Empty without one."""
     if recipe.transform is None:
         return {}
     if isinstance(recipe.transform, ByBucket):
@@ -94,7 +94,7 @@ def transforms_of(recipe: Recipe) -> dict[str, CodeFacts]:
 
 
 def decoders_of(recipe: Recipe) -> dict[str, dict[str, CodeFacts]]:
-    """Return field -> bucket -> the facts of its decoder; "" for all buckets. Nothing with `decode=False`."""
+    """Return field -> bucket -> facts of its decoder; "" for all buckets. Empty with `decode=False`."""
     chosen = recipe.decode if isinstance(recipe.decode, Mapping) else {}
     facts: dict[str, dict[str, CodeFacts]] = {}
     for source, own in zip(recipe.plan.sources.values(), recipe.decoders(), strict=True):
@@ -122,12 +122,12 @@ TRAIL_FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """A start of a run, by everything that decides its tensors."""
+    """A start of a run: everything that decides its tensors."""
 
     run: str
     """Name of the run."""
     plan: str
-    """Hash of the plan, which is saved under the same root."""
+    """Hash of the plan, saved under the same root."""
     world_size: int
     """Data-parallel ranks."""
     recipe: str
@@ -137,13 +137,13 @@ class Start:
     framework: str
     """Library of the arrays: "torch", "numpy" or "jax"."""
     epochs: int | None
-    """`epochs` of the Loader, behind which slots are padding."""
+    """`epochs` of the Loader, after which slots are padding."""
     transforms: Mapping[str, CodeFacts]
     """Bucket -> its transform; "" for all buckets. Empty without one."""
     decoders: Mapping[str, Mapping[str, CodeFacts]]
     """Field -> bucket -> its decoder; "" for all buckets. Empty with `decode=False`."""
     libraries: Mapping[str, str]
-    """Library -> version, of Python and those that decode."""
+    """Library -> version, of Python and libraries that decode."""
     at_us: int
     """Time of the first such start in UTC microseconds."""
 
@@ -169,7 +169,7 @@ def trail_folder(run: str) -> str:
 
 
 def start_of(trail: Trail, recipe: Recipe, epochs: int | None, at_us: int) -> Start:
-    """Return the record of a start. Reads the source files of the transform and the decoders."""
+    """Return the record of a start. Reads the source files of transform and decoders."""
     return Start(
         run=trail.run,
         plan=recipe.plan.hash,

@@ -1,10 +1,10 @@
-"""One batch in one segment: the worker writes it, the trainer takes it out without copying an array.
+"""Batches in shared memory: a worker writes one into a segment, the trainer reads it without copying an array.
 
     [array] [array] ...  [offset and nbytes of each][pickle]
 
-Arrays of a batch that were allocated by `Slot.allocate` lie there already. Others are copied once; those below
-SMALL_BYTES, strings and all else are in the pickle. A batch that does not fit goes to a segment of its own, which takes
-the old one's place.
+Arrays from `Slot.allocate` lie there already. Others are copied once; arrays below SMALL_BYTES, strings and all else
+are in the pickle. A batch that does not fit gets a new segment, which replaces the old one. A segment is reused once no
+array refers to it.
 """
 
 import ctypes
@@ -25,10 +25,13 @@ from ...errors import Unpicklable
 
 
 class Segment:
-    """`nbytes` of memory behind a file descriptor, mapped here. Arrays over it keep the mapping after `close`."""
+    """`nbytes` of anonymous shared memory, mapped here. Arrays over it keep the mapping after `close`.
+
+    It has no name that could be left behind, and is gone with the last process that holds it.
+    """
 
     def __init__(self, number: int, fd: int, nbytes: int) -> None:
-        """Map the memory, and take the descriptor over. number: its name for trainer and workers. Raises: OSError."""
+        """Map the memory and own the descriptor. number: its name for trainer and workers. Raises: OSError."""
         self.number, self.fd, self.nbytes = number, fd, nbytes
         self._close_fd = weakref.finalize(self, os.close, fd)
         self._close_fd.atexit = False
@@ -41,16 +44,16 @@ class Segment:
 
     @property
     def is_dropped(self) -> bool:
-        """True after `close`: no batch will come in this memory any more."""
+        """True after `close`: no batch will use this memory again."""
         return not self._close_fd.alive
 
     def close(self) -> None:
-        """Close the descriptor: it will not be sent to anybody any more."""
+        """Close the descriptor; the mapping stays."""
         self._close_fd()
 
 
 def new_segment(nbytes: int) -> Segment:
-    """Return a segment of at least so many bytes, without a number yet. Raises: OSError."""
+    """Return a segment of at least `nbytes`, not numbered yet. Raises: OSError."""
     whole = max(1, -(-nbytes // mmap.PAGESIZE)) * mmap.PAGESIZE
     fd = os.memfd_create("penstock-batch", os.MFD_CLOEXEC)
     try:
@@ -62,9 +65,9 @@ def new_segment(nbytes: int) -> Segment:
 
 
 ALIGN = 64
-"""Bytes: a line of cache, and what JAX asks of memory that it does not copy."""
+"""Bytes: a cache line, and JAX's condition for sharing memory."""
 SMALL_BYTES = 16 * 2**10
-"""Arrays below are cheaper to copy than to look after; a batch of nothing else leaves its segment at once."""
+"""Smaller arrays are cheaper to copy than to track."""
 
 _SPAN_BYTES = 16
 
@@ -79,16 +82,16 @@ class OutcomePlace(NamedTuple):
     nbytes: int
     """Bytes of the pickle."""
     arrays: int
-    """Number of arrays beside the pickle."""
+    """Number of arrays outside of the pickle."""
 
     @property
     def end(self) -> int:
-        """The offset from which the segment is unused."""
+        """Offset from which the segment is unused."""
         return self.at + _SPAN_BYTES * self.arrays + self.nbytes
 
 
 class Slot:
-    """The memory of the batch that is being made. Not thread-safe: a worker makes one at a time."""
+    """The memory of the batch being made. Not thread-safe: a worker makes one at a time."""
 
     def __init__(self) -> None:
         self._segment: Segment | None = None
@@ -98,12 +101,12 @@ class Slot:
         self._top = self._most = 0
 
     def begin(self, segment: Segment | None) -> None:
-        """Begin the next batch in this segment; None: nothing is free."""
+        """Begin the next batch in this segment; None if none is free."""
         self._segment, self._top, self._outside = segment, 0, []
         self._memory = bytes_of(segment) if segment else np.empty(0, np.uint8)
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-        """Return an array in the segment, or, where it is full, in memory of this process until `write`."""
+        """Return an array in the segment; if that is full, in own memory until `write`."""
         nbytes = prod(shape) * dtype.itemsize
         at = self._reserve(nbytes)
         if self._top <= len(self._memory):
@@ -113,7 +116,7 @@ class Slot:
         return np.ndarray(shape, dtype, memory.data)
 
     def write(self, outcome: object) -> tuple[Segment, OutcomePlace]:
-        """Write an outcome; return its place. A segment that is not the one of `begin` is new, and takes its place.
+        """Write an outcome; return its segment and place. A segment other than that given to `begin` replaces it.
 
         Raises: errors of pickling; OSError without memory.
         """
@@ -135,7 +138,6 @@ class Slot:
         return self._segment, OutcomePlace(at=at, nbytes=len(stream), arrays=len(buffers))
 
     def _place(self, raw: Bytes) -> int:
-        """Return the offset in the segment where an array lies or will lie."""
         for memory, at in [(self._memory, 0), *self._outside]:
             offset = raw.ctypes.data - memory.ctypes.data
             if offset >= 0 and offset + len(raw) <= len(memory):
@@ -143,31 +145,27 @@ class Slot:
         return self._reserve(len(raw))
 
     def _reserve(self, nbytes: int) -> int:
-        """Return the offset where so many bytes begin; beyond the segment's end where it is full."""
         at = -(-self._top // ALIGN) * ALIGN
         self._top = at + nbytes
         return at
 
 
 def read(memory: Bytes, written: OutcomePlace) -> Any:
-    """Return the outcome that was written; arrays lie in `memory` and keep it alive. Raises: errors of unpickling."""
+    """Return the outcome; its arrays lie in `memory` and keep it alive. Raises: errors of unpickling."""
     at = written.at + _SPAN_BYTES * written.arrays
     spans = memory[written.at : at].view(np.int64).reshape(-1, 2).tolist()
     buffers = [memory[place : place + nbytes] for place, nbytes in spans]
-    # A worker of ours wrote it, into memory that nobody else has.
+    # (written by our own worker, in memory that only the two share)
     return pickle.loads(memory[at : at + written.nbytes].data, buffers=buffers)  # noqa: S301
 
 
 def bytes_of(segment: Segment) -> Bytes:
-    """Return the segment's memory; while this array or one over it lives, somebody uses it."""
+    """Return the segment's memory; it is in use while arrays over it live."""
     return np.frombuffer(segment.memory, np.uint8)
 
 
 class _Pickler(pickle.Pickler):
-    """Tensors, which only a transform that imported torch can have made, go as the arrays that they lie over.
-
-    Classes of the trainer's script came by value, and go back by name: the trainer has them already.
-    """
+    """Pickles tensors as their arrays, and classes of the trainer's script by name: the trainer has them."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
@@ -188,7 +186,7 @@ def _tensor(array: np.ndarray) -> Any:
 
 
 def _of_script(name: str) -> Any:
-    """Return the class or function that the script has by this name. Raises: Unpicklable."""
+    """Return the script's class or function of this name. Raises: Unpicklable."""
     target: Any = sys.modules["__main__"]
     try:
         for part in name.split("."):
@@ -218,7 +216,7 @@ def dumps(value: object) -> bytes:
 
 
 def _dumped(value: object) -> tuple[bytes, list[Bytes]]:
-    """Return (pickle, memory of the arrays that are not in it)."""
+    """Return (pickle, memory of the arrays outside of it)."""
     aside: list[Bytes] = []
 
     def keep(buffer: pickle.PickleBuffer) -> bool:
@@ -234,8 +232,9 @@ def _dumped(value: object) -> tuple[bytes, list[Bytes]]:
 
 
 MAX_SEGMENTS = 128
-"""Segments at most that batches are handed over in, or four per worker if those are more: each takes two descriptors
-and a mapping of the process. A user who keeps more batches gets copies."""
+"""Segments at most, or four per worker if that is more: each takes two descriptors and a mapping. A user who keeps
+more batches gets copies.
+"""
 
 _mapped: "weakref.WeakValueDictionary[int, Segment]" = (
     weakref.WeakValueDictionary()
@@ -243,7 +242,7 @@ _mapped: "weakref.WeakValueDictionary[int, Segment]" = (
 
 
 def segment_at(address: int) -> Segment | None:
-    """Return the segment of batches that lies at an address of this process; None where other memory does."""
+    """Return the segment at an address of this process; None for other memory."""
     for ref in _mapped.valuerefs():  # a list: another thread may add one
         segment = ref()
         if segment is not None and 0 <= address - segment.address < segment.nbytes:
@@ -252,12 +251,12 @@ def segment_at(address: int) -> Segment | None:
 
 
 class Ring:
-    """Not thread-safe, but for what arrays do when they go, which may be in any thread at any moment."""
+    """The trainer's segments. Not thread-safe, except that arrays may be freed in any thread at any time."""
 
     def __init__(self, bound_bytes: int, workers: int) -> None:
         """Set the bounds.
 
-        bound_bytes: of segments that are kept though nobody uses them, one per worker and two whatever they take.
+        bound_bytes: of free segments to keep; one per worker and two more are always kept.
         """
         self._bound, self._spare, self._most = bound_bytes, workers + 2, max(MAX_SEGMENTS, 4 * workers)
         self._segments: dict[int, Segment] = {}
@@ -266,21 +265,21 @@ class Ring:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all segments, free ones and those that batches lie in."""
+        """Bytes of all segments."""
         return sum(segment.nbytes for segment in self._segments.values())
 
     def __len__(self) -> int:
         return len(self._segments)
 
     def take(self) -> Segment | None:
-        """Return the segment that was used last of those that are free."""
+        """Return the free segment that was used last."""
         try:
             return self._free.pop()
         except IndexError:
             return None
 
     def add(self, fd: int, nbytes: int) -> Segment:
-        """Return a segment that a worker made. Takes the descriptor over."""
+        """Return a segment that a worker made. Owns the descriptor."""
         segment = Segment(self._next, fd, nbytes)
         self._segments[segment.number] = segment
         _mapped[segment.address] = segment
@@ -288,7 +287,7 @@ class Ring:
         return segment
 
     def lend(self, segment: Segment, used_bytes: int) -> Bytes:
-        """Return its memory, for a batch: free again when the last array over it is gone."""
+        """Return its memory for a batch: free again when the last array over it is gone."""
         if len(self._segments) > self._most:
             memory = np.array(bytes_of(segment)[:used_bytes])
             self._free.append(segment)
@@ -299,16 +298,16 @@ class Ring:
         return memory
 
     def give_back(self, segment: Segment) -> None:
-        """Return the segment of a batch that was not made."""
+        """Free the segment of a batch that was not made."""
         self._free.append(segment)
 
     def drop(self, segment: Segment) -> None:
-        """Use a segment no more; arrays over it stay."""
+        """Stop using a segment; arrays over it stay."""
         del self._segments[segment.number]
         segment.close()
 
     def trim(self) -> list[Segment]:
-        """Return the free segments beyond the bound, to be dropped; those first that nobody has used for longest."""
+        """Return the free segments beyond the bound, least recently used first, for `drop`."""
         beyond, nbytes = [], self.nbytes
         while len(self._free) > self._spare and nbytes > self._bound:
             beyond.append(self._free.popleft())
@@ -316,7 +315,7 @@ class Ring:
         return beyond
 
     def close(self) -> None:
-        """Drop all segments. Batches that the user holds stay what they are."""
+        """Drop all segments. Batches that the user holds stay valid."""
         for segment in list(self._segments.values()):
             self.drop(segment)
         self._free.clear()

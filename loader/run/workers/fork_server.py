@@ -1,10 +1,10 @@
-"""The fork server as its trainer sees it: a process of one thread that imports once and forks all worker processes.
+"""The fork server, seen by its trainer: a single-threaded process that imports once and forks all workers.
 
-It is started afresh (never forked from the trainer) and kept for the trainer's next Loader. The environment, `sys.path`
-and limits of a process are those of its start. If the trainer's have changed since, it starts another server.
+It is started afresh (never forked from the trainer) and kept for the trainer's next Loader. A process inherits
+environment, `sys.path` and limits at its start; if the trainer's have changed, another server is started.
 
-`multiprocessing.forkserver` is not used: there is one per process, and the training or torch may use it. Its processes
-also run the training's script again.
+`multiprocessing.forkserver` is not used: the training or torch may use the only one per process, and its processes run
+the training's script again.
 """
 
 import multiprocessing.spawn
@@ -58,9 +58,9 @@ class ForkServer:
         weakref.finalize(self, _end, self._control, self._process, os.getpid())
 
     def fork(self, worker_socket: socket.socket, sent_fd: int, modules: Iterable[str]) -> int:
-        """Ask for a worker process that has imported these modules. Returns a number for `wait` at once.
+        """Request a worker process that has imported these modules. Return a number for `wait` at once.
 
-        The server announces its process number on its socket. If the server is gone, nobody has that socket. Raises:
+        The server sends the process number over the worker's socket; without a server the socket is closed. Raises:
         OSError.
         """
         nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
@@ -77,9 +77,9 @@ class ForkServer:
             os.close(nowhere)
 
     def wait(self, number: int, timeout_s: float) -> int | None:
-        """Return the exit code of a worker, -n for signal n. A worker that does not end in time is killed.
+        """Return the exit code of a worker, -n for signal n; kill it after the timeout.
 
-        None where the server is gone; one that is silent is killed.
+        None if the server is gone; a silent server is killed.
         """
         with self._turn:
             try:
@@ -98,7 +98,7 @@ class ForkServer:
         return not poll.poll(0)
 
     def exit_code(self) -> int:
-        """Return the exit code of a server that is gone, -n for a signal."""
+        """Return the exit code of an ended server, -n for a signal."""
         return self._process.wait()
 
 
@@ -108,24 +108,24 @@ _turn = Lock()
 
 
 def fork_server() -> ForkServer:
-    """Return the fork server of this process as it is now, started where there is none. Raises: OSError."""
+    """Return the running fork server for this process's settings, started if needed. Raises: OSError."""
     global _current, _setting
     with _turn:
         setting = _inherited()
         if _current is None or _setting != setting or not _current.is_alive():
-            _current = None  # ends as soon as its last worker was waited for
+            _current = None  # ends after `wait` for its last worker
             _current, _setting = ForkServer(), setting
         return _current
 
 
 def prepare() -> None:
-    """Start the fork server where there is none, without waiting for it."""
+    """Start the fork server if there is none, without waiting."""
     with suppress(OSError):  # raised again when a worker is wanted
         fork_server()
 
 
 def _forget() -> None:
-    """Leave the server to the parent: this is a child that it forked."""
+    """Leave the server to the parent: this is a forked child."""
     global _current, _turn
     _current, _turn = None, Lock()
 
@@ -134,7 +134,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def _inherited() -> tuple[Any, ...]:
-    """Return what a process inherits from its parent's at its start."""
+    """Return the settings that a process inherits at its start."""
     try:
         folder = os.getcwd()
     except OSError:  # removed

@@ -1,7 +1,7 @@
 """A fork server's process: imports what workers need, then forks them until its trainer hangs up or dies.
 
-It has one thread when it forks, no open store and no CUDA: a lock that another thread holds at a fork is locked in the
-child for ever. If a library did start a thread, workers are started afresh and import for themselves.
+When it forks it has one thread, no open store and no CUDA: a lock that another thread holds at a fork stays locked in
+the child. If a library has started a thread, workers are started afresh and import by themselves.
 """
 
 import gc
@@ -40,7 +40,7 @@ MODULES = (
 
 
 def main(control_fd: int, trainer_fd: int = -1) -> NoReturn:
-    """Run the fork server. trainer_fd: process descriptor of the trainer; -1 where the kernel has none."""
+    """Run the fork server. trainer_fd: process descriptor of the trainer; -1 if the kernel has none."""
     # Both are the trainer's business, as in a worker.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
@@ -57,7 +57,7 @@ def main(control_fd: int, trainer_fd: int = -1) -> NoReturn:
     except OSError as error:
         if not is_want_of_files(error):
             raise
-        os._exit(NO_FILES)  # the trainer says what of
+        os._exit(NO_FILES)  # the trainer's error names the limit
     os._exit(0)
 
 
@@ -105,7 +105,7 @@ class _Server:
         gc.freeze()  # no worker copies these objects' pages by looking for cycles among them
 
     def _start(self, request: ForkRequest) -> None:
-        """Start a worker process, and send its number on its socket."""
+        """Start a worker process, and send its number over its socket."""
         with socket.socket(fileno=request.socket) as sock:
             try:
                 pid = self._fork(request) if n_threads() == 1 else self._spawn(request)
@@ -143,7 +143,7 @@ class _Server:
             os._exit(1)
 
     def _spawn(self, request: ForkRequest) -> int:
-        """Start a worker that imports for itself."""
+        """Start a worker that imports by itself."""
         if not self._warned:
             self._warned = True
             logger.warning(
@@ -175,7 +175,7 @@ class _Server:
                 os.set_inheritable(fd, False)
 
     def _wait(self, request: WaitRequest) -> int:
-        """Return the exit code of a worker; killed where it does not end."""
+        """Return the exit code of a worker, killed after the timeout."""
         pid = self._pids.pop(request.number, None)
         if pid is None:
             return 1  # it could not be started
@@ -189,7 +189,7 @@ class _Server:
         return self._ended.pop(pid)
 
     def _reap(self) -> None:
-        """Note the exit codes of workers that have ended."""
+        """Collect the exit codes of ended workers."""
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 self._ended[ended[0]] = os.waitstatus_to_exitcode(ended[1])
@@ -197,7 +197,7 @@ class _Server:
 
 @contextmanager
 def _environment(name: str, value: str) -> Iterator[None]:
-    """Set a variable that nobody has set."""
+    """Set a variable, unless it is set already."""
     if name in os.environ:
         yield
         return

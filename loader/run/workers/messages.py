@@ -1,6 +1,7 @@
-"""Messages between a trainer and a worker: a few numbers each, over a socket that keeps them apart.
+"""Messages between trainer, fork server and workers; and the errors for too few open files.
 
-What is large lies in shared memory; its descriptor goes with the first message that names it.
+A message is a few numbers, over a socket that keeps messages apart. Large data is in shared memory; its descriptor goes
+with the first message about it.
 """
 
 import array
@@ -18,16 +19,16 @@ _LAYOUT = struct.Struct("<9q")
 
 
 class Kind(IntEnum):
-    """Kinds of messages: the first three go to the worker, the others come from it.
+    """Kinds of messages: the first three go to the worker, the others to the trainer.
 
     - MAKE: `steps` from `step` on (into `segment`).
-    - DROP: whatever was asked for and is not begun.
+    - DROP: all requested steps that have not begun.
     - FORGET: `segment`.
     - READY: for work.
-    - REFUSED: it could not open what it was sent.
+    - REFUSED: the startup message could not be opened.
     - DONE, DROPPED: with a task.
-    - STARTED: with its process number as the task; from the fork server.
-    - NOT_STARTED: with the number of the system's error as the task; from the fork server.
+    - STARTED: with the process number as the task; from the fork server.
+    - NOT_STARTED: with the system's error number as the task; from the fork server.
     """
 
     MAKE = 1
@@ -42,12 +43,12 @@ class Kind(IntEnum):
 
 
 class Message(NamedTuple):
-    """A message; -1 where a number is not given."""
+    """A message; -1 for numbers that are not given."""
 
     kind: int
     """Kind of the message."""
     task: int = -1
-    """Number that the trainer gave the task."""
+    """Number of the task, chosen by the trainer."""
     step: int = -1
     """First step."""
     steps: int = 0
@@ -57,7 +58,7 @@ class Message(NamedTuple):
     nbytes: int = 0
     """Bytes of the segment."""
     at: int = 0
-    """Place of the outcome in it, as `batch_memory.OutcomePlace.at`."""
+    """As `batch_memory.OutcomePlace.at`."""
     pickled: int = 0
     """As `OutcomePlace.nbytes`."""
     arrays: int = 0
@@ -65,12 +66,12 @@ class Message(NamedTuple):
 
 
 def connection() -> tuple[socket.socket, socket.socket]:
-    """Return the trainer's end and the worker's. A reader sees the end when the other process is gone."""
+    """Return the trainer's end and the worker's. A reader gets an end of file when the other process is gone."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 def send(sock: socket.socket, message: Message, fd: int | None = None) -> None:
-    """Send a message, with a descriptor. Raises: EOFError where the other side is gone; OSError."""
+    """Send a message, with a descriptor. Raises: EOFError if the other side is gone; OSError."""
     rights = [] if fd is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
     try:
         sock.sendmsg([_LAYOUT.pack(*message)], rights)
@@ -79,10 +80,10 @@ def send(sock: socket.socket, message: Message, fd: int | None = None) -> None:
 
 
 def receive(sock: socket.socket, *, wait: bool) -> tuple[Message, int | None] | None:
-    """Return a message, with the descriptor that came along; None where there is none yet and `wait` is False.
+    """Return a message and the descriptor with it; None if there is none yet and `wait` is False.
 
-    Raises: EOFError where the other side is gone; OSError (EMFILE) where a descriptor came along that this process may
-    not have: the kernel leaves it out, and what lies in that memory would be looked for in another.
+    Raises: EOFError if the other side is gone; OSError (EMFILE) if this process may not have the descriptor: the kernel
+    drops it silently.
     """
     flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
     try:
@@ -110,7 +111,7 @@ class ForkRequest(NamedTuple):
     """A worker process to fork."""
 
     number: int
-    """Number that the trainer gives it."""
+    """Number for `wait`."""
     socket: int
     """Descriptor of its socket."""
     sent: int
@@ -124,28 +125,28 @@ class ForkRequest(NamedTuple):
 
 
 class WaitRequest(NamedTuple):
-    """The end of a worker process to wait for; it is killed after the timeout."""
+    """A worker process to wait for; it is killed after the timeout."""
 
     number: int
-    """Number that it was forked with."""
+    """Number of its ForkRequest."""
     timeout_s: float
     """Timeout in seconds."""
 
 
 def send_fork(control: socket.socket, request: ForkRequest) -> None:
-    """Send a request. Raises: ConnectionError where the server is gone; OSError."""
+    """Send a request. Raises: ConnectionError if the server is gone; OSError."""
     head = _HEAD.pack(True, request.number, 0.0)
     fds = [request.socket, request.sent, request.stdout, request.stderr]
     socket.send_fds(control, [head, " ".join(request.modules).encode()], fds)
 
 
 def send_wait(control: socket.socket, request: WaitRequest) -> None:
-    """Send a request. Raises: ConnectionError where the server is gone; OSError."""
+    """Send a request. Raises: ConnectionError if the server is gone; OSError."""
     control.sendall(_HEAD.pack(False, *request))
 
 
 def receive_request(control: socket.socket) -> ForkRequest | WaitRequest:
-    """Return the next request. Raises: EOFError; OSError (EMFILE) where this process may not open its files."""
+    """Return the next request. Raises: EOFError; OSError (EMFILE) if this process may not open its files."""
     data, fds, flags, _ = socket.recv_fds(control, _MAX_BYTES, 4, socket.MSG_CMSG_CLOEXEC)
     if not data:
         raise EOFError
@@ -159,14 +160,14 @@ def receive_request(control: socket.socket) -> ForkRequest | WaitRequest:
 
 
 def answer(control: socket.socket, request: WaitRequest, exit_code: int) -> None:
-    """Send the exit code that was waited for. Raises: ConnectionError where the trainer is gone; OSError."""
+    """Send the exit code. Raises: ConnectionError if the trainer is gone; OSError."""
     control.sendall(_ANSWER.pack(request.number, exit_code))
 
 
 def receive_exit_code(control: socket.socket, number: int) -> int:
-    """Return the answer about a worker; those about others, which an interrupt left behind, are dropped.
+    """Return a worker's exit code; drop answers that an interrupted call left behind.
 
-    Raises: EOFError or ConnectionError where the server is gone.
+    Raises: EOFError or ConnectionError if the server is gone.
     """
     while True:
         data = control.recv(_ANSWER.size)
@@ -178,18 +179,18 @@ def receive_exit_code(control: socket.socket, number: int) -> int:
 
 
 NO_FILES = 24
-"""The exit status of a worker that could not open what a batch needs."""
+"""Exit status of a worker that could not open files."""
 
 _FEW = 64
 
 
 def is_want_of_files(error: OSError) -> bool:
-    """Return whether it is the limit of this process, or that of the machine."""
+    """Return whether the process or the machine has reached its limit of open files."""
     return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 def too_few_files(doing: str, workers: int) -> InvalidRuntime:
-    """Return the error of too few files. workers: processes that there are to be."""
+    """Return the error of too few files. workers: intended number of processes."""
     return InvalidRuntime(
         f"{doing} needs more open files than this process may have: {_limit()} (`ulimit -n`); {workers} worker "
         f"processes take {_FEW + 4 * workers}, and two for each batch that is kept: raise the limit, or use "
@@ -198,7 +199,7 @@ def too_few_files(doing: str, workers: int) -> InvalidRuntime:
 
 
 def if_few() -> str:
-    """Return a hint for a worker that ended without a word; "" where the limit is no reason for it."""
+    """Return a hint for a worker that ended silently; "" if the limit is no likely reason."""
     return f" It may have {_limit()} open files (`ulimit -n`): raise that." if 0 <= _limit() < _FEW else ""
 
 

@@ -1,4 +1,4 @@
-"""A worker process: reads what it was sent, then makes one batch after another until the trainer hangs up."""
+"""A worker process: reads its startup message, then makes batches until the trainer hangs up."""
 
 import logging
 import os
@@ -26,8 +26,7 @@ from .startup_message import StartupMessage
 def main(sock_fd: int, sent_fd: int, trainer_fd: int = -1) -> NoReturn:
     """Run the worker process.
 
-    sent_fd: descriptor of memory with a `StartupMessage`. trainer_fd: process descriptor of the trainer; -1 where the kernel has
-    none.
+    sent_fd: descriptor of memory with a `StartupMessage`. trainer_fd: process descriptor of the trainer, or -1.
     """
     # Both are the trainer's business: it may save a checkpoint first. (What a decoder starts would inherit SIG_IGN.)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -41,12 +40,12 @@ def main(sock_fd: int, sent_fd: int, trainer_fd: int = -1) -> NoReturn:
     except OSError as error:
         if not is_want_of_files(error):
             raise
-        os._exit(NO_FILES)  # the trainer says what of
+        os._exit(NO_FILES)  # the trainer's error names the limit
     watch.end()
 
 
 def _work(sock: socket.socket, sent_fd: int) -> None:
-    """Say that the worker is ready, and work. Raises: EOFError when the trainer hung up."""
+    """Send READY, then work. Raises: EOFError when the trainer hung up."""
     logs = LogCollector()
     logging.getLogger("loader").addHandler(logs)
     metrics = Metrics()
@@ -69,7 +68,7 @@ def _work(sock: socket.socket, sent_fd: int) -> None:
 
 
 class Worker:
-    """Makes the steps that it is asked for, in turn; steps dropped while it makes a batch are not begun."""
+    """Makes the steps of its tasks in turn; a batch under way is finished, dropped tasks are not begun."""
 
     def __init__(
         self, sock: socket.socket, slot: Slot, assembler: Assembler, metrics: Metrics, logs: LogCollector
@@ -124,7 +123,7 @@ def _reply(
     outcome: Outcome,
     batches: Sequence[Batch] = (),
 ) -> None:
-    """Send an outcome in `segment`, or in one that takes its place. batches: those that are in it."""
+    """Send an outcome in `segment`, or in a new one. batches: in the outcome."""
     try:
         into, written = slot.write(outcome)
     except OSError:
@@ -140,7 +139,7 @@ def _reply(
 
 
 def _unsendable(batches: Sequence[Batch], error: Exception) -> Unpicklable:
-    """Return the error that names the fields of a batch that cannot be pickled."""
+    """Return the error that names the fields that cannot be pickled."""
     fields = (field for batch in batches for field in batch.fields.items())
     names = dict.fromkeys(name for name, value in fields if not can_be_sent(value))
     return Unpicklable(

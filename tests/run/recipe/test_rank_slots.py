@@ -137,7 +137,7 @@ def test_samples_of_steps_planned_together_are_looked_up_together(plans, monkeyp
     assert get([0])[0].located is None
     for first in range(1, AHEAD - 2, 3):
         (found,) = get(range(first, first + 3))
-        assert addresses(found.located) == addresses(locate(found.slots, found.wanted))
+        assert addresses(found.located) == addresses(locate(found.slots, found.real_rows))
     assert len(asked) == 1
 
 

@@ -1,7 +1,7 @@
-"""The verbs that touch bytes of samples, keys and headers without the interpreter's lock: C, or the same in Python.
+"""Functions on bytes of samples, keys and headers that do not hold the interpreter's lock: in C, or the same in Python.
 
-`_native.c` runs where it was built (`pip install` builds it when there is a compiler), `python.py` elsewhere and where
-PENSTOCK_NATIVE=0. `KIND` names the one that runs.
+`_native.c` runs if it was built (`pip install` builds it if there is a compiler), `python.py` otherwise or with
+PENSTOCK_NATIVE=0. `KIND` names the one in use.
 """
 
 import os

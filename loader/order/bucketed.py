@@ -14,7 +14,7 @@ from .sources.views import OrderView
 
 
 def split_sources(views: Mapping[str, OrderView | Source], asked: BucketBy) -> dict[str, PlannedSource]:
-    """Return every source's buckets as sources, in order of their names. Raises: InvalidPlan."""
+    """Return every source's buckets as sources, in order of their names."""
     planned: dict[str, PlannedSource] = {}
     for name, view_or_source in views.items():
         source = view_or_source if isinstance(view_or_source, Source) else Source(view_or_source)
@@ -28,7 +28,7 @@ def split_sources(views: Mapping[str, OrderView | Source], asked: BucketBy) -> d
 
 
 def split_view(name: str, view: OrderView, by: str, edges: tuple[str, ...] | None) -> dict[str, OrderView]:
-    """Return label -> the bucket of a source's view. Raises: InvalidPlan, naming the source."""
+    """Return label -> the bucket of a source's view."""
     if not hasattr(view, "split"):
         raise InvalidPlan(f"source {name!r} is a {type(view).__name__}, which cannot be split into buckets")
     try:

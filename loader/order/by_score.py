@@ -81,8 +81,8 @@ def _weights(
     weight_of = {str(value): weight for value, weight in weights.items()}
     if weight_of.keys() != bands.keys():
         raise InvalidPlan(
-            f"by_score({by!r}): weights are for {first_few(sorted(weight_of))}, the values are {first_few(sorted(bands))}; "
-            "give each a weight, 0 to leave it out"
+            f"by_score({by!r}): weights are for {first_few(sorted(weight_of))}, the values are "
+            f"{first_few(sorted(bands))}; give each a weight, 0 to leave it out"
         )
     return weight_of
 

@@ -203,7 +203,6 @@ class PlanContent:
         object.__setattr__(self, "hash", content_hash("p", self.to_json()))
 
     def _refuse_repeats(self) -> None:
-        """Raise BatchTooLarge for a source, or a bucket of one, that is smaller than its batch."""
         largest: dict[str, int] = {}
         for stream in self.streams.values():
             for segment, batch in zip(stream.segments, stream.batch_sizes, strict=True):

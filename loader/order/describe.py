@@ -141,7 +141,7 @@ def plan_facts(plan: PlanContent, *, world_size: int = 1, steps_per_s: float = 1
     - per_s, per_rank_per_s: samples, bytes, requests (one per sample and group of fields), chunk_requests (one per
       chunk and group: if chunks are read whole).
 
-    Costs a few quota tables at any N. Raises: InvalidRuntime.
+    Costs a few quota tables at any N.
     """
     rank_slice(plan.batch_range[0], 0, world_size)
     if (
@@ -221,7 +221,6 @@ def _growth_facts(plan: PlanContent, growth: Growth) -> dict[str, Any]:
 
 
 def _view_growth(plan: PlanContent, source: PlannedSource) -> dict[str, Any]:
-    """Return the facts of the whole view that a growth makes."""
     stage = plan.grown_streams[source.stream].stages[source.growth]
     is_read = _last_position(plan, source) is not None
     return {
@@ -318,7 +317,6 @@ def _rates(
 
 
 def _slots(plan: PlanContent, number: int, label: str | None) -> int:
-    """Return the slots of a batch in a segment, with buckets of one of them."""
     if plan.buckets is None or label is None:
         return plan.segments[number].batch or plan.global_batch
     return plan.buckets.batches[number][label]
@@ -327,7 +325,6 @@ def _slots(plan: PlanContent, number: int, label: str | None) -> int:
 def _steps_per_epoch(
     rates: Mapping[str, Mapping[str, Any]], views: Mapping[str, PlannedSource]
 ) -> dict[str, float]:
-    """Return source -> steps per epoch, over all of its buckets."""
     used: dict[str, float] = {}
     held: dict[str, int] = {}
     for name, rate in rates.items():

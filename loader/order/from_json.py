@@ -77,7 +77,6 @@ def plan_from_json(d: dict[str, Any], reopen: Callable[[dict[str, Any]], OrderVi
 
 
 def _check_fields(d: dict[str, Any]) -> None:
-    """Raise InvalidPlan for JSON that lacks fields, before any view is opened."""
     _need("the plan", d, {"seed": int, "global_batch": int, "boundary": str, "allow_repeats": bool})
     _need("the plan", d, {"sources": dict, "segments": list, "quarantine": list})
     for name, entry in d["sources"].items():
@@ -98,7 +97,6 @@ def _check_fields(d: dict[str, Any]) -> None:
 
 
 def _growths(entries: object, sources: Mapping[str, PlannedSource]) -> tuple[Growth, ...]:
-    """Return the growths; the samples added and removed follow from the reopened views."""
     if not isinstance(entries, list):
         raise InvalidPlan(f"the plan's JSON is damaged: grown is {entries!r}, not a list")
     steps: list[tuple[int, str]] = []
@@ -117,7 +115,6 @@ def _batches(segments: Sequence[Mapping[str, Any]], first: int) -> list[tuple[in
 
 
 def _bucket_sizes(by: Mapping[str, Any]) -> list[tuple[int, dict[str, int]]]:
-    """Return (start step, label -> slots of its batches), from step 0 on."""
     out: list[tuple[int, dict[str, int]]] = []
     ramp = by.get("ramp", [])
     if not isinstance(ramp, list):

@@ -19,10 +19,7 @@ from .sources.views import Delta, OrderView, delta_since
 def grown_content(
     plan: PlanContent, views: Mapping[str, Any], step: int, bucket_by: object
 ) -> dict[str, Any]:
-    """Return the fields of a plan that differ: sources, growths, and with buckets their turns.
-
-    Raises InvalidPlan; see `Plan.grow`.
-    """
+    """Return the fields of a plan that differ: sources, growths, and with buckets their turns."""
     step = whole("grow: step", step, 0, 2**53)
     for there, what in (
         (plan.pack is not None, "packing"),
@@ -62,7 +59,6 @@ def grown_content(
 def _grown_source(
     plan: PlanContent, name: str, view_or_source: Any, step: int, number: int
 ) -> tuple[Growth, dict[str, PlannedSource]]:
-    """Return the growth, and the views that it adds, by name."""
     source = view_or_source if isinstance(view_or_source, Source) else Source(view_or_source)
     if source.weight != 1:
         raise InvalidPlan(
@@ -126,7 +122,6 @@ def _new_views(
 
 
 def _emptied(stream: str, was: Any, other: Any) -> Any:
-    """Return an empty bucket's view. other: another bucket of the new version."""
     if not hasattr(was, "of_version"):
         raise InvalidPlan(
             f"source {stream!r} has no samples in the new version, which does not go on from one with {len(was)}"
@@ -135,7 +130,6 @@ def _emptied(stream: str, was: Any, other: Any) -> Any:
 
 
 def _growth(step: int, source: str, number: int, deltas: Sequence[Delta]) -> Growth:
-    """Return the growth. deltas: of a source, or of its buckets, which are of one version."""
     first = max(delta.first for delta in deltas)
     return Growth(step=step, source=source, number=number, first=first, removed=deltas[0].removed)
 
@@ -182,7 +176,7 @@ def more_buckets(
 ) -> dict[str, Any]:
     """Return the segments and turns of a plan that grows at a step; {} without buckets.
 
-    bucket_by: the plan's buckets, with batches for new ones. Raises: InvalidPlan.
+    bucket_by: the plan's buckets, with batches for new ones.
     """
     if plan.buckets is None:
         if bucket_by is not None:
@@ -198,8 +192,9 @@ def more_buckets(
         )
     if new := sorted(set(labels) - set(sizes[0][1])):
         raise InvalidPlan(
-            f"the new version has samples of the bucket(s) {first_few(new)}, which the plan has no batch size for: pass "
-            "the bucket_by that the plan was made with, grow(..., bucket_by=loader.bucket(...)), or start a new plan"
+            f"the new version has samples of the bucket(s) {first_few(new)}, which the plan has no batch size for: "
+            "pass the bucket_by that the plan was made with, grow(..., bucket_by=loader.bucket(...)), or start a new "
+            "plan"
         )
     starts = cut_at(starts, (*dict(sizes), *(growth.step for growth in grown)))
     batches = [in_force(sizes, start) for start, _ in starts]
@@ -212,10 +207,7 @@ def more_buckets(
 def _with_new(
     buckets: Interleaving, sizes: Sizes, changes: Sequence[tuple[int, dict[str, int]]], step: int
 ) -> Sizes:
-    """Return the plan's batch sizes with `changes` to buckets that first appear at a step.
-
-    Raises: InvalidPlan if other buckets would change.
-    """
+    """Return the plan's batch sizes with `changes` to buckets that first appear at a step."""
     for start, known in cut_at(sizes, dict(changes)):
         now = in_force(changes, start)
         if other := [label for label, size in known.items() if now[label] != size]:
@@ -232,7 +224,6 @@ def _with_new(
 
 
 def _asked(buckets: Interleaving, bucket_by: object) -> BucketBy:
-    """Return the plan's buckets. Raises: InvalidPlan for others."""
     if not isinstance(bucket_by, BucketBy):
         raise InvalidPlan(f"bucket_by = {bucket_by!r}: loader.bucket(...) is needed")
     if (bucket_by.by, bucket_by.edges) != (buckets.by, buckets.edges):

@@ -181,7 +181,6 @@ class Plan(PlanContent):
         """Return the plan's future as text: the numbers of `facts`.
 
         world_size: data-parallel ranks. steps_per_s: of the training; requests and bytes per second follow from it.
-        Raises: InvalidRuntime.
         """
         from .describe import describe
 
@@ -281,7 +280,7 @@ def segment_starts(weights: Mapping[str, Weight], schedule: Schedule) -> list[tu
 def pack_sources(
     views: Mapping[str, OrderView | Source], asked: object, bucket_by: object
 ) -> tuple[dict[str, OrderView | Source], Packing]:
-    """Return every source as its packed sequences, and their common layout. Raises: InvalidPlan."""
+    """Return every source as its packed sequences, and their common layout."""
     if not isinstance(asked, PackBy):
         raise InvalidPlan(f"pack = {asked!r}: loader.pack('tokens.npy', length=2048) is needed")
     if bucket_by is not None:
@@ -308,7 +307,7 @@ def pack_sources(
 
 
 def more_quarantine(plan: PlanContent, lists: Any, step: int) -> Quarantine:
-    """Return the plan's lists and new ones from a step on. Raises InvalidPlan; see `Plan.quarantined`."""
+    """Return the plan's lists and new ones from a step on."""
     step = whole("quarantined: step", step, 0, 2**53)
     if not isinstance(lists, Mapping):
         raise InvalidPlan(f"quarantined({lists!r}): {{source name: [sample keys]}} is needed")

@@ -14,7 +14,7 @@ GlobalBatch = int | Sequence[tuple[int, int]]
 
 
 def ramp_of(value: object) -> list[tuple[int, int]]:
-    """Return (start step, slots) of a global batch. Raises InvalidPlan."""
+    """Return (start step, slots) of a global batch."""
     return steps_of("global_batch", value, lambda name, slots: whole(name, slots, 1, MAX_GLOBAL_BATCH))
 
 

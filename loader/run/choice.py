@@ -106,7 +106,6 @@ def choice(locked: float, room: Room, stages: Stages, now: Maker) -> tuple[Maker
 
 
 def _why_processes(locked: float, room: Room, stages: Stages) -> str | None:
-    """Return why processes would be faster than threads; None if they would not."""
     waits, decodes = stages.waits >= WAITS, stages.decodes >= WORK
     if stages.fetches >= WORK and not room.local:
         return None
@@ -136,7 +135,6 @@ def _why_processes(locked: float, room: Room, stages: Stages) -> str | None:
 
 
 def _fewer_threads(room: Room, stages: Stages, threads: int) -> tuple[Maker, str] | None:
-    """Return fewer threads, or the caller, if they do as much."""
     decodes = stages.decodes >= WORK
     most = DECODING_THREADS if decodes else COPYING_THREADS
     low, high = ONE_CORE
@@ -155,7 +153,6 @@ def _fewer_threads(room: Room, stages: Stages, threads: int) -> tuple[Maker, str
 
 
 def _beside_a_training(stages: Stages) -> tuple[Maker, str] | None:
-    """Return one thread, if the training leaves it time to make batches."""
     busy = 1 - stages.waits
     why = f"the training works for {busy:.0%} of its time, beside which a thread can"
     return (Maker("threads", 1), why) if busy > 2 * IDLE else None

@@ -112,7 +112,7 @@ class Execution:
         workers: Workers,
         bound: Bound,
     ) -> None:
-        """Choose the first maker. Raises: InvalidRuntime; Unpicklable, with executor="processes"."""
+        """Choose the first maker."""
         self._assembler, self._cache, self._metrics = assembler, cache, metrics
         self._workers_asked, self._bound = workers, bound
         self._cores, self._memory_bytes = rank_cores(), rank_memory_bytes()
@@ -134,7 +134,7 @@ class Execution:
         self._prefetch: Prefetch | None = None
 
     def batch(self, step: int, end: int | None) -> Batch:
-        """Return the batch of a step, and begin those after it (below `end`). Raises: errors of making it."""
+        """Return the batch of a step, and begin those after it (below `end`)."""
         try:
             return self.prefetch().take(step, end)
         except Unpicklable as error:
@@ -206,7 +206,6 @@ class Execution:
             self._prefetch = None
 
     def _first(self, executor: object) -> tuple[str, str]:
-        """Return (name, why) to begin with."""
         if executor not in EXECUTORS:
             raise InvalidRuntime(f"executor = {executor!r}; accepted: {', '.join(map(repr, EXECUTORS))}")
         if executor == "processes":
@@ -229,7 +228,6 @@ class Execution:
         return "threads", "they begin at once; `auto` measures if another maker is faster"
 
     def _count(self, name: str) -> int:
-        """Return the number of workers to begin with."""
         if name == "caller":
             return 0
         if self._workers_asked != "auto":
@@ -254,7 +252,6 @@ class Execution:
         return WorkerPool(self._assembler.recipe, cache, workers, self._bound.least, self._metrics)
 
     def _choose(self, seen: Measurement) -> None:
-        """Begin to change to a better maker, if there is one."""
         room = Room(
             cores=self._cores,
             processes=self._count("processes") if self._may_start_processes else 0,
@@ -323,7 +320,6 @@ class Execution:
         pool.abandon()
 
     def _move(self, name: str, workers: int, why: str, maker: BatchMaker | None = None) -> None:
-        """Let another maker make the steps that have not begun, and log the reason."""
         changes = (name, workers) != (self.name, self.workers)
         self.name, self.workers, self.why = name, workers, why
         if changes:

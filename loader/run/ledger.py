@@ -95,11 +95,11 @@ class Ledger:
             self._pending.append(self._thread().submit(self._put, attempts))
 
     def flush(self) -> None:
-        """Wait until everything is stored. Raises: StoreError for the first entry that is not."""
+        """Wait until everything is stored."""
         self._raise_failed(list(self._pending))
 
     def close(self) -> None:
-        """Flush, and end the thread. Raises: StoreError."""
+        """Flush, and end the thread."""
         if self._writer is not None:
             self._writer.shutdown(wait=True)  # at the interpreter's end too, the queue is worked off
             self._writer = None

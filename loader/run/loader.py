@@ -35,8 +35,7 @@ Framework = Literal["torch", "numpy", "jax"]
 
 
 class Loader:
-    """Iterates over a plan's batches for one rank. All arguments are runtime settings: none changes which samples a
-    batch holds.
+    """Iterates over a plan's batches for one rank. All arguments are runtime settings: none changes the plan.
 
     A store that does not answer always raises, and so does a transform that fails.
 
@@ -414,13 +413,11 @@ class Loader:
         return delivery
 
     def _list(self, batch: Batch) -> None:
-        """Record a batch's substitutions. Raises: StoreError for earlier ones that could not be stored."""
         self._ledger.write(batch.substitutions)
         if batch.substitutions:
             self._metrics.count("substituted", len({one.slot for one in batch.substitutions}))
 
     def _check_usable(self) -> None:
-        """Raise InvalidRuntime for a closed loader, and in a forked child."""
         if self._closed:
             raise InvalidRuntime("this Loader is closed; make a new one")
         if os.getpid() != self._pid:

@@ -193,7 +193,6 @@ class Metrics:
 
 
 def _quantile(buckets: list[int], q: float) -> float:
-    """Return the upper bound of the bucket with the q-quantile; 0 without observations."""
     target, seen = q * sum(buckets), 0
     for count, bound in zip(buckets, (*BOUNDS_S, float("inf")), strict=True):
         seen += count
@@ -372,5 +371,4 @@ def _labelled(labels: Mapping[str, str]) -> str:
 
 
 def _escaped(value: str) -> str:
-    """Return a label's value with backslash, quote and line feed escaped."""
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -153,7 +153,6 @@ class _Recording(np.random.Generator):
         return drawn
 
     def listed(self) -> tuple[str, ...]:
-        """Return the first draws, and the number of the rest."""
         more = self.n_draws - len(self.draws)
         return (*self.draws, f"and {more:,} more") if more else tuple(self.draws)
 
@@ -164,7 +163,6 @@ def _short(text: str) -> str:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Return whether two values of a sample are equal, bit for bit."""
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return a.keys() == b.keys() and all(_same(a[name], b[name]) for name in a)
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
@@ -304,7 +302,7 @@ class Replay:
         self._of(self._world.rank, self._world.world_size, anew=True)  # it may have planned the step
 
     def slots(self, step: int, rank: int = 0, world_size: int = 1) -> Slots:
-        """Return the slots of a rank's part, recorded substitutes included. Raises: InvalidRuntime."""
+        """Return the slots of a rank's part, recorded substitutes included."""
         slots, _ = real_slots(self._of(rank, world_size).recipe, self.plan.checked_step(step))
         return slots
 
@@ -406,7 +404,6 @@ class Replay:
             raise InvalidRuntime("this Replay is closed; make a new one")
 
     def _of(self, rank: int, world_size: int, *, anew: bool = False) -> Assembler:
-        """Return the maker of a rank's batches; the last one is kept."""
         self._check_open()
         world = World.of(rank, world_size)
         if anew or world != self._world:

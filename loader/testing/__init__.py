@@ -1,7 +1,7 @@
-"""Conformance suites for those who extend: of stores (`loader.testing.stores`), of modalities (`.modalities`).
+"""Conformance suites for extensions: of stores (`loader.testing.stores`) and of modalities (`.modalities`).
 
-A suite is a class. Extend it in a test file with a fixture that gives the object to test, and pytest runs all
-tests of the suite. The suites need the extra: `pip install 'penstock-data[testing]'`.
+A suite is a class. Extend it in a test file with a fixture that returns the object under test; pytest then runs all
+tests of the suite. Needs `pip install 'penstock-data[testing]'`.
 """
 
 from ..errors import MissingDependency

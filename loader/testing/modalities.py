@@ -49,15 +49,15 @@ class Modality:
     samples: Sequence[bytes]
     """Bytes that it decodes; one or more."""
     garbage: bytes | None = b"\xff\xfe\x00\x01 no such format"
-    """Bytes that it refuses; None where all bytes are good ones."""
+    """Bytes that it refuses; None if it decodes any bytes."""
     encode: Callable[[str, Any], Buffer] | None = None
-    """The encoder: (field, value) -> bytes. None without one."""
+    """The encoder: (field, value) -> bytes; None for none."""
     values: Sequence[object] = ()
-    """Values that the encoder takes and the decoder gives back. It refuses a plain `object()`."""
+    """Values that survive encoding and decoding. The encoder refuses a plain `object()`."""
 
 
 class ModalityConformance:
-    """Decoding and encoding of one field. A class that extends it has the fixture `modality`, a `Modality`."""
+    """Decoding and encoding of one field. A class that extends it has a fixture `modality`, a `Modality`."""
 
     def test_garbage_is_refused_with_a_reason(self, modality: Modality) -> None:
         if modality.garbage is None:

@@ -24,19 +24,20 @@ from ..storage.store import list_from, new_in_place
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """One place that is empty before a test, and the store there."""
+    """An empty location, and the store there."""
 
     open: Callable[[], Store]
-    """Opens the store; each call opens the same place."""
+    """Opens the store; each call opens the same location."""
     creates: bool = True
-    """False of a store without an atomic create: its `put_if_absent` raises InvalidStore, and nothing can be published
-    to it."""
+    """False for a store without an atomic create: its `put_if_absent` raises InvalidStore, and nothing can be
+    published to it.
+    """
     tells_time: bool = True
-    """False of a store whose `ObjectInfo.modified_us` is None."""
+    """False for a store whose `ObjectInfo.modified_us` is None."""
     refused: frozenset[str] = frozenset()
-    """Characters that the format allows in a key, and that this store refuses with InvalidStore."""
+    """Characters that the format allows in a key, and this store refuses with InvalidStore."""
     secrets: tuple[str, ...] = ()
-    """Texts of credentials, which neither a pickle nor a name of the store may hold."""
+    """Texts of credentials, which pickles and names of the store must not contain."""
 
 
 DATA = bytes(random.Random(1).randbytes(200_000))
@@ -430,7 +431,7 @@ __all__ = ["Backend", "StoreConformance"]
 class StoreConformance(StoreReads, StoreWrites):
     """Every verb and every error of a store.
 
-    A class that extends it has the fixture `backend`, a `Backend` whose place is empty, new for each test.
+    A class that extends it has a fixture `backend`, a `Backend` at an empty location, new for each test.
     """
 
     @pytest.fixture

@@ -156,7 +156,6 @@ def _unsigned(value: int | I64) -> int | U64:
 
 
 def _root(n: I64) -> I64:
-    """Return the whole part of each square root; 0 <= n < 2^53."""
     root: I64 = np.sqrt(n).astype(np.int64)
     root -= root * root > n
     root += (root + 1) * (root + 1) <= n

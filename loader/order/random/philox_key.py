@@ -88,7 +88,6 @@ def generator_of(first: int, second: int) -> np.random.Generator:
 
 @cache
 def _has_known_layout() -> bool:
-    """Return whether this numpy's Philox state has the layout `_POINTERS`, `_REST`."""
     bits = _philox(PhiloxKey(5, 6))
     address = bits.ctypes.state_address
     begun = (address + _COUNTER_AT, address + _KEY_AT, *_BEGUN, 5, 6, *_COUNTER)
@@ -121,7 +120,6 @@ def _philox(key: PhiloxKey) -> np.random.Philox:
 
 
 def _memory_of(bits: np.random.Philox) -> memoryview:
-    """Return the memory of a state, which lies in the object."""
     import ctypes
 
     return memoryview((ctypes.c_char * _NBYTES).from_address(bits.ctypes.state_address)).cast("B")

@@ -94,7 +94,7 @@ def size_ramp(
 ) -> list[tuple[int, dict[str, int]]]:
     """Return (start step, `batch_sizes`) from step 0 on, wherever any of them changes.
 
-    global_batch: (start step, slots). Raises: InvalidPlan.
+    global_batch: (start step, slots).
     """
     ramps: list[Iterable[tuple[int, object]]] = [
         global_batch,
@@ -139,7 +139,7 @@ def batch_sizes(
 
 
 def sample_cost(bucket_by: BucketBy, label: str) -> Fraction:
-    """Return the cost of one sample of a bucket, in the budget's unit. Raises: InvalidPlan if it is unknown."""
+    """Return the cost of one sample of a bucket, in the budget's unit."""
     if label in bucket_by.cost:
         return _positive(f"cost of bucket {label!r}", bucket_by.cost[label])
     if bucket_by.edges is not None:

@@ -168,7 +168,7 @@ class Packing:
 
     @staticmethod
     def from_json(body: Mapping[str, Any]) -> "Packing":
-        """Return the packing of a plan's JSON. Raises: InvalidPlan for other JSON."""
+        """Return the packing of a plan's JSON."""
         try:
             own = {name: body[name] for name in ("field", "length", "pad_id", "dtype")}
             return Packing(**own, side_fields=tuple(SideField(**one) for one in body.get("beside", ())))

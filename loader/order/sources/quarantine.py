@@ -98,7 +98,7 @@ class Quarantine:
 
 
 def quarantine_of(value: object, views: Mapping[str, OrderView]) -> Quarantine:
-    """Return the lists of `make_plan(quarantine=)`. views: source name -> its whole view. Raises InvalidPlan."""
+    """Return the lists of `make_plan(quarantine=)`. views: source name -> its whole view."""
     stretches = [(0, value)] if isinstance(value, Mapping) else value or []
     if not isinstance(stretches, Sequence) or isinstance(stretches, str):
         raise InvalidPlan(f"quarantine = {value!r}: {{source name: [sample keys]}} is needed")

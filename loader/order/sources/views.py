@@ -109,7 +109,7 @@ class SyntheticView:
         return {"kind": "synthetic", "name": self.name, "n": self.n_samples, **first}
 
     def since(self, old: "SyntheticView", *, compare: bool = True) -> Delta:
-        """Return the samples beyond a smaller synthetic view of the same name. Raises: InvalidPlan."""
+        """Return the samples beyond a smaller synthetic view of the same name."""
         if self.name != old.name or self.n_samples < old.n_samples or self.first or old.first:
             raise InvalidPlan(
                 f"synthetic view {self.name!r} of {self.n_samples} does not go on from {old.name!r} of "

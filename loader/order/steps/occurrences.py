@@ -129,7 +129,6 @@ class _Place(NamedTuple):
 
 
 def _own(plan: PlanContent, source: PlannedSource, view_ordinal: int, before: int) -> Iterator[_Place]:
-    """Yield the slots of a view's sample, where the plan does not hold it back."""
     for epoch, position, _ in _positions(plan, source, view_ordinal, before):
         step = plan.step_of(source.name, position)
         if step is not None and step < before and not _is_held(plan, source, step, view_ordinal):
@@ -137,7 +136,6 @@ def _own(plan: PlanContent, source: PlannedSource, view_ordinal: int, before: in
 
 
 def _is_held(plan: PlanContent, source: PlannedSource, step: int, view_ordinal: int) -> bool:
-    """Return whether no slot of a step may hold a view's sample. A packed sequence keeps its slot."""
     if plan.pack is not None:
         return False
     ordinal = source.view.version_ordinals(np.array([view_ordinal], np.int64))
@@ -162,7 +160,6 @@ def _stood_in(plan: PlanContent, source: PlannedSource, view_ordinal: int, befor
 
 
 def _ever_held(plan: PlanContent, source: PlannedSource) -> I64:
-    """Return the version ordinals (int64) that some step of a view holds back."""
     growths = plan.growths_of(source.source)
     ordinals_held = [np.empty(0, np.int64)]
     for growth in growths[source.growth :]:

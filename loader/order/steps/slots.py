@@ -276,7 +276,6 @@ def _distinct(values: I64) -> tuple[I64, I64]:
 
 
 def _of_versions(planned: Sequence[PlannedSource], k: I64, view_ordinals: I64) -> I64:
-    """Return version ordinals (int64) of view ordinals (int64 [m], m > 0) of sources k, indices into `planned`."""
     if (k == k[0]).all():
         return planned[int(k[0])].view.version_ordinals(view_ordinals)
     order = np.argsort(k, kind="stable")
@@ -336,7 +335,7 @@ def planned_slots(plan: PlanContent, step: int) -> Slots:
 
 
 def planned_stack(plan: PlanContent, steps: Sequence[int], rank: int = 0, world_size: int = 1) -> Stacked:
-    """Return one rank's slots of ascending steps, as `planned_slots`. Raises: also as `stacked_slots`."""
+    """Return one rank's slots of ascending steps, as `planned_slots`."""
     stacked = stacked_slots(plan, steps, rank, world_size)
     if plan.pack is None and (plan.quarantine.lists or any(len(source.removed) for source in plan.grown)):
         for step, start, stop in zip(steps, stacked.starts, stacked.starts[1:], strict=False):
@@ -345,7 +344,6 @@ def planned_stack(plan: PlanContent, steps: Sequence[int], rank: int = 0, world_
 
 
 def _take_substitutes(plan: PlanContent, step: int, slots: Slots) -> None:
-    """Write substitutes into slots with held-back samples."""
     planned = list(plan.sources.values())
     for index in sorted(set(slots.source.tolist())):
         name, slots_of_source = planned[index].source, np.flatnonzero(slots.source == index)

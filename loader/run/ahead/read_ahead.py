@@ -173,7 +173,6 @@ class ReadAhead(Generic[U]):
         return self._first is None and not self._stopped
 
     def _plan_one(self) -> bool:
-        """Plan one more unit; return whether to go on."""
         with self._lock:
             run, last = self._run, self._last or 0
             if self._resting or self._busy >= self._in_flight:

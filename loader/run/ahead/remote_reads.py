@@ -61,10 +61,7 @@ def open_remote(
     readers: list[RangeReader],
     remote: Sequence[int],
 ) -> tuple[OpenCache | MemoryPages, ReadAhead[Any] | None]:
-    """Return the open cache and the reads ahead; put cached readers in place of the remote views' stores.
-
-    Raises: InvalidRuntime for a folder that may not be a cache.
-    """
+    """Return the open cache and the reads ahead; put cached readers in place of the remote views' stores."""
     opened = open_cache(cache, metrics.count)
     limit = opened.limit_bytes or 0
     planned = list(recipe.plan.sources.values())
@@ -139,8 +136,7 @@ def open_cache(spec: CacheSpec, count: Count) -> OpenCache | MemoryPages:
     return OpenCache(spec, count) if isinstance(spec, NodeCache) else MemoryPages(spec, count)
 
 
-def _nothing(step: int) -> None:
-    """Do nothing: a loader's own memory needs no hints."""
+def _nothing(step: int) -> None: ...
 
 
 def _horizon(recipe: Recipe, sources: Sequence[PlannedSource]) -> int:
@@ -150,7 +146,6 @@ def _horizon(recipe: Recipe, sources: Sequence[PlannedSource]) -> int:
 
 
 def _pages(views: Sequence[View], page_bytes: int) -> int:
-    """Return the number of pages of these views' shards that hold more than the end of an archive."""
     shards = {(view.version.id, group): view.version for view in views for group in group_bodies(view)}
     return sum(
         int(-(-(nbytes - END_BYTES) // page_bytes))
@@ -182,7 +177,6 @@ class _Contents:
 
     @cached_property
     def _with_exclusions(self) -> dict[str, list[tuple[int, dict[str, Any]]]]:
-        """Return path of a registered shard -> positions and rows of its parts that leave samples out."""
         out: dict[str, list[tuple[int, dict[str, Any]]]] = {}
         parts = self._version.parts
         for position in parts.with_exclusions if self._version.manifest.get("denies") else ():

@@ -33,7 +33,6 @@ def range_threads(plan: Plan) -> tuple[DaemonPool | None, Map]:
 
 
 def _in_context(pool: DaemonPool) -> Map:
-    """Return the pool's map; calls run in copies of the caller's context, which counts their requests."""
 
     def run(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
         return pool.map(

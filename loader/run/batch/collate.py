@@ -41,7 +41,6 @@ def to_jax(name: str, value: Any, device: Any = None) -> Any:
 
 
 def _narrowed(name: str, value: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    """Return the array in JAX's 32-bit dtype. Raises: InvalidRuntime if a number does not fit."""
     with np.errstate(over="ignore"):
         narrow = value.astype(dtype)
     lost = narrow != value if value.dtype.kind in "iu" else np.isfinite(narrow) != np.isfinite(value)
@@ -121,7 +120,7 @@ def gathered(
 
 
 def as_framework(fields: Mapping[str, Any], mask: np.ndarray, framework: str) -> tuple[dict[str, Any], Any]:
-    """Return the fields and mask of `gathered` as the framework's arrays, in the same memory. Raises: as `collate`."""
+    """Return the fields and mask of `gathered` as the framework's arrays, in the same memory."""
     if framework == "jax":
         return {name: to_jax(name, values) for name, values in fields.items()}, to_jax("mask", mask)
     if framework == "numpy":
@@ -154,7 +153,6 @@ def import_framework(framework: str) -> None:
 
 
 def _field(values: list[Any], examples: list[Any], torch: Any) -> Any:
-    """Return padded `values` as one array, stack of tensors or list."""
     first, kinds = examples[0], set(map(type, examples))
     if kinds == {bytes} or kinds == {str}:
         return [padding_of(kinds) if value is PADDED else value for value in values]
@@ -180,7 +178,6 @@ def _alike(values: list[Any], kinds: Any) -> bool:
 
 
 def _number_dtype(values: list[Any], kinds: set[type]) -> np.dtype[Any] | None:
-    """Return the dtype of these Python numbers; None for other values, or ints beyond int64."""
     if kinds == {bool}:
         return np.dtype(np.bool_)
     if kinds == {int} and all(_INT64.min <= value <= _INT64.max for value in values):
@@ -268,7 +265,6 @@ def masked_row(
 
 
 def _keys(n: int, delivered: Sequence[tuple[I64, SamplePlaces]]) -> list[str]:
-    """Return the key of each of n rows, "" if none was delivered; later samples replace earlier ones."""
     keys = [""] * n
     for rows, places in delivered:
         for row, key in zip(rows.tolist(), places.keys(), strict=True):
@@ -341,7 +337,6 @@ class Finish:
             yield self._collate(part, framework)
 
     def _padding(self, rank_slots: RankSlots, columns: Columns) -> Batch:
-        """Return the batch of a rank without samples, in the shapes of another's."""
         fields, mask = self._collate(Columns(rank_slots.n_padded), self._recipe.framework, like=columns)
         padding = np.full(rank_slots.n_padded, -1)
         ids = SlotIds.of(self._names, padding.astype(np.int32), [""] * rank_slots.n_padded)

@@ -48,7 +48,7 @@ class ArrayPool:
         self._turn = Lock()
 
     def __call__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-        """Return an array of arbitrary content. Raises: MemoryError."""
+        """Return an array of arbitrary content."""
         nbytes = prod(shape) * dtype.itemsize
         if nbytes < LEAST_BYTES:
             return np.empty(shape, dtype)
@@ -83,7 +83,6 @@ def _keep_freed_memory() -> None:
 
 
 def _new(nbytes: int) -> mmap.mmap:
-    """Return private pages, huge ones if the system has them. Raises: MemoryError."""
     whole = -(-nbytes // _GRAIN_BYTES) * _GRAIN_BYTES
     try:
         piece = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -256,7 +255,6 @@ class Columns:
         return values
 
     def _list_bytes(self, field: str) -> None:
-        """Move the byte strings of a field to its other values."""
         column, own = self._bytes.pop(field), self._of(field)
         for slot in np.flatnonzero(column.parts()[2] >= 0).tolist():
             own[slot] = column[slot]

@@ -58,7 +58,7 @@ class DeviceBackend(ABC):
 
     @abstractmethod
     def moved(self, batch: Batch) -> Batch:
-        """Return the batch on the device, copied by the calling thread. Raises: as `copy`."""
+        """Return the batch on the device, copied by the calling thread."""
 
     def checksummed(self, host: Batch, moved: Batch) -> Batch:
         """Return the batch whose values a trail records: with the framework's dtypes, if possible on the host."""
@@ -133,7 +133,6 @@ def _kept(value: Any, keep: Callable[[Any], Any]) -> Any:
 
 
 def _kept_bytes(column: BytesColumn, keep: Callable[[Any], Any]) -> BytesColumn:
-    """Return the column without other batches' bytes in the same memory."""
     memory, begin, sizes = column.parts()
     first = int(np.min(begin, initial=len(memory), where=sizes > 0))
     end = int(np.max(begin + sizes, initial=first, where=sizes > 0))

@@ -116,7 +116,6 @@ class DeviceStage:
             self._ready.clear()
 
     def _seek(self, step: int, end: int | None) -> None:
-        """Send the copy thread to `step`, unless that comes next."""
         if self._thread is None:
             self._thread = Thread(target=self._work, name="penstock-device", daemon=True)
             ends_with_the_process(self)
@@ -177,7 +176,6 @@ class DeviceStage:
             self._fail(position, error)
 
     def _fail(self, position: _Position, error: BaseException) -> None:
-        """Keep an error for the next step, unless the training has moved elsewhere."""
         with self._changed:
             now = self._position
             if now is not None and now.run == position.run:
@@ -201,7 +199,7 @@ class Delivery:
         self._stage: DeviceStage | None = DeviceStage(device, self._host_batch, self._checksums, metrics)
 
     def take(self, step: int, end: int | None) -> OnDevice:
-        """Return the batch of `step`. Raises: errors of making or copying it; InvalidRuntime after `close`."""
+        """Return the batch of `step`."""
         if self._stage is None:
             raise InvalidRuntime("this Loader was closed while a batch was waited for")
         return self._stage.take(step, end)
@@ -215,7 +213,7 @@ class Delivery:
         return f"the copy thread has up to {AHEAD} of them ready on the device"
 
     def moved(self, batch: Batch) -> Batch:
-        """Return a host batch on the device, copied by the caller. Raises: errors of the device."""
+        """Return a host batch on the device, copied by the caller."""
         return self._backend.moved(batch)
 
     def abandon(self) -> None:
@@ -240,7 +238,6 @@ class Delivery:
             stage.join(None if wait else LEAVE_S / 2)
 
     def _host_batch(self, step: int, end: int | None) -> Batch:
-        """Return a host batch. Passes on to the executor how long the training waited."""
         batch = self._execution.batch(step, end)
         while self._waits:
             self._execution.batch_delivered(*self._waits.popleft())

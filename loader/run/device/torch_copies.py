@@ -37,7 +37,7 @@ class Locking(Protocol):
         """Page-lock memory of this process. Raises: RuntimeError if the device refuses."""
 
     def unregister(self, address: int) -> None:
-        """Undo `register`, before the memory is unmapped. Raises: RuntimeError."""
+        """Undo `register`, before the memory is unmapped."""
 
     def page_locked(self, nbytes: int) -> Any:
         """Return a tensor uint8 [nbytes] in new page-locked memory. Raises: RuntimeError without memory."""
@@ -130,7 +130,6 @@ class PageLocked:
         return segment if address < segment.address + segment.nbytes else None
 
     def _forget_dropped(self) -> None:
-        """Unlock the segments that their pool has dropped."""
         dropped = [segment for segment in self._segments if segment.is_dropped]
         for segment in dropped:
             self._segments.remove(segment)
@@ -262,14 +261,14 @@ class CudaCopies(StreamedCopies):
             yield None
 
     def register(self, address: int, nbytes: int) -> None:
-        """Page-lock memory. Raises: RuntimeError (torch.cuda.CudaError) if the driver refuses."""
+        """Page-lock memory."""
         self._check(_cudart().cudaHostRegister(address, nbytes, PORTABLE))
 
     def unregister(self, address: int) -> None:
         self._check(_cudart().cudaHostUnregister(address))
 
     def page_locked(self, nbytes: int) -> Any:
-        """Return a tensor in page-locked memory of torch's allocator. Raises: RuntimeError."""
+        """Return a tensor in page-locked memory of torch's allocator."""
         return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
 
     def start(self, tensor: Any) -> Any:
@@ -286,7 +285,6 @@ class CudaCopies(StreamedCopies):
         return batch.to(self.device)
 
     def _check(self, code: Any) -> None:
-        """Raise torch.cuda.CudaError unless a call succeeded."""
         if int(code) == 0:
             return
         # CUDA keeps the error for this thread's next launch of a kernel, which would raise it as its own.

@@ -179,10 +179,7 @@ class Assembler:
         )
 
     def batches(self, steps: Sequence[int]) -> Iterator[Batch]:
-        """Yield the rank's parts of consecutive steps, made together to share the fixed cost of a step.
-
-        Raises: as `batch`, after the batches before it.
-        """
+        """Yield the rank's parts of consecutive steps, made together to share the fixed cost of a step."""
         if len(steps) > 1 and self._packed is None:
             try:
                 batches = self._together(steps)
@@ -249,7 +246,6 @@ class Assembler:
             return self._finish(rank_slots, columns, delivered, seen)
 
     def _plain(self, rank_slots: RankSlots, columns: Columns, seen: StepMetrics) -> DeliveredSamples:
-        """Return a stored sample per slot, corrupt ones substituted."""
         with seen.timed("address"):
             parts = rank_slots.located or self._fetch.locate(
                 rank_slots.slots, rank_slots.real_rows, self._run

@@ -270,7 +270,7 @@ class Fetch:
     def parts(
         self, source: int, requests: Sequence[PartsOfField], seen: StepMetrics
     ) -> list[list[bytes | memoryview] | Corrupt]:
-        """Return the parts of each of `requests`, all of one source, or its error. Raises: as `__call__`."""
+        """Return the parts of each of `requests`, all of one source, or its error."""
         bad: dict[int, Corrupt] = {}
         with seen.timed_fetch():
             read = self._readers(source, seen).parts(requests, bad.setdefault)
@@ -363,7 +363,6 @@ class Fetch:
         return others
 
     def _by_sample(self, slots: Slots, located: LocatedSamples, seen: StepMetrics) -> Fetched:
-        """Return the samples of a source whose videos are read by packets."""
         (source,) = located.kind.sources
 
         def rng_of(number: int, field: str) -> np.random.Generator:
@@ -424,7 +423,6 @@ class Fetch:
 
 
 def _crc_of(data: bytes | BareClip) -> int:
-    """Return the CRC-32C of a field; for a video read by packets, its packet table's."""
     return data.table.facts.crc32c if isinstance(data, BareClip) else crc32c(data)
 
 

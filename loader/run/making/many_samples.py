@@ -71,7 +71,7 @@ class OneSample:
         batch_row: BatchRow | None,
         seen: StepMetrics,
     ) -> dict[str, Any] | Corrupt:
-        """Return a sample that did not decode, read once more, or its error. Raises: as a call."""
+        """Return a sample that did not decode, read once more, or its error."""
         seen.count("refetched")
         alone = self._fetch.locate.again(slots, int(located.rows[number]))
         again = self._fetch(slots, alone, None, seen)
@@ -142,7 +142,7 @@ class ManySamples:
     ) -> dict[int, Corrupt]:
         """Put the samples of one kind into the columns. Return number -> error of each corrupt one.
 
-        payloads: emptied, so that bytes are freed once they are decoded. Raises: as `OneSample`.
+        payloads: emptied, so that bytes are freed once they are decoded.
         """
         by_field, bad = self._decoders[located.kind.sources[0]], dict[int, Corrupt]()
         if not any(isinstance(by_field.get(field), VideoDecoder) for field in located.kind.fields):
@@ -163,7 +163,6 @@ class ManySamples:
         bad: dict[int, Corrupt],
         seen: StepMetrics,
     ) -> None:
-        """Put samples whose fields are decoded one by one."""
         at, into, places = located.rows.tolist(), _Into(columns), located.places
         decode_s, transform_s, put_s = dict[int, float](), dict[int, float](), 0.0
         rows_of = dict[tuple[str, ...], list[int]]()  # by the fields of the samples
@@ -232,7 +231,6 @@ class ManySamples:
             batch_row.put(sample, self.names(located, sample))
 
     def _calls(self, slots: Slots, located: LocatedSamples, into: "_Into") -> dict[str, Call]:
-        """Return how each field is decoded."""
         by_field, calls = self._decoders[located.kind.sources[0]], dict[str, Call]()
         for field in located.kind.fields:
             decoder = by_field.get(field)
@@ -272,7 +270,6 @@ class _Into(dict[str, FieldRows]):
 def _decoded(
     payload: Payload, number: int, row: int, calls: Mapping[str, Call], places: SamplePlaces
 ) -> dict[str, Any] | Corrupt:
-    """Return the decoded fields of a sample, or its error if it is corrupt."""
     sample: dict[str, Any] = {}
     for field, data in payload.items():
         decoder, rng_of, rows = calls[field]
@@ -357,7 +354,6 @@ class EachSample:
         pool: DaemonPool,
         seen: StepMetrics,
     ) -> None:
-        """Give the samples of one kind by their numbers, or their errors. pool: one thread."""
         fetched, n = self._fetch(rank_slots.slots, located, None, seen), len(located.rows)
         small = _nbytes(located) <= MOST_AHEAD_BYTES
         ahead: Future[dict[str, Any] | Corrupt] | None = None
@@ -374,7 +370,6 @@ class EachSample:
             give(number, sample)
 
     def _together(self, rank_slots: RankSlots) -> Iterator[I64]:
-        """Yield rows whose samples are read together."""
         nbytes = np.zeros(len(rank_slots), np.int64)
         for located in self._fetch.locate(rank_slots.slots, rank_slots.real_rows, self._run):
             nbytes[located.rows] = _nbytes(located)

@@ -209,7 +209,6 @@ class PackedSlots:
     def _decoded(
         self, pieces: SlotPieces, piece: int, read: "_Document", seen: StepMetrics
     ) -> Values | Corrupt:
-        """Return the values of a piece whose document was read whole."""
         packing, (located, number, fetched) = self._recipe.plan.pack, read
         assert packing is not None
         payload = fetched.payloads.pop(number, {})
@@ -238,7 +237,6 @@ class PackedSlots:
 
 
 def _planned(value: object, field: str, dtype: np.dtype[Any], n: int, address: SampleAddress) -> np.ndarray:
-    """Return a document's field after checking its dtype and number of tokens. Raises: InvalidPlan."""
     if isinstance(value, np.ndarray) and value.shape == (n,) and value.dtype == dtype:
         return value
     got = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else repr(type(value))

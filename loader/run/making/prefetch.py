@@ -143,7 +143,7 @@ class Prefetch:
         weakref.finalize(self, maker.abandon)
 
     def take(self, step: int, end: int | None) -> Batch:
-        """Return the batch of `step`, and begin those after it (below `end`). Raises: errors of making it."""
+        """Return the batch of `step`, and begin those after it (below `end`)."""
         asked_s = perf_counter()
         is_seek = not self._ready or self._ready[0].step != step
         if is_seek:
@@ -192,7 +192,6 @@ class Prefetch:
             (maker.join if wait else maker.abandon)()
 
     def _get_ready(self, step: int, end: int | None) -> None:
-        """Make `step` ready, with all that is made together with it. Raises: errors of making it; InvalidRuntime."""
         if self._failed is None or self._failed[0] != step or self._ready:
             self._failed = None
             self._wait_for(step, end)
@@ -205,7 +204,6 @@ class Prefetch:
                 self._failed = None
 
     def _wait_for(self, step: int, end: int | None) -> None:
-        """Wait for `step`, or for its error. Raises: InvalidRuntime; KeyboardInterrupt."""
         if self._ready or (self._pending and self._pending[0][0].start != step):
             self._drop()
             self._stride = Stride()  # random access gains nothing from larger ones
@@ -242,7 +240,6 @@ class Prefetch:
                     raise CancelledError from None
 
     def _fill(self, step: int, end: int | None) -> None:
-        """Submit steps while there is room; `step` is the first if nothing is submitted."""
         following = self._pending[-1][0].stop if self._pending else step
         while (end is None or following < end) and (steps := self._room()):
             stop = following + steps if end is None else min(end, following + steps)
@@ -250,7 +247,6 @@ class Prefetch:
             following = stop
 
     def _room(self) -> int:
-        """Return the number of steps to submit together now; 0 for none."""
         steps, needed = self._stride.steps, len(self._pending) < self._maker.size + 1
         # The size of a batch is unknown before the first: decoded samples are many times their stored bytes.
         if self._each_bytes is None:

@@ -29,7 +29,7 @@ class ByBucket:
     """Label -> decoder or transform, or a function of the label that makes it."""
 
     def chosen(self, label: str, where: str) -> Called:
-        """Return the decoder or transform of a bucket. Raises: InvalidRuntime."""
+        """Return the decoder or transform of a bucket."""
         if isinstance(self.of, Mapping):
             if label not in self.of:
                 raise InvalidRuntime(
@@ -71,7 +71,7 @@ def by_bucket(of: Mapping[str, Called] | Called) -> ByBucket:
 
 
 def of_buckets(value: object, labels: list[str], where: str) -> object:
-    """Return the value; a `by_bucket(...)` with its function called for each label. Raises: InvalidRuntime."""
+    """Return the value; a `by_bucket(...)` with its function called for each label."""
     if not isinstance(value, ByBucket):
         return value
     if not labels:
@@ -182,7 +182,6 @@ def failure(error: Exception, decoder: Decoder | None, address: Described, field
 def _decode_videos(
     group: Group, data: Mapping[str, Any], by_field: Mapping[str, Decoder], rng_of: FieldRng
 ) -> dict[str, Any]:
-    """Return the clips of videos whose frames are chosen together, from whole fields."""
     ours = {field: decoder for field in group if isinstance(decoder := by_field[field], VideoDecoder)}
     rngs = {field: rng_of(field) for field in group}
     chosen: dict[str, Choice] = {}

@@ -201,7 +201,7 @@ class SlotPlanner:
         self._turn = Lock()
 
     def __call__(self, steps: Sequence[int]) -> list[RankSlots]:
-        """Return the slots of consecutive steps; the caller may change them. Raises: as `rank_slots`."""
+        """Return the slots of consecutive steps; the caller may change them."""
         if self._recipe.plan.pack is not None:
             return rank_slots(self._recipe, steps)
         first = steps[0]
@@ -216,7 +216,6 @@ class SlotPlanner:
         return rank_slots(self._recipe, steps)
 
     def _plan(self, steps: Sequence[int]) -> None:
-        """Keep the slots of these steps and of some after them."""
         first, n = steps[0], len(steps)
         most = min(AHEAD, AHEAD_SLOTS // self._recipe.plan.batch_size(first))
         stop = first + n * max(1, most // n)

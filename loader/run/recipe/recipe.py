@@ -67,7 +67,7 @@ class RecordedSubstitutions:
     """
 
     def __init__(self, plan: Plan, substitutions: Iterable[Entry]) -> None:
-        """Take the entries of `read_ledger`. Raises: InvalidRuntime for a source that the plan lacks."""
+        """Take the entries of `read_ledger`."""
         self._plan = plan
         self._steps: dict[int, dict[int, SlotEntries]] = {}
         self._chosen: dict[int, dict[int, SlotEntries]] = {}

@@ -54,7 +54,7 @@ class BareClip:
     def decoded(self, place: Place = nowhere) -> np.ndarray:
         """Return uint8 [T, H, W, 3]. Reads the whole field if packets do not suffice (a false keyframe).
 
-        place: memory for an upright clip decoded from packets. Raises: DecodeFailed, and errors of reading.
+        place: memory for an upright clip decoded from packets.
         """
         frames, framing = self.choice.frames, self.choice.framing
         clip: np.ndarray | None = load("video.decode:read_bare")(
@@ -216,7 +216,6 @@ class _Clip:
 def _table_places(
     version: Version, names: Sequence[str], addresses: Sequence[SampleAddress], run: Map
 ) -> list[dict[str, FieldAddress]]:
-    """Return for each sample the places of its packet tables."""
     out: list[dict[str, FieldAddress]] = [{} for _ in addresses]
     ordinals = np.array([address.ordinal for address in addresses], np.int64)
     part, _ = version.parts.locate(ordinals)
@@ -251,7 +250,7 @@ def _chosen(
     read: Mapping[str, bytes | BareClip],
     rng_of: FieldRng,
 ) -> list[_Clip]:
-    """Return the frames of a group; [] if a table requires the whole video. Raises: DecodeFailed."""
+    """Return the frames of a group; [] if a table requires the whole video."""
     tables = {field: _table(read[field + SUFFIX], field, address, with_tables) for field in group}
     if any(table.facts.whole_because for table in tables.values()):
         return []
@@ -277,7 +276,6 @@ def _chosen(
 def _table(
     data: bytes | BareClip, field: str, address: SampleAddress, with_tables: SampleAddress
 ) -> PacketTable:
-    """Return a field's packet table, checked against the field's place. Raises: DecodeFailed."""
     assert isinstance(data, bytes)
     try:
         table = read_packets(data)
@@ -294,7 +292,6 @@ def _table(
 
 
 def _read_clips(clips: Sequence[_Clip], readers: Readers, on_corrupt: OnCorrupt) -> list[BareClip]:
-    """Return the clips; arbitrary for a corrupt one."""
     runs_of = [clip.timeline.runs(clip.choice.frames) for clip in clips]
     numbers = [[range(run.first, run.stop) for run in runs] for runs in runs_of]
     requests = [

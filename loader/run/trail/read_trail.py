@@ -97,7 +97,7 @@ class RunTrail:
         return tuple(sorted(steps))
 
     def start(self, start_id: str) -> Start:
-        """Return the start with an id from a row. Raises: KeyError."""
+        """Return the start with an id from a row."""
         return {start.id: start for start in self.starts}[start_id]
 
 
@@ -139,7 +139,7 @@ def read_trail(root: Root, run: str, known: RunTrail | None = None) -> RunTrail:
 def read_starts(store: Store, run: str, names: Iterable[str] | None = None) -> tuple[Start, ...]:
     """Return the starts of a run, by time; () without a trail.
 
-    names: of the objects in its folder; None lists the starts. Raises: Corrupt; FormatTooNew; StoreError.
+    names: of the objects in its folder; None lists the starts.
     """
     folder = trail_folder(run)
     if names is None:
@@ -163,7 +163,6 @@ def trail_runs(store: Store) -> list[str]:
 
 
 def _steps(store: Store, folder: str, names: list[str], known: "list[pl.DataFrame]") -> "pl.DataFrame":
-    """Return the rows of objects and the known ones, in order."""
     try:
         import polars as pl
     except ImportError as error:

@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 def recorder_of(trail: object, recipe: Recipe, epochs: int | None) -> "Recorder | None":
-    """Return the recorder of a rank; None if the trail leaves it out. Raises: InvalidRuntime."""
+    """Return the recorder of a rank; None if the trail leaves it out."""
     if not isinstance(trail, Trail):
         raise InvalidRuntime(f"trail = {trail!r}; accepted: None, or a loader.Trail(root, run=...)")
     return Recorder(trail, recipe, epochs) if trail.records(recipe.world.rank) else None
@@ -89,7 +89,7 @@ class Recorder:
         self._n, self._real = len(piece), piece.ordinals >= 0
 
     def note(self, values: Mapping[str, Any], per_sample: Mapping[str, Any]) -> None:
-        """Add notes to the last delivered step. Raises: InvalidRuntime."""
+        """Add notes to the last delivered step."""
         if not self._rows:
             raise InvalidRuntime("note() before the first batch: it is of the step that was handed out last")
         row = self._rows[-1]  # (the writer keeps the last one)
@@ -151,7 +151,6 @@ class Recorder:
         self._write()
 
     def _recorded_start(self) -> Start:
-        """Return the start record, stored with the plan."""
         if self._start is None:
             root = self._trail.root
             start = start_of(self._trail, self._recipe, self._epochs, time.time_ns() // 1000)
@@ -162,7 +161,6 @@ class Recorder:
         return self._start
 
     def _write(self) -> None:
-        """Store the rows that changed. Logs a failure; the next call tries again."""
         with self._lock:
             rows = [row for row in self._rows if row.changed]
             written = [*rows[:-1], *map(copied, rows[-1:])]  # the newest may get notes meanwhile

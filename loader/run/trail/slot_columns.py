@@ -70,7 +70,7 @@ def _number(value: float | None) -> str:
 
 
 def array_bytes(value: Any) -> "np.ndarray[Any, np.dtype[np.uint8]]":
-    """Return uint8 [nbytes]: the values of an array or tensor of any dtype. Raises: TypeError for others."""
+    """Return uint8 [nbytes]: the values of an array or tensor of any dtype."""
     if hasattr(value, "pin_memory"):  # only torch's tensors have that
         import torch
 
@@ -113,7 +113,7 @@ class SlotColumns:
         self._slots: set[int] = set()
 
     def add(self, slot: int, sample: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of a sample that do not depend on other slots, as in the batch. Raises: as `collate`."""
+        """Return the values of a sample that do not depend on other slots, as in the batch."""
         self._slots.add(slot)
         values = {}
         for name, value in sample.items():
@@ -223,7 +223,6 @@ def _drop(value: Any, converted: Any, framework: str) -> _Dropped:
 
 
 def _crc_of(value: Any) -> tuple[int, int] | None:
-    """Return CRC-32C and number of the bytes that represent a value; None for types without."""
     crc = n = 0
     try:
         for piece in pieces(value):

@@ -122,7 +122,6 @@ class _OnGpu:
         self._ready = torch.cuda.current_stream(now.device).record_event()
 
     def fetched(self) -> Any:
-        """Return the copy once it is there."""
         self._ready.synchronize()
         return self._now
 
@@ -179,7 +178,6 @@ def checked_rows(table: pa.Table, name: str) -> pa.Table:
 
 
 def _nulls(column: pa.ChunkedArray) -> int:
-    """Return the number of nulls, also inside of lists and structs."""
     if pa.types.is_list(column.type):
         inside = sum(_nulls(pa.chunked_array([one.flatten()])) for one in column.chunks)
         return inside + int(column.null_count)
@@ -199,7 +197,6 @@ def _numbers(row: StepRow) -> dict[str, float]:
 
 
 def _largest(row: StepRow) -> list[dict[str, Any]]:
-    """Return the slots with the largest values of each note, NaN before all numbers."""
     lists = []
     for note in sorted({name for name, _ in row.per_sample}):
         parts = [one for (name, _), one in row.per_sample.items() if name == note]

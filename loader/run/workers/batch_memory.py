@@ -31,7 +31,7 @@ class Segment:
     """
 
     def __init__(self, number: int, fd: int, nbytes: int) -> None:
-        """Map the memory and own the descriptor. number: its name for trainer and workers. Raises: OSError."""
+        """Map the memory and own the descriptor. number: its name for trainer and workers."""
         self.number, self.fd, self.nbytes = number, fd, nbytes
         self._close_fd = weakref.finalize(self, os.close, fd)
         self._close_fd.atexit = False
@@ -53,7 +53,7 @@ class Segment:
 
 
 def new_segment(nbytes: int) -> Segment:
-    """Return a segment of at least `nbytes`, not numbered yet. Raises: OSError."""
+    """Return a segment of at least `nbytes`, not numbered yet."""
     whole = max(1, -(-nbytes // mmap.PAGESIZE)) * mmap.PAGESIZE
     fd = os.memfd_create("penstock-batch", os.MFD_CLOEXEC)
     try:
@@ -116,10 +116,7 @@ class Slot:
         return np.ndarray(shape, dtype, memory.data)
 
     def write(self, outcome: object) -> tuple[Segment, OutcomePlace]:
-        """Write an outcome; return its segment and place. A segment other than that given to `begin` replaces it.
-
-        Raises: errors of pickling; OSError without memory.
-        """
+        """Write an outcome; return its segment and place. A segment other than that given to `begin` replaces it."""
         stream, buffers = _dumped(outcome)
         places = [self._place(raw) for raw in buffers]
         at = self._reserve(_SPAN_BYTES * len(buffers) + len(stream))
@@ -151,7 +148,7 @@ class Slot:
 
 
 def read(memory: Bytes, written: OutcomePlace) -> Any:
-    """Return the outcome; its arrays lie in `memory` and keep it alive. Raises: errors of unpickling."""
+    """Return the outcome; its arrays lie in `memory` and keep it alive."""
     at = written.at + _SPAN_BYTES * written.arrays
     spans = memory[written.at : at].view(np.int64).reshape(-1, 2).tolist()
     buffers = [memory[place : place + nbytes] for place, nbytes in spans]
@@ -186,7 +183,6 @@ def _tensor(array: np.ndarray) -> Any:
 
 
 def _of_script(name: str) -> Any:
-    """Return the script's class or function of this name. Raises: Unpicklable."""
     target: Any = sys.modules["__main__"]
     try:
         for part in name.split("."):
@@ -209,18 +205,16 @@ def can_be_sent(value: object) -> bool:
 
 
 def dumps(value: object) -> bytes:
-    """Return a pickle for the trainer, arrays included. Raises: errors of pickling."""
+    """Return a pickle for the trainer, arrays included."""
     stream = io.BytesIO()
     _Pickler(stream, 5).dump(value)
     return stream.getvalue()
 
 
 def _dumped(value: object) -> tuple[bytes, list[Bytes]]:
-    """Return (pickle, memory of the arrays outside of it)."""
     aside: list[Bytes] = []
 
     def keep(buffer: pickle.PickleBuffer) -> bool:
-        """Return whether an array stays in the pickle."""
         raw = np.frombuffer(buffer.raw(), np.uint8)
         if len(raw) >= SMALL_BYTES:
             aside.append(raw)

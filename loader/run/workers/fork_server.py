@@ -31,7 +31,7 @@ class ForkServer:
     """A fork server's process. For any thread."""
 
     def __init__(self) -> None:
-        """Start it, without waiting until it is ready. Raises: OSError."""
+        """Start it, without waiting until it is ready."""
         self._control, theirs = connection()
         fds = [theirs.fileno()]
         with suppress(OSError):  # kernels before 5.3: it ends when the trainer's socket is closed
@@ -108,7 +108,7 @@ _turn = Lock()
 
 
 def fork_server() -> ForkServer:
-    """Return the running fork server for this process's settings, started if needed. Raises: OSError."""
+    """Return the running fork server for this process's settings, started if needed."""
     global _current, _setting
     with _turn:
         setting = _inherited()
@@ -125,7 +125,6 @@ def prepare() -> None:
 
 
 def _forget() -> None:
-    """Leave the server to the parent: this is a forked child."""
     global _current, _turn
     _current, _turn = None, Lock()
 
@@ -134,7 +133,6 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def _inherited() -> tuple[Any, ...]:
-    """Return the settings that a process inherits at its start."""
     try:
         folder = os.getcwd()
     except OSError:  # removed

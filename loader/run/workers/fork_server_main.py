@@ -69,7 +69,7 @@ class _Server:
         self._warned = False
 
     def run(self) -> NoReturn:
-        """Serve requests. Raises: EOFError or ConnectionError when the trainer is gone; OSError."""
+        """Serve requests."""
         with _environment("JE_ARROW_MALLOC_CONF", "background_thread:false"):
             self._import(MODULES)  # Arrow starts a thread for jemalloc, although it allocates by mimalloc
         poll = select.poll()
@@ -105,7 +105,6 @@ class _Server:
         gc.freeze()  # no worker copies these objects' pages by looking for cycles among them
 
     def _start(self, request: ForkRequest) -> None:
-        """Start a worker process, and send its number over its socket."""
         with socket.socket(fileno=request.socket) as sock:
             try:
                 pid = self._fork(request) if n_threads() == 1 else self._spawn(request)
@@ -143,7 +142,6 @@ class _Server:
             os._exit(1)
 
     def _spawn(self, request: ForkRequest) -> int:
-        """Start a worker that imports by itself."""
         if not self._warned:
             self._warned = True
             logger.warning(
@@ -175,7 +173,6 @@ class _Server:
                 os.set_inheritable(fd, False)
 
     def _wait(self, request: WaitRequest) -> int:
-        """Return the exit code of a worker, killed after the timeout."""
         pid = self._pids.pop(request.number, None)
         if pid is None:
             return 1  # it could not be started
@@ -189,7 +186,6 @@ class _Server:
         return self._ended.pop(pid)
 
     def _reap(self) -> None:
-        """Collect the exit codes of ended workers."""
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 self._ended[ended[0]] = os.waitstatus_to_exitcode(ended[1])
@@ -197,7 +193,6 @@ class _Server:
 
 @contextmanager
 def _environment(name: str, value: str) -> Iterator[None]:
-    """Set a variable, unless it is set already."""
     if name in os.environ:
         yield
         return

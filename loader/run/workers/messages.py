@@ -134,14 +134,14 @@ class WaitRequest(NamedTuple):
 
 
 def send_fork(control: socket.socket, request: ForkRequest) -> None:
-    """Send a request. Raises: ConnectionError if the server is gone; OSError."""
+    """Send a request."""
     head = _HEAD.pack(True, request.number, 0.0)
     fds = [request.socket, request.sent, request.stdout, request.stderr]
     socket.send_fds(control, [head, " ".join(request.modules).encode()], fds)
 
 
 def send_wait(control: socket.socket, request: WaitRequest) -> None:
-    """Send a request. Raises: ConnectionError if the server is gone; OSError."""
+    """Send a request."""
     control.sendall(_HEAD.pack(False, *request))
 
 
@@ -160,7 +160,7 @@ def receive_request(control: socket.socket) -> ForkRequest | WaitRequest:
 
 
 def answer(control: socket.socket, request: WaitRequest, exit_code: int) -> None:
-    """Send the exit code. Raises: ConnectionError if the trainer is gone; OSError."""
+    """Send the exit code."""
     control.sendall(_ANSWER.pack(request.number, exit_code))
 
 

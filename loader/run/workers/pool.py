@@ -84,7 +84,7 @@ class WorkerPool:
         return [pid for worker in self._workers if (pid := worker.started_pid()) is not None]
 
     def poll(self) -> bool:
-        """Return whether all workers are ready. Raises: the error of one that cannot start."""
+        """Return whether all workers are ready."""
         self._read(wait=False)
         if self._refusal is not None:
             raise self._refusal
@@ -144,7 +144,6 @@ class WorkerPool:
             )
 
     def _read(self, *, wait: bool = True) -> None:
-        """Read the workers' messages; `wait` for the first one."""
         if self._dismissed:
             self._give_up(CancelledError())
             return
@@ -268,7 +267,6 @@ class WorkerPool:
             self._ask(task.steps, task.future)
 
     def _has_cost_enough(self, worker: WorkerProcess, steps: range) -> bool:
-        """Return whether a worker that is gone must not be replaced."""
         if worker.pid is None:  # its server ended before the fork: counts once for all workers
             self._lost_servers.add(worker.server)
             return len(self._lost_servers) >= DEATHS
@@ -291,7 +289,6 @@ class WorkerPool:
             _fail(future, self._refusal)
 
     def _give_up(self, error: BaseException) -> None:
-        """Fail all tasks, now and later."""
         self._refusal = error
         for worker in self._workers:
             worker.hang_up()

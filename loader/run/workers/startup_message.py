@@ -58,7 +58,7 @@ class StartupMessage:
 
     @staticmethod
     def read(fd: int) -> "StartupMessage":
-        """Return the message in this memory. Raises: errors of unpickling."""
+        """Return the message in this memory."""
         with os.fdopen(fd, "rb") as file, mmap(file.fileno(), 0, prot=PROT_READ) as data:
             sent: StartupMessage = pickle.loads(data)  # noqa: S301 - from the trainer
         return sent
@@ -129,7 +129,6 @@ def why_not(recipe: Recipe) -> Obstacle:
 
 
 def _named(recipe: Recipe) -> Iterator[tuple[str, object]]:
-    """Yield the parts of a recipe that the user made."""
     if recipe.transform is not None:
         yield "transform", recipe.transform
     if isinstance(recipe.decode, Mapping):
@@ -177,7 +176,6 @@ def _with_cache(function: Callable[..., Any], settings: dict[str, Any]) -> Any:
 
 
 def _refuse_gpu(value: object) -> None:
-    """Raise PicklingError for a tensor on a GPU, which every worker would open."""
     tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # None too while it is being imported
     if tensor is not None and isinstance(value, tensor) and value.device.type not in ("cpu", "meta"):
         raise pickle.PicklingError(f"it holds a tensor on {value.device}")

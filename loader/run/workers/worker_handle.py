@@ -37,7 +37,7 @@ class WorkerProcess:
     """A worker forked at once, which loads its startup message by itself. Not thread-safe."""
 
     def __init__(self, sent_fd: int) -> None:
-        """Start the process, without waiting. Raises: OSError."""
+        """Start the process, without waiting."""
         self.pid: int | None = None
         self.server = fork_server()
         self.socket, theirs = connection()
@@ -67,17 +67,17 @@ class WorkerProcess:
         self._known.add(task.segment.number)
 
     def drop(self) -> None:
-        """Cancel all tasks that have not begun. Raises: EOFError if the worker is gone."""
+        """Cancel all tasks that have not begun."""
         send(self.socket, Message(Kind.DROP))
 
     def forget(self, segment: int) -> None:
-        """Tell the worker to unmap a segment. Raises: EOFError if the worker is gone."""
+        """Tell the worker to unmap a segment."""
         if segment in self._known:
             self._known.remove(segment)
             send(self.socket, Message(Kind.FORGET, segment=segment))
 
     def started_pid(self) -> int | None:
-        """Return the process number after waiting for it; None if the worker is gone. Raises: OSError."""
+        """Return the process number after waiting for it; None if the worker is gone."""
         with suppress(EOFError):
             while self.pid is None:
                 self._receive(self._unread, wait=True)
@@ -99,7 +99,6 @@ class WorkerProcess:
         return messages
 
     def _receive(self, into: list[tuple[Message, int | None]], *, wait: bool) -> bool:
-        """Receive a message of the fork server or the worker. Return False if there is none yet."""
         got = receive(self.socket, wait=wait)
         if got is None:
             return False
@@ -143,7 +142,6 @@ def imported_modules() -> list[str]:
 
 
 def _wait_for(pid: int, timeout_s: float) -> None:
-    """Wait for the end of a process whose parent is gone; kill it after the timeout."""
     with suppress(OSError):  # it has ended; or a kernel before 5.3, where it ends by itself
         watched = os.pidfd_open(pid)
         try:

@@ -45,7 +45,7 @@ def main(sock_fd: int, sent_fd: int, trainer_fd: int = -1) -> NoReturn:
 
 
 def _work(sock: socket.socket, sent_fd: int) -> None:
-    """Send READY, then work. Raises: EOFError when the trainer hung up."""
+    """Send READY, then work."""
     logs = LogCollector()
     logging.getLogger("loader").addHandler(logs)
     metrics = Metrics()
@@ -123,7 +123,6 @@ def _reply(
     outcome: Outcome,
     batches: Sequence[Batch] = (),
 ) -> None:
-    """Send an outcome in `segment`, or in a new one. batches: in the outcome."""
     try:
         into, written = slot.write(outcome)
     except OSError:
@@ -139,7 +138,6 @@ def _reply(
 
 
 def _unsendable(batches: Sequence[Batch], error: Exception) -> Unpicklable:
-    """Return the error that names the fields that cannot be pickled."""
     fields = (field for batch in batches for field in batch.fields.items())
     names = dict.fromkeys(name for name, value in fields if not can_be_sent(value))
     return Unpicklable(

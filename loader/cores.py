@@ -1,8 +1,4 @@
-"""The cores and memory that this process, or its rank, may use.
-
-A container sees all of a machine's cores and memory, but is throttled or killed beyond its cgroup's limits. Ranks of
-one machine share both.
-"""
+"""The cores and memory that this process, or its rank, may use: of its cgroup, shared by the machine's ranks."""
 
 import os
 import re
@@ -86,7 +82,7 @@ def _affinity() -> int:
 def _cgroups(root: Path, controller: str) -> Iterator[Path]:
     """Yield the folder of this process's cgroup and its parents, of which the least limit counts.
 
-    A container may see its own cgroup as the root, though /proc has its path on the host.
+    A container may see its own cgroup as the root, unlike /proc.
     """
     for line in _read(root / "proc/self/cgroup").splitlines():
         number, controllers, path = (*line.split(":", 2), "", "")[:3]

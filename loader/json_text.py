@@ -1,8 +1,7 @@
 """Parse untrusted JSON strictly; write canonical JSON for hashes.
 
 Accepted is only what can be written again: text that UTF-8 holds, at most 64 nested arrays and objects, finite numbers,
-integers of 64 bits. Plain `json.loads` returns lone surrogates, NaN and 1e999, which fail later in a table, and raises
-RecursionError for deep brackets.
+integers of 64 bits. `json.loads` also returns lone surrogates, NaN and 1e999, which fail later in a table.
 """
 
 import json
@@ -25,7 +24,6 @@ class DamagedJson(ValueError):
 
 
 def is_text(value: object) -> bool:
-    """Return whether it is a str without lone surrogates."""
     try:
         return isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:
@@ -50,7 +48,6 @@ def parse_json(data: bytes | str, *, lenient: bool = False) -> Any:
 
 
 def parse_json_object(data: bytes | str, *, lenient: bool = False) -> dict[str, Any]:
-    """Return the value of a document that is an object, as `parse_json`. Raises: DamagedJson."""
     value = parse_json(data, lenient=lenient)
     if not isinstance(value, dict):
         raise DamagedJson(f"it is a {type(value).__name__}, expected an object")

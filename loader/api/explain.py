@@ -139,10 +139,10 @@ def explain(
 def explain_slots(
     plan: Plan, step: int, slots: Slots, asked_rows: I64, first_slot: int = 0
 ) -> list[Explanation]:
-    """Return the explanations of some slots, without padding. Costs as `explain`.
+    """Return the explanations of some slots, without padding, as `explain`.
 
-    slots: of the step from `first_slot` on. asked_rows: int64, rows of `slots`. `Replay.slots` gives slots with
-    recorded substitutions.
+    slots: of the step from `first_slot` on. asked_rows: int64, rows of `slots`. `Replay.slots` has recorded
+    substitutions.
     """
     asked_rows = asked_rows[slots.valid[asked_rows]]
     out: dict[int, Explanation] = {}
@@ -214,7 +214,7 @@ def _registered_at(placed: PlacedStore, address: SampleAddress) -> dict[str, str
 
 
 def provenance(version: Version, addresses: list[SampleAddress]) -> list[dict[str, str]]:
-    """Return the provenance columns of these samples. Reads only the row groups of large keys tables that hold them.
+    """Return the provenance columns of these samples, from few row groups.
 
     Raises: Corrupt if keys tables are damaged, or not in the order of the parts.
     """

@@ -2,8 +2,7 @@
 
     follows/<run>/<step, 19 digits>.json     the plan from this step on; created once, by the first rank there
 
-All ranks, and every restart, read what the first one wrote: batches are the same at any world size. The state of a run
-also names its plan, so it opens the right one.
+All ranks, and every restart, read that file. The state of a run also names its plan.
 """
 
 import json
@@ -104,7 +103,6 @@ class Following:
 
     @property
     def step(self) -> int:
-        """The global step of the next batch."""
         return self.loader.step
 
     @property
@@ -113,7 +111,6 @@ class Following:
         return self.loader.end
 
     def note(self, *, per_sample: Mapping[str, Any] | None = None, **values: Any) -> None:
-        """Record metrics on the trail, as `Loader.note`."""
         self.loader.note(per_sample=per_sample, **values)
 
     def state_dict(self) -> dict[str, Any]:
@@ -132,7 +129,6 @@ class Following:
         self._decided = None
 
     def close(self) -> None:
-        """Close the loader, as `Loader.close`."""
         self.loader.close()
 
     def __enter__(self) -> "Following":

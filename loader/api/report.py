@@ -3,8 +3,7 @@
     reports/training/<dataset>/runs/<run>/<32 hex>.json    a report; named by its content without its time
     reports/training/<dataset>/<n>.json                    n has 12 digits, from 1, without gaps: {"report": its key}
 
-Both are created once. The second lets readers find new reports by a request each, without a listing. A repeated report
-is the same file; it may get a second number, which readers skip.
+Both are created once. The second lets readers find new reports without a listing; a repeated report may have two.
 """
 
 import hashlib
@@ -254,7 +253,6 @@ def _is_step(value: object) -> bool:
 
 
 def check_run(run: str) -> str:
-    """Return the name of a run."""
     try:
         return check_dataset_name(run)
     except (InvalidName, TypeError):
@@ -295,7 +293,6 @@ def _append(store: Store, appended: Report) -> None:
 
 
 def reports_of(root: Root, run: str) -> list[Report]:
-    """Return all reports of a run, of every dataset of the root."""
     store = primary_of(root.store)
     return [
         _read(store, dataset, info.key)

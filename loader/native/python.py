@@ -1,8 +1,4 @@
-"""The functions of `loader.native` in Python: their specification, and the fallback without a compiler.
-
-`_native.c` has the same in C, without the interpreter's lock. A property test compares both, byte for byte and error
-for error.
-"""
+"""The functions of `loader.native` in Python: their specification, and the fallback without a compiler."""
 
 import hashlib
 import os
@@ -115,12 +111,10 @@ class PagedSha256:
         return b"".join(hashlib.sha256(view[at : at + step]).digest() for at in range(0, len(view), step))
 
     def digest(self) -> bytes:
-        """Return the digest of all bytes."""
         return self._all.digest()
 
 
 def copy_bytes(data: Buffer) -> bytes:
-    """Return a copy of contiguous bytes. C releases the interpreter's lock for large ones."""
     return bytes(data)
 
 
@@ -163,8 +157,8 @@ def tar_contents(file: OpenFile, at: int, nbytes: int, sums: bool) -> tuple[byte
     """Return names and places of a tar's members from byte `at` on, while headers are plain, and the next byte.
 
     Each name ends with a NUL; places are int64 [members, 3]: first byte, bytes and CRC-32C of each content. The
-    checksum is `UNKNOWN_CRC` without `sums`, and for content that is not wholly in memory; in a file from the first
-    skipped (large) content on. The caller reads the remaining headers. Python reads none.
+    checksum is `UNKNOWN_CRC` without `sums`, and for content not wholly in memory; in a file from the first skipped
+    (large) content on. The caller reads the other headers; Python leaves all to it.
 
     file: its descriptor is read, or its memory, never both. nbytes: size of the archive.
     """
@@ -242,7 +236,6 @@ def _taps(begin: int, length: int, shrunk: int, n: int) -> tuple[Int64s, NDArray
 
 
 def instructions() -> str:
-    """Return the implementation of checksums."""
     return f"google-crc32c ({google_crc32c.implementation})"
 
 

@@ -14,7 +14,6 @@ from .sources.views import OrderView
 
 
 def split_sources(views: Mapping[str, OrderView | Source], asked: BucketBy) -> dict[str, PlannedSource]:
-    """Return every source's buckets as sources, in order of their names."""
     planned: dict[str, PlannedSource] = {}
     for name, view_or_source in views.items():
         source = view_or_source if isinstance(view_or_source, Source) else Source(view_or_source)
@@ -28,7 +27,6 @@ def split_sources(views: Mapping[str, OrderView | Source], asked: BucketBy) -> d
 
 
 def split_view(name: str, view: OrderView, by: str, edges: tuple[str, ...] | None) -> dict[str, OrderView]:
-    """Return label -> the bucket of a source's view."""
     if not hasattr(view, "split"):
         raise InvalidPlan(f"source {name!r} is a {type(view).__name__}, which cannot be split into buckets")
     try:
@@ -59,8 +57,7 @@ def interleave_parts(
 ) -> Interleaving:
     """Return the turns of the buckets of these sources, each of which is a bucket.
 
-    starts: of segments. batches: of each segment. A segment also begins where a source grows; from there on its buckets
-    have the new version's sizes.
+    starts: of segments. batches: of each segment. Where a source grows, a segment begins with the new version's sizes.
     """
     sizes: list[dict[str, dict[str, int]]] = []
     for start, _ in starts:
@@ -74,7 +71,7 @@ def interleave_parts(
 
 
 def bucketed_segments(starts: Starts, slots: Sequence[tuple[int, int]]) -> tuple[Segment, ...]:
-    """Return the sources' weights and the global batch by step, without bases: these follow from the buckets' turns.
+    """Return the sources' weights and the global batch by step; bases follow from the buckets' turns.
 
     starts, slots: of the same steps.
     """

@@ -2,8 +2,7 @@
 
     share of band b = n_b * w_b / sum over bands of n_b * w_b
 
-A sample of a band with weight 2 then comes twice as often as one of a band with weight 1. Inside a band the order is as
-in any source: every sample once in each of the band's epochs.
+A sample of a band with weight 2 comes twice as often as one with weight 1; a band's order is any source's.
 """
 
 from collections.abc import Mapping, Sequence

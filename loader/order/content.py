@@ -36,26 +36,20 @@ class Source:
 
 
 def source(view: OrderView, weight: Weight = 1, chunk: int | None = None, lanes: int | None = None) -> Source:
-    """Return a view as one of a plan's sources.
+    """Return a view as one of a plan's sources, which the plan checks.
 
-    The plan checks the values.
-
-    Args:
-        view: View that the samples come from.
-        weight: Share of the mixture relative to the other sources: int, Fraction, float or decimal string.
-        chunk: Samples read in one piece. None lets the plan choose from the view's size and mean sample bytes.
-        lanes: Chunks read side by side, a power of two. None lets the plan choose likewise.
+    weight: int, Fraction, float or decimal string, relative to other sources. chunk: samples read in one piece. lanes:
+    chunks read side by side, a power of two. None lets the plan choose both from the view's size and mean sample bytes.
     """
     return Source(view, weight, chunk, lanes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSource:
-    """One source as the plan froze it.
+    """One source as the plan froze it, or one bucket of it: name `photos/b3`, bucket `b3`.
 
-    With buckets it is one bucket of the source: name `photos/b3`, bucket `b3`. A source that grows has one per view:
-    growth 1 adds the samples `photos+1` (delta), and `photos#1` are all. A bucket that first appears with growth 1
-    (begins) is `photos/b3`, like the buckets before it.
+    A source that grows has one per view: growth 1 adds the samples `photos+1` (delta), and `photos#1` are all. A bucket
+    that first appears with growth 1 (begins) is `photos/b3`, like the buckets before it.
     """
 
     name: str
@@ -241,13 +235,11 @@ class PlanContent:
         return (self.buckets or self.streams[None]).used_before(step)
 
     def stream_of(self, source: str) -> GrownStream:
-        """Return the samples at the positions of a source, or of a bucket of one."""
         if source in self.grown_streams:
             return self.grown_streams[source]
         return GrownStream((Stage(start=0, origin=0, epoch=0, n=self.sources[source].shape.n),))
 
     def growths_of(self, source: str) -> list[Growth]:
-        """Return the growths of a source, by number."""
         return [planned for planned in self.grown if planned.source == source]
 
     def views_at(self, source: str, step: int) -> list[PlannedSource]:
@@ -266,9 +258,9 @@ class PlanContent:
         return Turn(bucket=None, stream=self.streams[None], step=step)
 
     def step_of(self, name: str, position: int) -> int | None:
-        """Return the step that takes a position of the stream of a source, or of a bucket of one (`photos/b3`).
+        """Return the step that takes a position of the stream of a source or bucket; None if none does.
 
-        None if no step does. Costs a pass over a mixture table per segment.
+        Costs a pass over a mixture table per segment.
         """
         source = self.sources[name]
         if self.boundary == MASK:
@@ -291,7 +283,6 @@ class PlanContent:
         return tuple(self.sources)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content under `hash`, as JSON-able values."""
         return {
             "format": PLAN_FORMAT,
             "order": ORDER_VERSION,

@@ -20,11 +20,10 @@ from .sources.views import OrderView
 
 
 def plan_from_json(d: dict[str, Any], reopen: Callable[[dict[str, Any]], OrderView]) -> Plan:
-    """Return the plan whose `to_json()` is d.
+    """Return the plan whose `to_json()` is d. reopen: makes a view from its spec.
 
-    reopen: makes a view from its spec. Chunk and lanes stay as frozen; base counts are recomputed and must match.
-    Raises FormatTooNew (a newer plan format or order version), InvalidPlan (damaged JSON), PlanMismatch (a view differs
-    from the planned one, or the hash of the result does).
+    Raises FormatTooNew (a newer plan format or order version), InvalidPlan (damaged JSON), PlanMismatch (a view, a base
+    count or the final hash differs).
     """
     if not isinstance(d, dict):
         raise InvalidPlan(f"a plan is a JSON object, got {type(d).__name__}")
@@ -107,7 +106,6 @@ def _growths(entries: object, sources: Mapping[str, PlannedSource]) -> tuple[Gro
 
 
 def _batches(segments: Sequence[Mapping[str, Any]], first: int) -> list[tuple[int, int]]:
-    """Return (start step, slots of a step) of each segment; `first` for segments without a number."""
     return [
         (one["start_step"], whole(f"segments[{number}]: batch", one.get("batch", first), 1, MAX_GLOBAL_BATCH))
         for number, one in enumerate(segments)
@@ -133,7 +131,6 @@ def _bucket_sizes(by: Mapping[str, Any]) -> list[tuple[int, dict[str, int]]]:
 
 
 def _quarantine_list(entry: object, versions: set[tuple[str, int]]) -> QuarantineList:
-    """Return a list as it was stored; ordinals of keys were looked up when the plan was made."""
     what = "an entry of quarantine"
     _need(what, entry, {"start_step": int, "source": str, "samples": list})
     assert isinstance(entry, dict)

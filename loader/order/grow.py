@@ -103,10 +103,7 @@ def _grown_source(
 def _new_views(
     buckets: Interleaving | None, name: str, view: Any, old: Mapping[str | None, OrderView]
 ) -> Mapping[str | None, OrderView]:
-    """Return label -> the bucket of the new view; without buckets the whole view under None.
-
-    view: a view, or a version, which gets the fields and predicate of the previous view. old: the previous views.
-    """
+    """Return label -> the bucket of the new view; without buckets the whole view under None."""
     bucket, was = next(iter(old.items()))
     alone = not hasattr(view, "version_ordinals") and hasattr(was, "of_version")
     if buckets is None or bucket is None:

@@ -1,8 +1,8 @@
 """L3 with buckets: whose turn a step is, and the stream of its batch.
 
-There are two mixtures, one in the other. The outer one deals the plan's steps to buckets, as if each step were a batch
-of one slot. The inner one, of each bucket, deals the slots of the bucket's own steps to the sources' views of that
-bucket. Nothing is kept per step: two quota tables give any step. Formulas: docs/order.md, "Buckets".
+There are two mixtures. The outer one deals the plan's steps to buckets, as if each step were a batch of one slot. The
+inner one, of each bucket, deals the slots of its own steps to the sources' views of that bucket. Two quota tables give
+any step. Formulas: docs/order.md, "Buckets".
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -55,7 +55,7 @@ class Interleaving:
         return Turn(bucket=label, stream=self.streams[label], step=int(own[0]))
 
     def used_before(self, step: int) -> dict[str, int]:
-        """Return bucket of a source (named as in `streams`) -> its samples before a step; zeros left out."""
+        """Return bucket of a source (`bucket_source`) -> its samples before a step; zeros left out."""
         used: dict[str, int] = {}
         for label, own in self.turns.used_before(step).items():
             used |= self.streams[label].used_before(own)
@@ -160,10 +160,7 @@ def turn_shares(weights: Mapping[str, int], sizes: Sizes, batch: Mapping[str, in
 def _stream(
     label: str, sizes: Sequence[Mapping[str, int]], starts: Starts, turns: Stream, batches: Sequence[int]
 ) -> Stream:
-    """Return the mixture inside a bucket: a segment for each of the plan's in which its sources have a weight.
-
-    sizes: per segment, source -> samples in the bucket. batches: slots of its batches.
-    """
+    """Return the mixture inside a bucket: a segment for each of the plan's in which its sources have a weight."""
     names = tuple(sorted({bucket_source(source, label) for held in sizes for source in held}))
     own: list[tuple[int, dict[str, int]]] = []
     slots: list[tuple[int, int]] = []

@@ -22,7 +22,7 @@ FILL, MASK = "fill", "mask"
 
 
 def check_boundary(boundary: object, sources: Mapping[str, object], segments: int, bucketed: bool) -> None:
-    """Raise InvalidPlan for an unknown value, and for "mask" with sources whose epochs end apart."""
+    """Raise InvalidPlan for an unknown value, and for "mask" without a common end of epochs."""
     if boundary not in (FILL, MASK):
         raise InvalidPlan(f'boundary = {boundary!r}: "fill" or "mask" is needed')
     if boundary == FILL:
@@ -226,7 +226,6 @@ class Stream:
         return self.segments[bisect_right(self.segments, step, key=lambda segment: segment.start_step) - 1]
 
     def batch_in(self, segment: Segment) -> int:
-        """Return the slots of each step of a segment."""
         return self.batch if segment.batch is None else segment.batch
 
     @property
@@ -235,12 +234,10 @@ class Stream:
         return tuple(self.batch_in(segment) for segment in self.segments)
 
     def used_before(self, step: int) -> dict[str, int]:
-        """Return source -> samples before a step; zeros left out."""
         segment = self.segment_at(step)
         return used_before(segment, self.names, step, self.batch_in(segment))
 
     def step_of(self, name: str, position: int) -> int | None:
-        """Return the step that takes a source's position; None for none."""
         for segment in reversed(self.segments):
             step = step_of(segment, self.names, name, position, self.batch_in(segment))
             if step is not None and self.segment_at(step) is segment:

@@ -37,16 +37,14 @@ Schedule = Sequence[tuple[int, Mapping[str, Weight]]]
 class PlanStore(Protocol):
     """The part of a store that saving a plan needs."""
 
-    def put_if_absent(self, key: str, data: bytes) -> None:
-        """Create an object, unless it exists with the same bytes."""
+    def put_if_absent(self, key: str, data: bytes) -> None: ...
 
 
 class PlanRoot(Protocol):
     """The part of a root that saving a plan needs."""
 
     @property
-    def store(self) -> PlanStore:
-        """The root's store."""
+    def store(self) -> PlanStore: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -107,7 +105,7 @@ class Plan(PlanContent):
         Each is (step, slot, epoch, attempt); attempt is above 0 if the sample was a substitute.
 
         ordinal: the sample's in its version, if known: it saves reading all keys of the version.
-        substitutions: from `loader.read_ledger(root, plan)`. Without them a corrupt sample counts in place of its
+        substitutions: from `loader.read_ledger(root, plan)`; without them a corrupt sample counts in place of its
         substitute.
 
         Costs the version's keys, and about two milliseconds per epoch at any N and B = 1024. Raises: InvalidRuntime for
@@ -142,9 +140,9 @@ class Plan(PlanContent):
     def grow(self, views: Mapping[str, Any], step: int, *, bucket_by: BucketBy | str | None = None) -> "Plan":
         """Return this plan with later versions of sources from a step on; earlier steps stay.
 
-        The rest of the source's epoch is mixed with the new samples in proportion, so that both end together. Later
-        epochs are of all samples. Samples that the later version lacks are in no slot from `step` on. Call it again for
-        a later step. Each bucket grows by itself; from `step` on buckets' shares follow the new version's sizes.
+        The rest of the source's epoch is mixed with the new samples in proportion, so that both end together; later
+        epochs are of all samples. Samples that the later version lacks are in no slot from `step` on. Each bucket grows
+        by itself; from `step` on the buckets' shares follow the new sizes. Call it again for a later step.
 
         Args:
             views: Source name -> view of a later version, with the predicate and fields of the previous one. A bare
@@ -199,20 +197,7 @@ def make_plan(
     boundary: str = FILL,
     allow_repeats: bool = False,
 ) -> Plan:
-    """Freeze a plan.
-
-    views: source name -> view, or source(view, weight=...). Names are part of the order's keys.
-    seed: 0 <= seed < 2^64.
-    global_batch: slots per optimizer step over all ranks; or [(0, slots), (step, slots), ...], each from its step on (a
-    ramp). With buckets it is the default, and bounds a budget.
-    schedule: [(step, {name: weight}), ...] in ascending order; from that step on the mixture has exactly these weights
-    (other sources are left out). An entry at step 0 replaces the sources' weights.
-    bucket_by: bucket(...), or only its expression; each batch is then of one bucket.
-    allow_repeats: let a source, or a bucket of one, be smaller than its batch.
-    quarantine: {name: keys of samples that no slot holds}, or [(step, {name: keys}), ...], each from its step on.
-    boundary: "fill" continues a batch at an epoch's end into the next epoch; "mask", for one source, ends it in
-    padding.
-    pack: pack(...); the samples are then documents, and the slots hold packed sequences of them.
+    """Freeze a plan; arguments as for `loader.plan`, with views of the order.
 
     Raises InvalidPlan, EmptyView (a source without samples), BatchTooLarge (N < global_batch).
     """
@@ -254,7 +239,7 @@ def make_plan(
 
 
 def segment_starts(weights: Mapping[str, Weight], schedule: Schedule) -> list[tuple[int, dict[str, int]]]:
-    """Return (start step, integer weights) of every segment, the first at step 0. Raises InvalidPlan.
+    """Return (start step, integer weights) of every segment, the first at step 0.
 
     weights: of all sources, in force from step 0 unless the schedule has an entry there.
     """
@@ -280,7 +265,6 @@ def segment_starts(weights: Mapping[str, Weight], schedule: Schedule) -> list[tu
 def pack_sources(
     views: Mapping[str, OrderView | Source], asked: object, bucket_by: object
 ) -> tuple[dict[str, OrderView | Source], Packing]:
-    """Return every source as its packed sequences, and their common layout."""
     if not isinstance(asked, PackBy):
         raise InvalidPlan(f"pack = {asked!r}: loader.pack('tokens.npy', length=2048) is needed")
     if bucket_by is not None:
@@ -307,7 +291,6 @@ def pack_sources(
 
 
 def more_quarantine(plan: PlanContent, lists: Any, step: int) -> Quarantine:
-    """Return the plan's lists and new ones from a step on."""
     step = whole("quarantined: step", step, 0, 2**53)
     if not isinstance(lists, Mapping):
         raise InvalidPlan(f"quarantined({lists!r}): {{source name: [sample keys]}} is needed")

@@ -14,15 +14,13 @@ GlobalBatch = int | Sequence[tuple[int, int]]
 
 
 def ramp_of(value: object) -> list[tuple[int, int]]:
-    """Return (start step, slots) of a global batch."""
     return steps_of("global_batch", value, lambda name, slots: whole(name, slots, 1, MAX_GLOBAL_BATCH))
 
 
 def steps_of(name: str, changes: object, checked: Callable[[str, Any], T]) -> list[tuple[int, T]]:
     """Return (start step, value) from step 0 on, without entries that change nothing.
 
-    changes: one value, or [(step, value), ...].
-    checked: (name for messages, value) -> the valid value. Raises InvalidPlan.
+    changes: one value, or [(step, value), ...]. checked: (name for messages, value) -> the valid value.
     """
     if not isinstance(changes, Sequence) or isinstance(changes, str):
         return [(0, checked(name, changes))]

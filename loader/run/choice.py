@@ -2,10 +2,8 @@
 
 Decoders hold the interpreter's lock for a tenth of their time, so a few threads keep it busy. On 16 cores 4 threads
 made 4,204 photos/s, 16 threads 2,738, and 16 processes 18,672. If samples are only copied, a third thread costs more
-than it gains.
-
-A training can also lose the lock inside its own step, where it waits for no batch: each operation that releases the
-lock waits for the thread that took it. So a probe thread requests the lock now and then, and measures its wait.
+than it gains. A training also loses the lock inside its own step, so a probe thread requests it now and then, and
+measures its wait.
 """
 
 import os
@@ -87,7 +85,6 @@ class Maker(NamedTuple):
 
 
 def first_threads(cores: int, *, local: bool) -> int:
-    """Return the number of threads to begin with."""
     return min(cores, DECODING_THREADS) if local else cores
 
 
@@ -180,9 +177,8 @@ class Measurement(NamedTuple):
 class LockProbe:
     """A thread that counts how often it got the interpreter's lock late.
 
-    Late is a fifth of the interpreter's switch interval (5 ms). So a thread that computes in Python counts, and one
-    that holds the lock for a call does not. Time without a free core, which the kernel counts per thread, is
-    subtracted.
+    Late is a fifth of the interpreter's switch interval (5 ms): a thread that computes in Python counts, one that holds
+    the lock for a call does not. Time without a free core, which the kernel counts per thread, is subtracted.
     """
 
     def __init__(self) -> None:
@@ -208,7 +204,6 @@ class LockProbe:
                 self._running.release()
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Wait for the thread's end after `dismiss`, at most `timeout_s`."""
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
@@ -247,7 +242,6 @@ class Contention:
     """Measures a loader now and then. For the consumer's thread, except `end_probe`."""
 
     def __init__(self, *, probed: bool) -> None:
-        """probed: whether to request the interpreter's lock."""
         self._before: tuple[Mapping[str, float], float, float] | None = None
         self._since_s, self._computed_s, self._next_s, self._looks = 0.0, 0.0, 0.0, 0
         self._probed = probed
@@ -267,7 +261,7 @@ class Contention:
     ) -> Measurement | None:
         """Return the stretch since the previous call; None the first time.
 
-        made_cpu_s: CPU seconds of making the batches delivered so far; process_cpu_s: of the whole process.
+        made_cpu_s: CPU seconds of the delivered batches; process_cpu_s: of the whole process.
         """
         locked = self._probe.drain() if self._probe is not None else 0.0
         before, self._before = self._before, (metrics, made_cpu_s, process_cpu_s)
@@ -297,7 +291,6 @@ class Contention:
             self._probe.dismiss()
 
     def end_probe(self, *, wait: bool = False) -> None:
-        """End the probe. wait: for its thread."""
         self._probed = False
         probe, self._probe = self._probe, None
         if probe is not None:

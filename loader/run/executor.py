@@ -56,11 +56,9 @@ class InlineExecutor:
         self._make = make
 
     def submit(self, steps: range) -> Future[MadeBatches]:
-        """Return the future batches of the steps, made on request."""
         return _LazyBatches(lambda: self._make(steps))
 
     def cancel(self, futures: Iterable[Future[MadeBatches]]) -> None:
-        """Cancel the steps that were not requested."""
         for future in futures:
             future.cancel()
 
@@ -69,8 +67,7 @@ class InlineExecutor:
 
     dismiss = abandon = retire
 
-    def join(self, timeout_s: float | None = None) -> None:
-        """Do nothing: there are no threads."""
+    def join(self, timeout_s: float | None = None) -> None: ...
 
 
 logger = logging.getLogger(__name__)
@@ -112,7 +109,6 @@ class Execution:
         workers: Workers,
         bound: Bound,
     ) -> None:
-        """Choose the first maker."""
         self._assembler, self._cache, self._metrics = assembler, cache, metrics
         self._workers_asked, self._bound = workers, bound
         self._cores, self._memory_bytes = rank_cores(), rank_memory_bytes()
@@ -144,7 +140,6 @@ class Execution:
         return self.prefetch().take(step, end)
 
     def prefetch(self) -> Prefetch:
-        """Return the prefetch that makes batches ahead."""
         if self._prefetch is None:
             self._prefetch = Prefetch(self._maker(), self._bound)
         return self._prefetch
@@ -152,8 +147,7 @@ class Execution:
     def batch_delivered(self, waited_s: float, busy_s: float, computed_s: float) -> None:
         """Note that the training got a batch; perhaps change the maker.
 
-        waited_s: seconds that it waited. busy_s, computed_s: seconds that it had worked before, and its thread's CPU
-        seconds meanwhile.
+        waited_s: seconds that it waited. busy_s, computed_s: seconds of its work before, and its thread's CPU seconds.
         """
         measured = self._contention
         if measured is not None and measured.saw(waited_s, busy_s, computed_s) and self._starting is None:
@@ -196,7 +190,6 @@ class Execution:
             self._prefetch.dismiss()
 
     def close(self, *, wait: bool = True) -> None:
-        """End all threads and processes; see `Prefetch.close`."""
         self._end_measuring(wait=wait)
         if self._starting is not None:
             self._starting[0].abandon()

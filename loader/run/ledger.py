@@ -2,10 +2,8 @@
 
     ledgers/<plan hash>/<rank>-of-<world size>/<step, 19 digits>-<slot, 10 digits>-<16 hex>.jsonl
 
-There is one object per slot, created once: a line of JSON per attempt. The hex is a hash of the substitution. So a step
-that is made again (after a seek, a resume, by another run of the plan) finds its entry there.
-
-The budget is the share of a rank's samples that may be substituted before the run stops.
+There is one object per slot, created once: a line of JSON per attempt. The hex is a hash of the substitution, so a step
+that is made again (after a seek, a resume, by another run of the plan) finds its entry.
 """
 
 import hashlib
@@ -32,7 +30,7 @@ ALLOWANCE = 8
 
 
 class Budget:
-    """Counts delivered and substituted samples. Not thread-safe."""
+    """Counts delivered and substituted samples against the allowed share. Not thread-safe."""
 
     def __init__(self, share: object) -> None:
         """Check the share of the samples, 0 to 1. Raises: InvalidRuntime."""
@@ -67,14 +65,12 @@ class Ledger:
     """Writes in the background; the next call raises the error of an entry that could not be stored."""
 
     def __init__(self, plan: Plan, world: World, stores: Mapping[str, Store]) -> None:
-        """Keep the stores. stores: source name -> store of its ledger."""
         self._stores = stores
         self._prefix = f"{_folder(plan.hash)}{world.rank}-of-{world.world_size}/"
         self._writer: ThreadPoolExecutor | None = None
         self._pending: list[Future[None]] = []
 
     def name(self, substitutions: Sequence[Substitution]) -> str:
-        """Return the places of these entries, for messages."""
         urls = sorted({self._stores[entry.source].url for entry in substitutions})
         return ", ".join(f"{url}/{self._prefix}" for url in urls)
 
@@ -95,11 +91,9 @@ class Ledger:
             self._pending.append(self._thread().submit(self._put, attempts))
 
     def flush(self) -> None:
-        """Wait until everything is stored."""
         self._raise_failed(list(self._pending))
 
     def close(self) -> None:
-        """Flush, and end the thread."""
         if self._writer is not None:
             self._writer.shutdown(wait=True)  # at the interpreter's end too, the queue is worked off
             self._writer = None

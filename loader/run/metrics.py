@@ -1,12 +1,11 @@
 """Counters, a wait histogram per stage, the status line, the bottleneck, and text for Prometheus.
 
-One thread makes a batch, stage after stage (`batch.MAKING`). The batch waits for the training
-(`handover_wait_seconds`), or the training waits for it (`consumer_wait_seconds`) and then works on it
-(`consumer_busy_seconds`). A thread waits if enough batches are made ahead (`room_wait_seconds`). The copy thread copies
-batches to a device (`device_copy_seconds`).
+One thread makes a batch, stage after stage (`batch.MAKING`). The batch waits for the training (handover), or the
+training for it (consumer), which then works on it (busy). Threads wait if enough is made ahead (room); the copy thread
+copies to a device (copy).
 
-The bottleneck is the training if it waited for less than WAITS of its time; else the stage in which threads spent most
-of their time. With `workers=0` everything runs in one thread, and the largest share is the bottleneck.
+The bottleneck is the training if it waited for less than WAITS of its time; else the largest stage of the threads. With
+`workers=0` it is the largest share of the one thread.
 """
 
 import heapq
@@ -93,7 +92,6 @@ class Metrics:
             self._observe(stage, seconds)
 
     def add(self, step: StepMetrics) -> None:
-        """Add the cost of batches that were made, or failed."""
         with self._lock:
             for name, amount in step.totals().items():
                 self._counts[name] += amount
@@ -103,7 +101,6 @@ class Metrics:
                 self._samples[source] = self._samples.get(source, 0) + amount
 
     def copied(self, nbytes: int, seconds: float) -> None:
-        """Count a batch copied to the device."""
         with self._lock:
             self._counts["device_bytes"] += nbytes
             self._observe("copy", seconds)
@@ -141,7 +138,6 @@ class Metrics:
             return totals
 
     def merge(self, totals: Totals) -> None:
-        """Add the counts of another process."""
         with self._lock:
             for name, amount in totals.counts.items():
                 self._counts[name] += amount
@@ -223,7 +219,7 @@ def limited_by(
     """Return a value of LIMITS, or "consumer"; None without measurements.
 
     metrics: of `Loader.metrics`; before: an earlier result, to judge the time since. ahead: whether batches are made
-    ahead of the consumer.
+    ahead.
     """
     spent = stage_seconds(metrics, before)
     waited, busy = spent["consumer"], spent["busy"]
@@ -237,7 +233,6 @@ def limited_by(
 def stage_seconds(
     metrics: Mapping[str, float], before: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """Return stage -> seconds between two `Loader.metrics`, or since the start."""
     # Copies to a device go on beside both sides.
     names = {stage: f"{name}_sum" for stage, name in STAGES.items() if stage != "copy"}
     return {stage: metrics[name] - (before[name] if before else 0.0) for stage, name in names.items()}
@@ -259,8 +254,8 @@ class Status:
 
         step 1,234  812 samples/s  95.0 MB/s  training waits 61 %  workers: fetch 58 % ...  limited by: store
 
-        executor: as `Loader.executor`. ahead: whether batches are made while the training works. The largest stages of
-        the workers' time are listed ("room": they wait for the training). MB are 10^6 bytes of stored fields.
+        executor: as `Loader.executor`. ahead: whether batches are made ahead. The workers' largest stages are listed
+        ("room": they wait for the training). MB are 10^6 bytes of stored fields.
         """
         before, self._before = self._before, dict(metrics)
         spent = stage_seconds(metrics, before)
@@ -336,7 +331,6 @@ def exposition(totals: Totals, *, rank: int, step: int) -> str:
     """Return text exposition format 0.0.4, labelled with the rank; samples also by source.
 
     https://prometheus.io/docs/instrumenting/exposition_formats/
-    The caller serves this text, or writes it to a file for node_exporter (docs/observability.md).
     """
     return "".join(f"{line}\n" for line in _lines(totals, rank, step))
 

@@ -75,7 +75,6 @@ class SlotReplay:
 
 
 def address_of(plan: Plan, slots: Slots, row: int) -> SampleAddress:
-    """Return the address of the sample in a slot. Costs an index look-up."""
     view, ordinal = list(plan.sources.values())[int(slots.source[row])].view, int(slots.ordinal[row])
     if isinstance(view, PackedView):
         return sequence_address(view, ordinal)
@@ -193,17 +192,14 @@ class Functions(NamedTuple):
 
 
 class Replay:
-    """Batches of any step and rank, as the training got them. Not thread-safe.
+    """Batches of any step and rank, as the training got them. Not thread-safe; writes nothing.
 
         replay = loader.Replay(plan, loader.read_ledger(root, plan), transform=augment)
         replay.digest(1234) == recorded             # the stored bytes; reads no media
         replay.batch(1234, rank=3, world_size=8)
 
-    A recorded substitution stays in its slot, even if the sample has been repaired since. No other sample is
-    substituted. A sample that is unreadable now is padding, with an entry of attempt 0 in `batch.substitutions`. Then
-    the digests of batch and `digest` differ.
-
-    A replay writes nothing.
+    A recorded substitution stays in its slot, even if the sample has been repaired since. A sample that is unreadable
+    now is padding, with an entry of attempt 0 in `batch.substitutions`; then the digests of batch and `digest` differ.
     """
 
     plan: Plan
@@ -219,7 +215,7 @@ class Replay:
         framework: str = "torch",
         epochs: int | None = None,
     ) -> None:
-        """Take a plan and the entries of `read_ledger`; the other arguments are those of the training's Loader.
+        """Take a plan and the entries of `read_ledger`; pass the other arguments as to the training's Loader.
 
         Raises: InvalidRuntime.
         """
@@ -246,8 +242,7 @@ class Replay:
         parts: (rank, world size, digest, substituted slots) of one run's parts of the step, from its trail.
 
         Returns True if they are found; False if no choice gives a part's digest; None if there are too many choices. In
-        the last two cases, and for other ranks, a part keeps all recorded substitutions. Reads only indexes. Raises:
-        InvalidRuntime; errors of reading indexes.
+        the last two cases, and for other ranks, all recorded substitutions stay. Reads only indexes.
         """
         self._check_open()
         n = self.plan.batch_size(self.plan.checked_step(step))
@@ -380,12 +375,10 @@ class Replay:
         )
 
     def functions(self) -> Functions:
-        """Return facts of the decoders and transforms, to compare with a trail's."""
         recipe = self._recipe(self._world)
         return Functions(transforms_of(recipe), decoders_of(recipe), library_versions())
 
     def close(self) -> None:
-        """End all threads, and close all files."""
         self._closed = True
         self._assembler.close()
         if self._pool is not None:

@@ -58,7 +58,6 @@ def sub(k: int, a: int) -> int:
 
 
 def mix64_array(z: U64) -> U64:
-    """Return `mix64` of every element, as a new uint64 array."""
     return _mix_in_place(z.astype(np.uint64))
 
 
@@ -124,8 +123,8 @@ def _each_its_size(k: U64, n: I64, x: I64) -> I64:
 def _sorted_rows(k: U64, n: int | I64, x: I64) -> I64:
     """Return `argsort_stable(sub(k, 0..n-1))[x]` with a key per row: the column of the row's x-th smallest hash.
 
-    Hashes of a row are distinct, so finding the value finds the column; numpy sorts values several times faster than
-    positions. Shorter rows are filled with the largest values, which sort last.
+    Hashes of a row are distinct, so their values are sorted, several times faster than positions. Shorter rows are
+    filled with the largest values.
     """
     columns = np.arange(np.max(n), dtype=np.uint64)[None, :]
     hashes = sub_array(k[:, None], columns)

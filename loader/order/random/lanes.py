@@ -35,7 +35,6 @@ class LaneShape:
     """Numbers that decide L1 besides the keys."""
 
     n: int
-    """Number of samples."""
     chunk: int
     """c: samples read in one piece."""
     lanes: int
@@ -106,10 +105,7 @@ def fits_live(n: int, rows: int, nbytes: int) -> bool:
 
 
 def _of_chunks(n: int, rows: int, nbytes: int) -> tuple[int | None, int | None]:
-    """Return chunk and lanes whose samples lie in few decoded chunks at once; (None, None) for the usual rule.
-
-    A chunk of the order spans chunk / rows + 1 of those on average.
-    """
+    """Return chunk and lanes whose samples lie in few decoded chunks at once; (None, None) for the usual rule."""
     if rows == 1 or fits_live(n, rows, nbytes):
         return None, None
     chunk = min(MAX_CHUNK, 1 << (rows - 1).bit_length())
@@ -143,7 +139,6 @@ class EpochKeys:
 
 @lru_cache(maxsize=1024)
 def epoch_keys(seed: int, name: str, epoch: int) -> EpochKeys:
-    """Return all keys of L1 for this epoch; cached."""
     purposes = ("R", "P", "Q", "R2", "P2", "Q2", "T", "rot", "rot2")
     return EpochKeys(**{purpose.lower(): key(seed, name, purpose, epoch) for purpose in purposes})
 
@@ -186,7 +181,6 @@ class Epochs(NamedTuple):
     """Key, as in `EpochKeys`."""
 
     def part(self, rows: NDArray[np.bool_]) -> "Epochs":
-        """Return these numbers for some of the positions."""
         return Epochs._make(at(one, rows) for one in self)
 
 
@@ -247,8 +241,7 @@ def _body(epochs: Epochs, i: I64) -> I64:
 def _tail(epochs: Epochs, i: I64) -> I64:
     """Return the ordinals of positions i of the tail, the N - body after the last full round.
 
-    The same lanes read the rest, then a plain permutation the few positions that do not fill the lanes. All are
-    rotated, so that no ordinal is favoured.
+    The same lanes read the rest, and a plain permutation the few positions left; all are rotated.
     """
     slots = epochs.lanes * epochs.rounds_h
     tail = epochs.n - epochs.body
@@ -308,7 +301,7 @@ def unpermuted(k: int, n: int, y: int) -> int:
 
 
 def position_of(shape: LaneShape, seed: int, name: str, epoch: int, ordinal: int) -> int:
-    """Return the position in an epoch at which `locate` has a view ordinal, 0 <= ordinal < shape.n."""
+    """Return the position in an epoch at which `locate` has a view ordinal."""
     keys, n, chunk = epoch_keys(seed, name, epoch), shape.n, shape.chunk
     slots = shape.lanes * shape.rounds_h
     m, within = divmod((ordinal - keys.rot) % n, chunk)

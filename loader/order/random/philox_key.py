@@ -1,9 +1,9 @@
 """Philox generators by their key: one per thread, reset for each sample unless a caller keeps it.
 
-A new generator takes 4 us of the interpreter's lock, a new state 0.4 us. The state lies at an address that numpy gives,
-in an undocumented layout, which is checked once per process. With another layout each sample gets a new generator.
+A new generator takes 4 us of the interpreter's lock, a new state 0.4 us. The state's layout is undocumented, so it is
+checked once per process; with another layout each sample gets a new generator.
 
-Rejected: a generator created at its first draw. A state costs less than detecting that draw, and a stand-in is no
+Rejected: a generator created at its first draw. Detecting that draw costs more than a state, and a stand-in is no
 `numpy.random.Generator` over a `Philox`, which callers pickle, copy and pass on.
 """
 
@@ -30,16 +30,12 @@ _NBYTES, _KEY_AT, _COUNTER_AT = _POINTERS.size + _REST.size, 64, 80
 
 
 class PhiloxKey(ISeedSequence):
-    """The key of a Philox generator as numpy's seed sequence.
-
-    `Philox(key=...)` also draws entropy from the operating system and discards it, which takes twice as long.
-    """
+    """The key of a Philox generator as numpy's seed sequence; `Philox(key=...)` takes twice as long."""
 
     def __init__(self, first: int, second: int) -> None:
         self.words = first, second
 
     def generate_state(self, n_words: int, dtype: Any = np.uint64) -> np.ndarray[Any, Any]:
-        """Return the two words of the key, uint64 [2]."""
         assert (n_words, np.dtype(dtype)) == (2, np.uint64)
         return np.array(self.words, np.uint64)
 

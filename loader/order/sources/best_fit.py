@@ -21,7 +21,7 @@ _HASHED_ROWS = 2**16
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pieces:
-    """Pieces of documents, sequence by sequence; int64 arrays, one entry per piece."""
+    """Pieces of documents, sequence by sequence: int64 [pieces] each."""
 
     row: I64
     """Number of its sequence in the request."""
@@ -54,7 +54,6 @@ class PackTable:
         self._tokens = np.bincount(document, length).astype(np.uint32)[document]
 
     def __len__(self) -> int:
-        """Return the number of sequences."""
         return len(self._first) - 1
 
     @property
@@ -108,7 +107,7 @@ class PackTable:
 
     @cached_property
     def sha256(self) -> str:
-        """sha256 of all rows (sequence, document, start, length), each number as a little-endian int64, in hex."""
+        """sha256 of all rows (sequence, document, start, length), as little-endian int64, in hex."""
         digest = hashlib.sha256()
         for first in range(0, self.n_pieces, _HASHED_ROWS):
             digest.update(self.rows(first, first + _HASHED_ROWS).astype("<i8").tobytes())

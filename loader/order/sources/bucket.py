@@ -92,10 +92,7 @@ def bucket(
 def size_ramp(
     bucket_by: BucketBy, labels: Collection[str], global_batch: Sequence[tuple[int, int]]
 ) -> list[tuple[int, dict[str, int]]]:
-    """Return (start step, `batch_sizes`) from step 0 on, wherever any of them changes.
-
-    global_batch: (start step, slots).
-    """
+    """Return (start step, `batch_sizes`) wherever any of them changes. global_batch: (start step, slots)."""
     ramps: list[Iterable[tuple[int, object]]] = [
         global_batch,
         bucket_by.budget or (),
@@ -155,12 +152,10 @@ def sample_cost(bucket_by: BucketBy, label: str) -> Fraction:
 
 
 def edge_ranges(edges: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Return label -> (lower edge, upper edge) as texts; a bucket holds low <= value < high."""
     return {f"{low}..{high}": (low, high) for low, high in pairwise(edges)}
 
 
 def first_few(names: Sequence[str]) -> str:
-    """Return the first few of many names, for a message."""
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""
     return ", ".join(map(repr, names[:8])) + more
 

@@ -1,10 +1,9 @@
 """Sources that grow: a run continues under a later version of a dataset from a chosen step.
 
-The source's stream of positions i_k goes on; the samples at its positions change. From the growth's first position, the
-rest of the view's epoch and the delta view (the new samples) are mixed in proportion to their sizes, so that both end
-at one position. Later epochs are of the whole new view. Each bucket of a source has its own stream, and all grow at
-that step. Nothing is kept per sample or step: a position costs O(number of growths). Formulas: docs/order.md, "Growing
-versions".
+The source's stream of positions i_k goes on; its samples change. From the growth's first position, the rest of the
+view's epoch and the delta view (the new samples) are mixed in proportion to their sizes, so that both end at one
+position. Later epochs are of the whole new view. Each bucket has its own stream. A position costs O(number of growths),
+without a table. Formulas: docs/order.md, "Growing versions".
 """
 
 from bisect import bisect_right
@@ -78,7 +77,6 @@ class Stage:
         )
 
     def new_among(self, j: int) -> int:
-        """Return `new_before` of one number."""
         return j * self.delta // max(1, self.origin - self.start)
 
     def kept_among(self, j: int) -> int:
@@ -151,7 +149,6 @@ class GrownStream:
         return position
 
     def epoch_start(self, epoch: int) -> int:
-        """Return the position at which an epoch begins."""
         stage = self.stages[bisect_right(self.stages, epoch, key=lambda entry: entry.epoch) - 1]
         return stage.origin + (epoch - stage.epoch) * stage.n
 
@@ -212,7 +209,7 @@ def removed_since(growths: Sequence[Growth], number: int, step: int, ordinals: I
 def earlier_ordinals(growths: Sequence[Growth], number: int, ordinals: I64) -> Iterator[tuple[int, I64]]:
     """Yield (number, ordinals) of a source's samples in each version, from a view's back to the plan's first.
 
-    number: of the view. ordinals: version ordinals (int64); -1 comes out for samples that a version lacks.
+    number: of the view. ordinals: int64; -1 comes out for samples that a version lacks.
     """
     yield number, ordinals
     for growth in reversed(growths[:number]):
@@ -225,9 +222,9 @@ def earlier_ordinals(growths: Sequence[Growth], number: int, ordinals: I64) -> I
 
 
 def origins(growths: Sequence[Growth], number: int, ordinals: I64) -> tuple[I64, I64]:
-    """Return the growth that added each sample, and its ordinal in that version: its permanent name in a plan.
+    """Return the growth that added each sample (0: the plan's first version), and its ordinal in that version.
 
-    number, ordinals: a source's view, and version ordinals (int64) of it. Growth 0 is the plan's first version.
+    They are its permanent name in a plan. number, ordinals: a view, and version ordinals (int64) of it.
     """
     came, there = np.full(len(ordinals), number, np.int64), ordinals.copy()
     for at, earlier in earlier_ordinals(growths, number, ordinals):

@@ -16,8 +16,7 @@ from .views import OrderView
 class PackedView:
     """A view of the sequences that documents are packed into; immutable.
 
-    documents: the packed view. asked: the request. packing: layout of a sequence.
-    table, table_sha256: the pieces of each sequence, and the hash that names them.
+    documents: the packed view. asked: the request. table, table_sha256: the pieces of each sequence, and their hash.
     """
 
     def __init__(
@@ -61,7 +60,6 @@ class PackedView:
         return self.packing.length * sum(np.dtype(dtype).itemsize for _, _, dtype in self.packing.layout)
 
     def spec(self) -> dict[str, Any]:
-        """Return JSON for a plan, to open the view again."""
         return {
             "kind": "packed",
             "documents": self.documents.spec(),
@@ -70,7 +68,6 @@ class PackedView:
         }
 
     def version_ordinals(self, x: I64) -> I64:
-        """Return the ordinals: a sequence's number is the same in every view."""
         return x
 
     def keys(self, version_ordinals: I64) -> list[str]:
@@ -90,5 +87,4 @@ class PackedView:
 
 
 def sequence_key(number: int) -> str:
-    """Return the key of a packed sequence: `sequence-000000000012`."""
     return f"sequence-{number:012d}"

@@ -33,7 +33,6 @@ class PackBy:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Fields read of a document, its tokens first."""
         return (self.field, *(name for name, _ in self.side_fields))
 
 
@@ -168,7 +167,6 @@ class Packing:
 
     @staticmethod
     def from_json(body: Mapping[str, Any]) -> "Packing":
-        """Return the packing of a plan's JSON."""
         try:
             own = {name: body[name] for name in ("field", "length", "pad_id", "dtype")}
             return Packing(**own, side_fields=tuple(SideField(**one) for one in body.get("beside", ())))

@@ -74,7 +74,6 @@ class Quarantine:
         return held
 
     def with_more(self, more: Iterable[QuarantineList]) -> "Quarantine":
-        """Return these lists and others, merged by step, source and growth; none without samples."""
         samples: dict[tuple[int, str, int], set[tuple[int, str]]] = {}
         for entry in (*self.lists, *more):
             samples.setdefault((entry.start_step, entry.source, entry.growth), set()).update(entry.samples)
@@ -98,7 +97,6 @@ class Quarantine:
 
 
 def quarantine_of(value: object, views: Mapping[str, OrderView]) -> Quarantine:
-    """Return the lists of `make_plan(quarantine=)`. views: source name -> its whole view."""
     stretches = [(0, value)] if isinstance(value, Mapping) else value or []
     if not isinstance(stretches, Sequence) or isinstance(stretches, str):
         raise InvalidPlan(f"quarantine = {value!r}: {{source name: [sample keys]}} is needed")
@@ -125,9 +123,7 @@ def listed_samples(
 ) -> tuple[tuple[int, str], ...]:
     """Return (version ordinal, key), by ordinal, of the keys in `value`, one list or several.
 
-    Costs the view's search for keys: a version reads its key column once.
-
-    Raises InvalidPlan: an unknown source, a str instead of a list of keys, or a key without a live sample.
+    A version reads its key column once. Raises InvalidPlan: an unknown source, or a key without a live sample.
     """
     if source not in views:
         raise InvalidPlan(f"quarantine names the source {source!r}; the sources are {sorted(views)}")

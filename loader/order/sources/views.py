@@ -59,8 +59,8 @@ class Delta:
 def delta_since(source: str, view: OrderView, old: OrderView, *, compare: bool = True) -> Delta:
     """Return the samples that a view has and an earlier view of the same source lacks, and those removed.
 
-    compare: also check that both select the same of their common samples. Raises InvalidPlan if it does not continue
-    the earlier view, or is of another kind.
+    compare: also check that both select the same of their common samples. Raises InvalidPlan unless it continues that
+    view.
     """
     if not hasattr(view, "since") or type(view) is not type(old):
         raise InvalidPlan(
@@ -109,7 +109,6 @@ class SyntheticView:
         return {"kind": "synthetic", "name": self.name, "n": self.n_samples, **first}
 
     def since(self, old: "SyntheticView", *, compare: bool = True) -> Delta:
-        """Return the samples beyond a smaller synthetic view of the same name."""
         if self.name != old.name or self.n_samples < old.n_samples or self.first or old.first:
             raise InvalidPlan(
                 f"synthetic view {self.name!r} of {self.n_samples} does not go on from {old.name!r} of "
@@ -174,7 +173,6 @@ class ListedView:
     """
 
     def __init__(self, view: OrderView, ordinals: I64) -> None:
-        """Make the view. ordinals: int64 [N], version ordinals from `checked_list`."""
         self.listed = view
         self.places = np.argsort(ordinals, kind="stable").astype(np.int64, copy=False)
         self._ordinals = ordinals[self.places]
@@ -193,17 +191,14 @@ class ListedView:
 
     @property
     def in_order(self) -> I64:
-        """The list: int64 [N] version ordinals by place."""
         return self._ordinals[self.first_epoch]
 
     @property
     def id(self) -> str:
-        """Content hash of the view and the list."""
         return content_hash("w", {"list": self.list_sha256, "view": self.listed.id})
 
     @property
     def identity(self) -> str:
-        """The version's id."""
         return self.listed.identity
 
     @property
@@ -211,7 +206,6 @@ class ListedView:
         return self.listed.mean_sample_bytes
 
     def spec(self) -> dict[str, Any]:
-        """Return JSON for a plan, to open the view again."""
         return {"kind": "listed", "view": self.listed.spec(), "list": self.list_sha256}
 
     def version_ordinals(self, x: I64) -> I64:
@@ -227,7 +221,6 @@ class ListedView:
 
 
 def list_sha256(ordinals: I64) -> str:
-    """Return the hex SHA-256 of a list's ordinals as little-endian int64."""
     return hashlib.sha256(np.ascontiguousarray(ordinals, dtype="<i8").tobytes()).hexdigest()
 
 

@@ -33,12 +33,10 @@ class Substituted(Protocol):
     """The fields of a ledger's entry that identify the sample of a slot."""
 
     @property
-    def step(self) -> int:
-        """Global step."""
+    def step(self) -> int: ...
 
     @property
-    def slot(self) -> int:
-        """Number of the slot in the global batch."""
+    def slot(self) -> int: ...
 
     @property
     def source(self) -> str:
@@ -65,19 +63,13 @@ def occurrences(
     ordinal: int | None = None,
     substitutions: Iterable[Substituted] = (),
 ) -> list[Occurrence]:
-    """Return the slots that held a source's sample in steps 0 ... before - 1, by step.
+    """Return the slots that held a source's sample in steps 0 ... before - 1, by step, as `Plan.steps_of`.
 
-    With packing, slots are the sequences with pieces of the document, masked or not.
-
-    source: a name of the plan's sources, or of one of its buckets (`photos/b0`).
-    ordinal: the sample's in one of the versions, if known: saves the search for the key.
-    substitutions: recorded ones; a slot counts for the sample that came last.
+    With packing, slots are the sequences with pieces of the document, masked or not. source: also a bucket
+    (`photos/b0`). ordinal: in one of the versions.
 
     Costs a millisecond or two per epoch at any N: the sort of the step's batch, and a pass over the mixture's table.
-    With packing also a pass over the table of pieces. For a quarantined or removed sample, drawing its substitutes
-    costs another tenth.
-
-    Raises: InvalidRuntime for an unknown source or key, and for a bad step.
+    Packing adds a pass over the table of pieces; a quarantined or removed sample a tenth, for its substitutes.
     """
     views = [planned for name, planned in plan.sources.items() if source in (planned.source, name)]
     if not views:
@@ -177,10 +169,7 @@ def _ever_held(plan: PlanContent, source: PlannedSource) -> I64:
 
 
 def _view_ordinals(source: PlannedSource, key: str, known: int | None) -> list[int] | None:
-    """Return the view ordinals of a key, several for pieces in sequences; None for none.
-
-    known: version ordinal at which the key may be, to save a search.
-    """
+    """Return the view ordinals of a key, several for pieces in sequences; None for none."""
     here = (
         known is not None and len(source.view) > 0 and known <= _version_ordinal(source, len(source.view) - 1)
     )

@@ -1,11 +1,9 @@
 """L3, L4: the slots of a step, or of several, from the mixture and each source's lanes, in canonical order.
 
-The plan also decides which samples no slot may hold, and their substitutes, so that every run agrees. Digests show
-whether two runs planned, or delivered, the same samples.
-
-A slot's group is its lane, d = (in-epoch position) mod D. A batch is sorted by bit-reversed group. That keeps the slots
-of one lane, and so of the chunks that it reads, on as few ranks as possible at every world size. The part of each rank
-is a pure function of (batch, world size): no messages between ranks.
+The plan also decides which samples no slot may hold, and their substitutes, so that every run agrees. A slot's group is
+its lane, d = (in-epoch position) mod D. A batch is sorted by bit-reversed group. That keeps the slots of one lane, and
+so of the chunks that it reads, on as few ranks as possible at every world size. The part of each rank is a pure
+function of (batch, world size): no messages between ranks.
 """
 
 import hashlib
@@ -130,7 +128,6 @@ class Slots:
         return len(self.source)
 
     def part(self, rows: slice) -> "Slots":
-        """Return a range of slots, in the same memory."""
         return Slots(**{column.name: getattr(self, column.name)[rows] for column in fields(self)})
 
 
@@ -162,10 +159,7 @@ def stacked_slots(plan: PlanContent, steps: Sequence[int], rank: int = 0, world_
     """Return one rank's slots of ascending steps, each with its own sample.
 
     The permutations, which cost most, are computed only for these slots: O(B) of arithmetic per step, and the order's
-    full cost for B / world_size. Sources share the calls of numpy; each costs one look at its view, and its keys once
-    per epoch.
-
-    Raises InvalidRuntime: as `slots_at`; world_size larger than a batch.
+    full cost for B / world_size. Raises InvalidRuntime: as `slots_at`; world_size larger than a batch.
     """
     planned = list(plan.sources.values())
     k, epoch, position, in_epoch, sizes = _in_stream_order(plan, steps)
@@ -297,9 +291,8 @@ MAX_ATTEMPTS = 8  # then the run stops: eight corrupt samples in a row are not b
 def substitute(plan: PlanContent, source: int, position: int, attempt: int) -> tuple[int, int]:
     """Return (view ordinal, version ordinal) of a substitute for a bad sample.
 
-    source: index into plan.source_names. position: i_k of the slot. attempt: 1, 2, ... MAX_ATTEMPTS, the next one if
-    the substitute is bad too. A pure function of these, from the same source, and never the slot's own sample (unless
-    the source has no other).
+    source: index into plan.source_names. position: i_k of the slot. attempt: 1, 2, ... MAX_ATTEMPTS. A pure function of
+    these, from the same source, and never the slot's own sample (unless the source has no other).
     """
     planned = list(plan.sources.values())[source]
     stream = np.array([plan.source_names.index(planned.stream)], np.int64)
@@ -325,9 +318,7 @@ def substitutes(
 
 
 def planned_slots(plan: PlanContent, step: int) -> Slots:
-    """Return the slots of a step, with substitutes for quarantined samples.
-
-    O(B), and the cost of each substitute. A packed sequence keeps its place; its quarantined documents are masked.
+    """Return the slots of a step, with substitutes for quarantined samples; sequences stay, their documents are masked.
 
     Raises InvalidRuntime for an impossible step; InvalidPlan if all substitutes of a slot are quarantined.
     """

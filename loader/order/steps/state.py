@@ -8,9 +8,9 @@ differently; whatever decided earlier steps may not.
               "sources": {name: [view id (18 characters), n, chunk, lanes, h]}},
      "digest": "<planned digest of batch step - 1, or '' at step 0>"}
 
-With buckets each bucket of a source is a source, and `past` has "bucket_by": {"batch": {label: B}, "turns":
-[...begun...]}, and "ramp": [...begun...] if batches changed. Each view of a source that grew is a source, and `past`
-has "grown": [...begun...]. With both, the views of a growth are one hash in its entry, "views".
+With buckets each bucket is a source, and `past` has "bucket_by": {"batch": {label: B}, "turns": [...begun...]}, and
+"ramp": [...begun...] if batches changed. Each view of a source that grew is a source, and `past` has "grown":
+[...begun...]; with both, a growth's views are one hash in its entry, "views".
 """
 
 from typing import Any

@@ -1,7 +1,4 @@
-"""The reads of the next steps: which they are, fetched as pages or as ranges.
-
-The order is a function of the step, so a rank computes its future reads without messages.
-"""
+"""The reads of the next steps, computed from the order and fetched as pages or as ranges."""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -74,7 +71,6 @@ class RankFuture:
 
 
 def by_path(located: LocatedSamples) -> dict[int, dict[str, Extents]]:
-    """Return view -> shard path -> ranges of the fields in it."""
     extents_of: dict[int, dict[str, list[Extents]]] = {}
     for at in located.places.fields.values():
         for shard, rows_of_shard in at.by_shard():
@@ -180,10 +176,8 @@ def working_set_bytes(
 ) -> int:
     """Return the bytes of cache with which every page of these sources is fetched once per epoch.
 
-    They are the chunks that are read side by side, or a whole source that is shuffled sample by sample. The estimate
-    counts whole shards, also fields that are not read. A version with several views (buckets) counts once at most.
-
-    world_size: ranks that share the chunks; 1 if all of them use the cache.
+    These are the chunks read side by side, or a whole source shuffled sample by sample. Whole shards count; a version
+    with several views (buckets) counts once at most. world_size: ranks that share the chunks; 1 if all use the cache.
     """
     live: dict[str, int] = {}
     stored: dict[str, dict[str, int]] = {}
@@ -211,8 +205,8 @@ def pages_pay(
 ) -> bool:
     """Return whether pages cost this rank less than ranges in an epoch, a request counted as REQUEST_BYTES.
 
-    From a source that is shuffled sample by sample, a rank uses one of `world_size` samples of a page; from chunks it
-    uses all. A page also brings the fields that are not selected.
+    In a full shuffle a rank uses one of `world_size` samples of a page; in chunks it uses all. Pages include fields
+    that are not selected.
     """
     by_page = by_range = 0.0
     for source, view in zip(sources, views, strict=True):
@@ -227,7 +221,6 @@ def pages_pay(
 
 
 def group_bodies(view: View) -> dict[str, dict[str, Any]]:
-    """Return the manifest's entry of each group that a view reads."""
     version: Version = view.version
     return {group: version.manifest["groups"][group] for group in map(version.group_of, view.fields)}
 
@@ -258,10 +251,8 @@ class Ranges(NamedTuple):
 class RangesAhead:
     """Reads the ranges of the next batches and holds at most `limit_bytes` of them. Thread-safe.
 
-    stores: view -> its store.
-
-    It stops once more ranges were dropped unused than were used. A process that makes every n-th batch, or a transform
-    that reads other data, would waste the reads.
+    stores: view -> its store. It stops once more ranges were wasted than used: the process makes every n-th batch, or
+    the transform reads other data.
     """
 
     def __init__(self, steps: Steps, stores: Mapping[int, RangeReader], limit_bytes: int) -> None:
@@ -283,8 +274,7 @@ class RangesAhead:
             for key, extents in shards.items()
         ]
 
-    def expect(self, step: int, units: Sequence[Ranges]) -> None:
-        """Do nothing: each range is for one step."""
+    def expect(self, step: int, units: Sequence[Ranges]) -> None: ...
 
     def claim(self, unit: Ranges) -> Claim:
         with self._lock:
@@ -354,7 +344,7 @@ class AheadReader:
         return self._store.url
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
-        """Return a range from the store: readers ask for one range to repeat a read whose bytes were wrong."""
+        """Return a range from the store, to repeat a read whose bytes were wrong."""
         return self._store.get_range(key, offset, nbytes, etag)
 
     def get_ranges(

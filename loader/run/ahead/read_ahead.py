@@ -1,7 +1,7 @@
 """Fetch the data of the next steps in their order, many requests at once.
 
-One thread plans, several fetch. Nothing here decides what a batch holds: a batch whose bytes are missing reads them
-itself, with its own retries. A failed read ahead is counted and forgotten; reading goes on after the next batch.
+One thread plans, several fetch. A batch whose bytes are missing reads them itself, with its own retries. A failed read
+ahead is counted and forgotten; reading goes on after the next batch.
 """
 
 import logging
@@ -51,13 +51,10 @@ class Source(Protocol[U]):
 
 
 class ReadAhead(Generic[U]):
-    """Keeps `in_flight` fetches going for later steps, at most `horizon` steps ahead.
+    """Keeps `in_flight` fetches going, at most `horizon` steps ahead.
 
-    After a start or a seek only the first batch is read. Later batches wait for it, and then find their data read
-    ahead.
-
-    on_plan: called by the planning thread with the current step.
-    count: receives `ahead_bytes`, `ahead_failed` and `requests`.
+    After a start or a seek only the first batch is read; later ones wait for it. on_plan: called by the planning thread
+    with the current step. count: receives `ahead_bytes`, `ahead_failed` and `requests`.
     """
 
     def __init__(
@@ -86,9 +83,9 @@ class ReadAhead(Generic[U]):
         self._fetchers: ThreadPool[tuple[int, U], None] | None = None
 
     def begin(self, steps: Sequence[int]) -> bool:
-        """Note that these steps, ascending, are being made together.
+        """Note that these steps, ascending, are being made; return True for the first after a start or a seek.
 
-        Return True for the first steps after a start or a seek; others wait until these have been read.
+        Others wait until the first have been read.
         """
         with self._lock:
             if self._last is None or abs(steps[0] - self._last) > NEAR:
@@ -114,7 +111,6 @@ class ReadAhead(Generic[U]):
         self._wake()
 
     def dismiss(self) -> None:
-        """Stop and drop planned reads. Does not wait for fetches under way."""
         self._stopped = True
         with self._lock:
             self._lock.notify_all()
@@ -123,7 +119,6 @@ class ReadAhead(Generic[U]):
                 pool.dismiss()
 
     def close(self) -> None:
-        """Stop, and wait for the fetches under way."""
         self.dismiss()
         if self._planner is not None:
             self._planner.join()

@@ -111,7 +111,6 @@ class Hinting:
         self._cache.beat(lambda: self.next_pages(step + 1))
 
     def next_pages(self, step: int) -> Iterator[str]:
-        """Yield the pages in the order of their next use, each once."""
         seen: set[str] = set()
         budget = HINT_SAMPLES
         while budget > 0 and (reads := self._steps(step)):
@@ -132,7 +131,6 @@ class Hinting:
 
 
 def open_cache(spec: CacheSpec, count: Count) -> OpenCache | MemoryPages:
-    """Return the open cache. Raises: InvalidRuntime for a folder that may not be a cache."""
     return OpenCache(spec, count) if isinstance(spec, NodeCache) else MemoryPages(spec, count)
 
 

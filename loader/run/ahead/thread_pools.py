@@ -1,7 +1,6 @@
 """Threads that work for a loader, and end with it or with the process.
 
-The pools of concurrent.futures finish their whole queue before the interpreter exits: a training that is over would
-first decode everything queued ahead.
+The pools of concurrent.futures would first finish their whole queue at the interpreter's exit.
 """
 
 import threading
@@ -75,28 +74,23 @@ class ThreadPool(Generic[A, T]):
             thread.start()
 
     def submit(self, task: A) -> Future[T]:
-        """Return the future result of `make(task)`; cancelled if the pool is dismissed first."""
         future: Future[T] = Future()
         self._queue.put((task, future))
         return future
 
     def cancel(self, futures: Iterable[Future[T]]) -> None:
-        """Cancel the submitted tasks that have not begun."""
         for future in futures:
             future.cancel()
 
     def dismiss(self) -> None:
-        """End every thread after its current call; cancel the queue. Does not wait."""
         self._stop.set()
         self.retire()
 
     def retire(self) -> None:
-        """End the threads when the queue is done. Does not wait."""
         for _ in self._threads:
             self._queue.put(None)
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Wait for the threads' end after `dismiss` or `retire`, at most `timeout_s`."""
         until = None if timeout_s is None else perf_counter() + timeout_s
         for thread in self._threads:
             thread.join(None if until is None else max(0.0, until - perf_counter()))

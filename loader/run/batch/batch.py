@@ -111,7 +111,6 @@ class StepMetrics:
             self.slow(stage, seconds, source, address, step)
 
     def read(self, source: str, read: ShardRead) -> None:
-        """Count one shard's share of a fetch, for the first of the steps."""
         self.spent("verify", read.verify_s)
         self.slow("fetch", read.fetch_s, source, read.first, self.steps[0], (read.path, read.span))
 
@@ -126,8 +125,7 @@ class StepMetrics:
     ) -> None:
         """Keep the sample if none of its step was slower.
 
-        read: path and span that were read; None for the sample's largest field. `address` is called only if the sample
-        is kept.
+        read: path and span; None for the sample's largest field. `address` is called only for a kept sample.
         """
         with self._lock:
             before = self.slowest.get(step)
@@ -153,7 +151,6 @@ class StepMetrics:
             )
 
     def totals(self) -> dict[str, int]:
-        """Return counter -> amount, the stores' counts included."""
         traffic = self.traffic
         seen = {"requests": traffic.requests, "retries": traffic.retries, "fallbacks": traffic.fallbacks}
         return {**self.counts, **seen}
@@ -172,7 +169,6 @@ class Keys:
         self._listed: Callable[[], list[str]] | list[str] = listed
 
     def __call__(self) -> list[str]:
-        """Return the key of each row; "" at padding."""
         if not isinstance(self._listed, list):
             self._listed = self._listed()
         return self._listed
@@ -193,7 +189,6 @@ class SlotIds:
 
     @classmethod
     def of(cls, names: Sequence[str], source: NDArray[np.int32], keys: list[str]) -> "SlotIds":
-        """Return the ids of slots with these keys, "" at padding."""
         return cls(names=names, source=source, keys=Keys(lambda: keys), rows=slice(0, len(keys)))
 
     def __len__(self) -> int:
@@ -210,7 +205,6 @@ class SlotIds:
         return SlotIds.of, (self.names, self.source, self.listed_keys())
 
     def listed_keys(self) -> list[str]:
-        """Return the key per slot; "" at padding."""
         return self.keys()[self.rows]
 
     def listed(self) -> Ids:
@@ -294,9 +288,9 @@ class Batch:
     def micro_batches(self, count: int) -> "list[Batch]":
         """Return the part cut into `count` pieces in order, for gradient accumulation.
 
-        Their sizes differ by one slot at most. Their arrays are slices of this batch's. The sum of (mean loss * weight)
-        over the pieces, averaged over ranks, equals the whole part's. The first piece has the digest, substitutions,
-        stats, slowest and wait_s of the whole part. The other pieces have 0 or none.
+        Sizes differ by one slot at most; arrays are slices of this batch's. The sum of (mean loss * weight) over the
+        pieces, averaged over ranks, equals the whole part's. Digest, substitutions, stats, slowest and wait_s of the
+        whole part are on the first piece; the others have 0 or none.
 
         Raises: InvalidRuntime for more pieces than slots.
         """

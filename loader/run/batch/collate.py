@@ -23,12 +23,11 @@ from .substitution import Substitution, masked
 def to_jax(name: str, value: Any, device: Any = None) -> Any:
     """Return a field's value with its numpy arrays on a device or sharding of JAX; None is JAX's default device.
 
-    On the default device arrays are uncommitted: a jitted function may move them. The arrays of a list are put one by
-    one. Dtypes that JAX lacks (strings, dates) stay numpy. While JAX is limited to 32 bits, 64-bit numbers become
-    32-bit ones as JAX rounds them. A CPU shares the memory if it is aligned to 64 bytes, else copies; other devices
-    copy in the background.
+    On the default device arrays are uncommitted: a jitted function may move them. Dtypes that JAX lacks (strings,
+    dates) stay numpy. While JAX is limited to 32 bits, 64-bit numbers are rounded to 32 as JAX does. A CPU shares
+    memory aligned to 64 bytes, else copies; other devices copy in the background.
 
-    Raises: InvalidRuntime for numbers that 32 bits cannot hold: JAX would wrap them silently, or make them infinite.
+    Raises: InvalidRuntime for numbers that 32 bits cannot hold, which JAX would wrap silently or make infinite;
     MissingDependency without jax.
     """
     if isinstance(value, list):
@@ -71,9 +70,7 @@ _INT64 = np.iinfo(np.int64)
 def collate(columns: Columns, framework: str, *, like: Columns | None = None) -> tuple[dict[str, Any], Any]:
     """Return (fields, mask) of a batch; field names in the order in which samples bring them up.
 
-    framework: one of FRAMEWORKS.
-    like: one slot with a sample, whose fields and shapes a batch of padding takes. Without it such a batch has no
-    fields.
+    framework: one of FRAMEWORKS. like: one slot with a sample, whose fields and shapes a batch of padding takes.
 
     The mask is bool [slots], True at real slots: a tensor for torch, an array on the device for jax. A field's values
     become:
@@ -86,8 +83,7 @@ def collate(columns: Columns, framework: str, *, like: Columns | None = None) ->
 
     A padded slot is zeros in an array; in a list "" or b"" among str or bytes, else None.
 
-    Raises: InvalidRuntime (another framework; a number that jax would change); MissingDependency (torch or jax is not
-    installed).
+    Raises: InvalidRuntime (another framework; a number that jax would change); MissingDependency.
     """
     if framework not in FRAMEWORKS:
         raise InvalidRuntime(f"framework={framework!r}; accepted: {', '.join(map(repr, FRAMEWORKS))}")
@@ -97,10 +93,7 @@ def collate(columns: Columns, framework: str, *, like: Columns | None = None) ->
 def gathered(
     columns: Columns, framework: str, *, like: Columns | None = None
 ) -> tuple[dict[str, Any], np.ndarray]:
-    """Return `collate` without importing the framework: arrays are numpy's.
-
-    Tensors in the samples (torch is imported then) are stacked for torch.
-    """
+    """Return `collate` in numpy's arrays without importing the framework; imported torch stacks its tensors."""
     torch = _imported_torch(framework)
     mask, names = columns.mask(), columns.names()
     fields: dict[str, Any] = {}
@@ -135,17 +128,14 @@ def _imported_torch(framework: str) -> Any:
 
 
 def field_of(values: list[Any], examples: list[Any], framework: str) -> Any:
-    """Return the column of values, PADDED among them. examples: the real ones, at least one."""
     return _field(values, examples, _imported_torch(framework))
 
 
 def padding_of(kinds: set[type]) -> Any:
-    """Return the value of a padded slot in a list. kinds: types of its values."""
     return next(iter(kinds))() if kinds == {bytes} or kinds == {str} else None
 
 
 def import_framework(framework: str) -> None:
-    """Import the framework of batches. Raises: MissingDependency."""
     if framework == "torch":
         _torch()
     elif framework == "jax":
@@ -246,7 +236,7 @@ def delivered_of(
 
 
 def crcs_of(n: int, delivered: Sequence[LocatedSamples]) -> I64:
-    """Return int64 [n]: the CRC-32C of each row's sample over its fields; later samples replace earlier ones."""
+    """Return int64 [n]: the CRC-32C of each row's last sample over its fields."""
     crcs = np.zeros(n, np.int64)
     for located in delivered:
         crcs[located.rows] = sample_crcs({field: at.crc32c for field, at in located.places.fields.items()})
@@ -285,7 +275,6 @@ class Finish:
     def __call__(
         self, rank_slots: RankSlots, columns: Columns, delivered: DeliveredSamples, seen: StepMetrics
     ) -> list[Batch]:
-        """Return the batch of each step."""
         if rank_slots.n_padded:
             out = [self._padding(rank_slots, columns)]
         else:
@@ -378,11 +367,7 @@ def _cut(values: Any, parts: list[slice]) -> Sequence[Any]:
 
 
 def with_costs(batches: list[Batch], seen: StepMetrics) -> list[Batch]:
-    """Return batches made together, each with its cost in `stats`.
-
-    The cost is its own counts, and an even share of the common seconds and counts. The remainder of a count goes to the
-    first batches.
-    """
+    """Return batches made together, each with its cost in `stats`: its own counts, and a share of the common ones."""
     n = len(batches)
     counts = {name: amount for name, amount in seen.totals().items() if name not in batches[0].stats}
     common = {MAKING[stage]: spent / n for stage, spent in seen.seconds.items()}

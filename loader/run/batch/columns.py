@@ -1,7 +1,7 @@
 """Columns of a batch in the making: a value per slot, large arrays in the rows of the batch's memory.
 
-Memory of batches is reused once no array refers to it. A batch of photos is thousands of pages. If they came fresh from
-the system, each page would be zeroed and fault at first use, which two threads of a process cannot do at once.
+Memory of batches is reused once no array refers to it. Fresh pages from the system are zeroed and fault at first use,
+which two threads of a process cannot do at once.
 """
 
 import mmap
@@ -41,14 +41,12 @@ class ArrayPool:
     """
 
     def __init__(self, kept: int = KEPT) -> None:
-        """kept: free pieces to keep."""
         _keep_freed_memory()
         # A finalizer may run in the middle of anything: it does no more than a deque does in one go.
         self._free: deque[mmap.mmap] = deque(maxlen=kept)
         self._turn = Lock()
 
     def __call__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-        """Return an array of arbitrary content."""
         nbytes = prod(shape) * dtype.itemsize
         if nbytes < LEAST_BYTES:
             return np.empty(shape, dtype)
@@ -74,10 +72,10 @@ class ArrayPool:
 
 @cache
 def _keep_freed_memory() -> None:
-    """Make glibc keep some freed MiB for the arrays of plans and look-ups, which come with every step.
+    """Make glibc keep some freed MiB for the arrays of plans and look-ups.
 
-    Freeing a large block raises the size from which blocks are the system's, and twice as much stays on the heap.
-    Without it 8,192 slots planned together took 450 new pages each time.
+    Freeing a large block raises its threshold for the system's blocks. Without it 8,192 slots planned together took 450
+    new pages each time.
     """
     np.empty(_FREED_BYTES, np.uint8)
 
@@ -109,11 +107,10 @@ _PADDING = -1
 
 
 class Columns:
-    """Values of `n_slots` slots. A slot without any is padding.
+    """Values of `n_slots` slots. A slot without any is padding; a row is arbitrary until a value is put into it.
 
     Keeping every decoded array until the last one costs fresh memory for each: a third of the time of decoding a photo.
-    Copied to its row, or decoded there, one array's memory serves the next. A row has arbitrary content until a value
-    is put into it.
+    Copied to its row, or decoded there, one array's memory serves the next.
     """
 
     def __init__(self, n_slots: int, allocate: Allocate = np.empty) -> None:
@@ -146,9 +143,9 @@ class Columns:
 
     @property
     def is_even(self) -> bool:
-        """True if every slot has a sample with the same fields, and each field is in rows, bytes or text.
+        """True if a part of the slots is collated into the same part of the whole's columns.
 
-        Then any part of the slots is collated into the same part of the whole's columns.
+        Every slot has a sample with the same fields, and each field is in rows, bytes or text.
         """
         if len(self._orders) != 1 or not self.mask().all():
             return False
@@ -171,7 +168,6 @@ class Columns:
         return list(dict.fromkeys(name for number in here for name in orders[number]))
 
     def mask(self) -> NDArray[np.bool_]:
-        """Return bool [n_slots]: True at samples."""
         real: NDArray[np.bool_] = self._order != _PADDING
         return real
 
@@ -189,7 +185,6 @@ class Columns:
         return rows if rows.shape[1:] == shape and rows.dtype == dtype else None
 
     def put_rows(self, field: str, slots: Sequence[int] | I64) -> None:
-        """Mark the rows of these slots as filled."""
         self._filled[field][slots] = True
 
     def put_bytes(self, field: str, slots: I64, memory: np.ndarray, begin: I64, sizes: I64) -> None:
@@ -214,7 +209,6 @@ class Columns:
             self._of(field)[slot] = value
 
     def put_names(self, slots: Sequence[int] | I64, names: tuple[str, ...]) -> None:
-        """Put the fields of these slots' samples, in their order."""
         self._order[slots] = self._orders.setdefault(names, len(self._orders))
 
     def whole(self, field: str) -> np.ndarray | BytesColumn | None:
@@ -277,7 +271,6 @@ class BatchRow:
         self._lent: dict[str, np.ndarray] = {}
 
     def place_of(self, field: str) -> Place:
-        """Return the place for a decoder's value of a field."""
 
         def place(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray | None:
             rows = self._columns.rows(field, shape, dtype)
@@ -338,7 +331,6 @@ class FieldRows:
         self._values[row] = value
 
     def finish(self) -> None:
-        """Mark the filled rows."""
         if self._filled:
             self._columns.put_rows(self._field, self._filled)
 

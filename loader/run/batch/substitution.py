@@ -83,7 +83,7 @@ class Substitution:
 def masked(
     plan: Plan, step: int, documents: Slots, number: int, slot: int, address: SampleAddress, error: Corrupt
 ) -> Substitution:
-    """Return the entry of a corrupt document that is masked in its sequence.
+    """Return the entry of a corrupt document, masked in its sequence.
 
     documents: a slot per piece. number: of the document's slot.
     """
@@ -103,7 +103,6 @@ def masked(
 
 
 def stage_of(error: Corrupt) -> Literal["checksum", "decode"]:
-    """Return the stage at which a sample was found corrupt."""
     return "decode" if isinstance(error, DecodeFailed) else "checksum"
 
 

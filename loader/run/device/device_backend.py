@@ -23,10 +23,10 @@ class Copy(Protocol):
         """Bytes that are copied."""
 
     def wait(self) -> None:
-        """Block until the device has read the host's memory. For the copy thread."""
+        """Block until the device has read the host's memory."""
 
     def hand_over(self) -> None:
-        """Order the caller's later work on the device after the copy. For the training's thread; does not wait."""
+        """Order the caller's later work on the device after the copy, without waiting."""
 
 
 class Finished:
@@ -52,8 +52,7 @@ class DeviceBackend(ABC):
     def copy(self, batch: Batch) -> tuple[Batch, Copy]:
         """Begin a copy. Return the batch on the device, and the copy.
 
-        The caller keeps `batch` until `Copy.wait` returns. Nothing in the new batch lies in page-locked memory. Raises:
-        errors of the device, such as lack of memory; InvalidRuntime for values that it cannot hold.
+        The caller keeps `batch` until `Copy.wait` returns. Nothing in the new batch lies in page-locked memory.
         """
 
     @abstractmethod
@@ -74,7 +73,6 @@ def is_tensor(value: object) -> bool:
 
 
 def tensors_in(batch: Batch) -> list[Any]:
-    """Return the tensors that `rebuilt` would move."""
     arrays: list[Any] = []
 
     def note(value: Any) -> Any:
@@ -90,7 +88,7 @@ def tensors_in(batch: Batch) -> list[Any]:
 def rebuilt(batch: Batch, move: Callable[[Any], Any], keep: Callable[[Any], Any] | None) -> Batch:
     """Return the batch with `move` applied to its tensors, which are columns or items of lists.
 
-    keep: applied to every other array, also in containers; None if none lies in memory that must not leave the loader.
+    keep: applied to every other array, also in containers, that may lie in memory of the loader; None if none does.
     """
     fields = {name: _each(value, move, keep) for name, value in batch.fields.items()}
     out = with_values(batch, fields, _each(batch.mask, move, keep))
@@ -103,7 +101,6 @@ def rebuilt(batch: Batch, move: Callable[[Any], Any], keep: Callable[[Any], Any]
 
 
 def with_values(batch: Batch, fields: dict[str, Any], mask: Any) -> Batch:
-    """Return the batch with other fields and mask; its ids stay unlisted."""
     return replace(batch, ids=batch.__dict__["ids"], mask=mask, fields=fields)
 
 

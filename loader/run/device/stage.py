@@ -1,7 +1,7 @@
-"""The copy thread: takes the host's batches in order, and has two on the device before the training needs them.
+"""The copy thread: takes the host's batches in order, and keeps two on the device for the training.
 
-Only it takes batches from the executor. It keeps each until its copy has ended; then the memory may hold a later batch.
-The training's thread takes a batch and orders its stream after the copy, but never copies.
+It keeps each host batch until its copy has ended; then the memory may hold a later batch. The training's thread only
+orders its stream after the copy.
 """
 
 import os
@@ -102,14 +102,14 @@ class DeviceStage:
         return staged
 
     def dismiss(self) -> None:
-        """End the copy thread after its current batch. Does not wait. Does nothing in a forked child."""
+        """End the copy thread after its current batch, without waiting. Does nothing in a forked child."""
         if os.getpid() == self._pid:
             with self._changed:
                 self._stopped = True
                 self._changed.notify_all()
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Wait for the copy thread's end after `dismiss`, at most `timeout_s`. Drops ready batches."""
+        """Wait for the copy thread's end, at most `timeout_s`, and drop ready batches."""
         if os.getpid() == self._pid:
             if self._thread is not None:
                 self._thread.join(timeout_s)
@@ -193,23 +193,19 @@ class Delivery:
     def __init__(
         self, device: DeviceBackend, execution: Execution, recorder: "Recorder | None", metrics: Metrics
     ) -> None:
-        """Start no thread: the first `take` does. recorder: None without a trail."""
         self._backend, self._execution, self._recorder = device, execution, recorder
         self._waits: deque[tuple[float, float, float]] = deque(maxlen=MAX_WAITS)
         self._stage: DeviceStage | None = DeviceStage(device, self._host_batch, self._checksums, metrics)
 
     def take(self, step: int, end: int | None) -> OnDevice:
-        """Return the batch of `step`."""
         if self._stage is None:
             raise InvalidRuntime("this Loader was closed while a batch was waited for")
         return self._stage.take(step, end)
 
     def handed(self, waited_s: float, busy_s: float, computed_s: float) -> None:
-        """Note that the training got a batch, as `Execution.batch_delivered`."""
         self._waits.append((waited_s, busy_s, computed_s))
 
     def describe(self) -> str:
-        """Return a line on the batches ready on the device."""
         return f"the copy thread has up to {AHEAD} of them ready on the device"
 
     def moved(self, batch: Batch) -> Batch:
@@ -217,13 +213,11 @@ class Delivery:
         return self._backend.moved(batch)
 
     def abandon(self) -> None:
-        """End the copy thread, and free what only it holds. Does not wait."""
         stage, self._stage = self._stage, None
         if stage is not None:
             stage.dismiss()
 
     def end(self) -> None:
-        """End the copy thread after its current batch; the executor goes on."""
         stage = self._stage
         self.abandon()
         if stage is not None:

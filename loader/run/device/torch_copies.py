@@ -1,9 +1,8 @@
 """Copies of torch's tensors: plain to any device, or on a CUDA stream out of page-locked memory.
 
-A device reads page-locked memory without the processor. Each segment of the worker processes is page-locked once, at
-its first copy, within a common bound. Other memory, and all memory if page-locking is refused, is first copied into one
-buffer. `kept` copies values that stay on the host out of the segments. Locking each batch by itself was rejected: it
-costs more than the copy.
+A device reads page-locked memory without the processor. Each segment of the worker processes is page-locked at its
+first copy, within a common bound. Other memory goes through one page-locked buffer. Locking each batch by itself was
+rejected: it costs more than the copy.
 """
 
 import logging
@@ -47,7 +46,6 @@ class PageLocked:
     """Page-locked segments and the buffer. Only the copy thread may use it."""
 
     def __init__(self, device: Locking, bound_bytes: int | None = None) -> None:
-        """bound_bytes: of all segments; None is a share of this rank's memory."""
         self._device = device
         self._bound = rank_memory_bytes() // SHARE if bound_bytes is None else bound_bytes
         self._segments: list[Segment] = []  # in the order of addresses
@@ -57,7 +55,6 @@ class PageLocked:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the page-locked segments."""
         return sum(segment.nbytes for segment in self._segments)
 
     def holds(self, address: int) -> bool:
@@ -116,7 +113,6 @@ class PageLocked:
         return place.copy_(tensor)
 
     def close(self) -> None:
-        """Unlock everything. No copy may be under way."""
         for segment in self._segments:
             self._unregister(segment)
         self._segments.clear()
@@ -168,7 +164,6 @@ class StreamedCopies(DeviceBackend):
     """Copies of page-locked memory that run while the copy thread goes on. Methods without a body are the device's."""
 
     def __init__(self, bound_bytes: int | None = None) -> None:
-        """bound_bytes: of page-locked segments; None is a share of this rank's memory."""
         self._locked = PageLocked(self, bound_bytes)
 
     @abstractmethod
@@ -222,19 +217,16 @@ class CudaCopy:
     """A copy on the stream of `CudaCopies`."""
 
     def __init__(self, event: torch.cuda.Event, device: torch.device, tensors: list[torch.Tensor]) -> None:
-        """event: recorded after the copy of `tensors`, which are on the device."""
         self._event, self._device, self._tensors = event, device, tensors
         self.nbytes = sum(tensor.nbytes for tensor in tensors)
 
     def wait(self) -> None:
-        """Block until the copy has ended; releases the interpreter's lock."""
         self._event.synchronize()
 
     def hand_over(self) -> None:
         """Make the caller's current stream, and the allocator for it, wait for the copy.
 
-        Without `record_stream`, memory of a dropped tensor would serve the next copy while queued kernels still read
-        it.
+        Without `record_stream` a dropped tensor's memory would serve the next copy while queued kernels still read it.
         """
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(self._event)
@@ -247,7 +239,6 @@ class CudaCopies(StreamedCopies):
     """Copies to a CUDA device; ROCm's torch has the same calls."""
 
     def __init__(self, device: torch.device, bound_bytes: int | None = None) -> None:
-        """device: with its index."""
         super().__init__(bound_bytes)
         self.device = device
         self._stream: torch.cuda.Stream | None = None
@@ -261,14 +252,12 @@ class CudaCopies(StreamedCopies):
             yield None
 
     def register(self, address: int, nbytes: int) -> None:
-        """Page-lock memory."""
         self._check(_cudart().cudaHostRegister(address, nbytes, PORTABLE))
 
     def unregister(self, address: int) -> None:
         self._check(_cudart().cudaHostUnregister(address))
 
     def page_locked(self, nbytes: int) -> Any:
-        """Return a tensor in page-locked memory of torch's allocator."""
         return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
 
     def start(self, tensor: Any) -> Any:

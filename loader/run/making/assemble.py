@@ -58,7 +58,7 @@ class Substitute:
         batch_row: BatchRow,
         seen: StepMetrics,
     ) -> tuple[LocatedSamples, dict[str, Any], list[Substitution]]:
-        """Return the first readable substitute of a slot, by itself; its values; and the substitutions tried.
+        """Return the first readable substitute of a slot, its values, and the substitutions tried.
 
         `rank_slots` holds it from now on. Raises: the slot's own error, if none is readable or allowed.
         """
@@ -138,11 +138,9 @@ class Assembler:
         self._framework = recipe.framework if allocate is None else "numpy"
 
     def dismiss(self) -> None:
-        """Stop reading ahead, without waiting."""
         self._reads.dismiss()
 
     def close(self) -> None:
-        """Stop reading ahead, leave the cache, and close files."""
         self._reads.close()
         self._fetch.close()
 
@@ -196,8 +194,7 @@ class Assembler:
     def each(self, step: int, take: TakeSample) -> Batch:
         """Give each sample of the rank's part of a step to `take`; return its batch without fields.
 
-        A row is a slot of the part. A part that is all padding has one row, EXAMPLE: another rank's sample, which gives
-        the shapes.
+        A part that is all padding has one row, EXAMPLE: another rank's sample, which gives the shapes.
         """
         seen = StepMetrics([step])
         (rank_slots,) = self._planned([step])

@@ -90,7 +90,7 @@ class NodeReads:
         return self._ahead is not None and self._ahead.begin(steps)
 
     def waiting_for_no_page(self) -> AbstractContextManager[None]:
-        """Return a context in which reads do not wait for pages that another thread fetches."""
+        """Return a context in which reads do not wait for another thread's pages."""
         if self._cache is None:
             return nullcontext()
         from ...cache.cached_store import waiting_for_no_page
@@ -98,7 +98,6 @@ class NodeReads:
         return waiting_for_no_page()
 
     def done(self, step: int) -> None:
-        """Note that a batch has been read, or failed."""
         if self._ahead is not None:
             self._ahead.done(step)
 
@@ -153,7 +152,6 @@ class Bulk:
                 self._layouts[field] = layout
 
     def gathered(self, columns: Columns | None) -> set[str]:
-        """Return the fields that may be gathered into the columns."""
         return set() if columns is None else {*self.plain, *self._layouts}
 
     def rows(self, gatherable: Gatherable, rows: I64, columns: Columns, bad: Collection[int]) -> list[InRows]:
@@ -262,7 +260,6 @@ class Fetch:
                 raise data
 
     def close(self) -> None:
-        """Close all files."""
         for files in self._files:
             if files is not None:
                 files.close()

@@ -53,8 +53,7 @@ class OneSample:
         """Return the sample, or its error if it is corrupt.
 
         One that does not decode is read and decoded once more; a wrong checksum was read twice already. batch_row:
-        where decoders may put values, without a transform. Raises: TransformFailed; errors of a store that does not
-        answer.
+        where decoders may put values, without a transform.
         """
         sample = self._decode(slots, located, number, payload, batch_row, seen)
         return (
@@ -322,7 +321,7 @@ class EachSample:
     def __call__(self, rank_slots: RankSlots, take: TakeSample, seen: StepMetrics) -> DeliveredSamples:
         """Give every sample of the slots to `take`; return the samples delivered, unreadable ones masked.
 
-        Raises: Corrupt if none is readable; errors of `take`, and of a store that does not answer.
+        Raises: Corrupt if none is readable; errors of `take`.
         """
         delivered: list[LocatedSamples] = []
         bad: list[tuple[int, LocatedSamples, int, Corrupt]] = []

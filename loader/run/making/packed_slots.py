@@ -100,8 +100,7 @@ class PackedSlots:
     def __call__(self, rank_slots: RankSlots, columns: Columns, seen: StepMetrics) -> DeliveredSamples:
         """Put the sequences of the slots into the columns, and return them.
 
-        Raises: Corrupt if nothing may be masked; InvalidPlan for a document of another length or dtype than planned;
-        TransformFailed; errors of reading.
+        Raises: Corrupt if nothing may be masked; InvalidPlan for a document of another length or dtype than planned.
         """
         plan, packing = self._recipe.plan, self._recipe.plan.pack
         assert packing is not None

@@ -29,7 +29,6 @@ class Stride:
         self.steps = 1
 
     def saw(self, steps: int, seconds: float, nbytes: int) -> None:
-        """Note how long these steps took, and their memory."""
         by_time = SECONDS * steps / max(seconds, 1e-9)
         by_memory = BYTES * steps / max(nbytes, 1)
         self.steps = max(1, int(min(MAX_STEPS, GROWTH * steps, by_time, by_memory)))
@@ -165,27 +164,22 @@ class Prefetch:
 
     @property
     def batch_bytes(self) -> int | None:
-        """Bytes of one of the last batches; None before the first."""
         return self._each_bytes
 
     def move(self, maker: BatchMaker) -> None:
-        """Let another maker make the steps that have not begun."""
         self._maker.retire()
         self._retired.append(self._maker)
         self._maker = maker
         weakref.finalize(self, maker.abandon)
 
     def dismiss(self) -> None:
-        """Begin no more steps: a thread in `take` returns soon. Does not wait. For any thread."""
+        """Begin no more steps, for any thread: a thread in `take` returns soon."""
         self._dismissed = True
         for maker in (self._maker, *self._retired):
             maker.dismiss()
 
     def close(self, *, wait: bool = True) -> None:
-        """Stop, throw unfinished batches away, and wait for threads and processes.
-
-        Without `wait`, threads end after their current call.
-        """
+        """Stop, throw unfinished batches away, and end threads and processes. `wait`: for their end."""
         self.dismiss()
         self._drop()
         for maker in (self._maker, *self._retired):

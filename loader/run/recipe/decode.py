@@ -29,7 +29,6 @@ class ByBucket:
     """Label -> decoder or transform, or a function of the label that makes it."""
 
     def chosen(self, label: str, where: str) -> Called:
-        """Return the decoder or transform of a bucket."""
         if isinstance(self.of, Mapping):
             if label not in self.of:
                 raise InvalidRuntime(
@@ -96,7 +95,7 @@ FieldRng = Callable[[str], "np.random.Generator"]
 def decoders(fields: Sequence[str], decode: Decode, bucket: str | None = None) -> dict[str, Decoder]:
     """Return field -> decoder.
 
-    decode: True chooses by the field's extension, False keeps bytes, a mapping overrides single fields. bucket: of the
+    decode: True chooses by the field's extension, False keeps bytes, a mapping overrides fields. bucket: of the
     samples, if decoders differ. Raises: InvalidRuntime for a field that the view does not select.
     """
     if decode is False:
@@ -166,7 +165,7 @@ def decode_sample(
 
 
 def failure(error: Exception, decoder: Decoder | None, address: Described, field: str) -> Exception:
-    """Return the error to raise for a decoder's error: DecodeFailed with the sample's address.
+    """Return DecodeFailed with the sample's address, for a decoder's error.
 
     An error unrelated to the bytes (`is_of_the_machine`) stays itself, with the address in a note.
     """

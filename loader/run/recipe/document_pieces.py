@@ -119,7 +119,6 @@ def sequence_crc(pieces: Pieces, numbers: Sequence[int], crcs: Mapping[int, Sequ
 
 
 def sequence_address(view: PackedView, number: int) -> SampleAddress:
-    """Return the name of a packed sequence as an address without fields."""
     documents = stored_view(view)
     assert documents is not None
     version = documents.version

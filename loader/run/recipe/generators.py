@@ -16,18 +16,15 @@ Place = tuple[int, str, int, int]
 
 
 def place_of(plan: Plan, slots: Slots, slot: int) -> Place:
-    """Return the key of the sample in a slot."""
     source = plan.source_names[int(slots.source[slot])]
     return plan.seed, source, int(slots.epoch[slot]), int(slots.ordinal[slot])
 
 
 def for_decoder(place: Place, field: str) -> np.random.Generator:
-    """Return a new generator for the decoder of one field."""
     return field_rng_key(*place, field)
 
 
 def for_transform(place: Place) -> np.random.Generator:
-    """Return a new generator for the transform."""
     return sample_rng_key(*place)
 
 

@@ -88,11 +88,9 @@ class RankSlots:
 
     @property
     def real_rows(self) -> I64:
-        """The rows to read."""
         return np.flatnonzero(self.valid)
 
     def parts(self) -> Iterator[tuple[int, slice]]:
-        """Yield (step, its rows)."""
         for step, (start, stop) in zip(self.steps, pairwise(self.starts), strict=True):
             yield step, slice(start, stop)
 
@@ -114,7 +112,6 @@ class RankSlots:
         )
 
     def step_of(self, row: int) -> int:
-        """Return the step of a row."""
         return self.steps[bisect_right(self.starts, row) - 1]
 
 
@@ -125,7 +122,7 @@ def _of_rows(located: Sequence[LocatedSamples], rows: slice) -> list[LocatedSamp
 def rank_slots(recipe: Recipe, steps: Sequence[int]) -> list[RankSlots]:
     """Return the slots of consecutive steps: together if none is padding, else step by step.
 
-    Raises: InvalidRuntime for a step after the last epoch, where all slots are padding.
+    Raises: InvalidRuntime for a step after the last epoch.
     """
     planned = _stack(recipe, steps)
     if planned.valid.all():
@@ -296,6 +293,5 @@ class Locate:
                 yield kind, of, self._number[of], rows
 
     def again(self, slots: Slots, row: int, run: Map = map) -> LocatedSamples:
-        """Return the sample that a slot holds now."""
         (planned,) = self(slots, np.array([row], np.int64), run)
         return planned

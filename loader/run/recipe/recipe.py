@@ -62,12 +62,11 @@ class SlotEntries(NamedTuple):
 class RecordedSubstitutions:
     """The substitutions of a plan's ledger, by step, which a replay lays into their slots.
 
-    A ledger holds entries of all runs of the plan. A step has all of its entries unless `choose` names some. A sample
+    A ledger holds entries of all runs of the plan; a step has all of its entries unless `choose` selects some. A sample
     that was repaired after training keeps its substitute.
     """
 
     def __init__(self, plan: Plan, substitutions: Iterable[Entry]) -> None:
-        """Take the entries of `read_ledger`."""
         self._plan = plan
         self._steps: dict[int, dict[int, SlotEntries]] = {}
         self._chosen: dict[int, dict[int, SlotEntries]] = {}
@@ -84,7 +83,6 @@ class RecordedSubstitutions:
             slots[entry.slot] = SlotEntries(max(entry.attempt, known.attempt), masked)
 
     def has(self, step: int) -> bool:
-        """Return whether a step has entries."""
         return step in self._steps
 
     def options(self, step: int, slots: range) -> dict[int, list[SlotEntries]]:
@@ -93,7 +91,6 @@ class RecordedSubstitutions:
         return {slot: _options(of_step[slot]) for slot in slots if slot in of_step}
 
     def choose(self, step: int, chosen: Mapping[int, SlotEntries]) -> None:
-        """Set the entries of a step's slots. Other slots have all of theirs."""
         self._chosen[step] = dict(chosen)
 
     def _of(self, step: int) -> dict[int, SlotEntries]:
@@ -196,14 +193,12 @@ class Recipe:
         return [decoders_of[bucket] for bucket in buckets]
 
     def transform_of(self, source: int) -> Transform | None:
-        """Return the transform of the plan's source number `source`."""
         bucket = list(self.plan.sources.values())[source].bucket
         choice: Transform | None = of_bucket(self.transform, bucket, "transform")
         return choice
 
     @property
     def views(self) -> list[View]:
-        """The views read for the plan's sources, in their order."""
         return stored_views(self.plan)
 
 
@@ -243,7 +238,7 @@ def bounds(plan: Plan, epochs: int | None, steps: int | None) -> tuple[int | Non
 
 
 def steps_of_run(end: int | None) -> int:
-    """Return the batches of the whole run from step 0, which a framework takes for an epoch's length.
+    """Return the steps of the whole run, which a framework takes for an epoch's length.
 
     With a length, frameworks recognize the last batch without reading one ahead, so the position they save is right.
     Raises: TypeError if the run is endless.
@@ -254,7 +249,6 @@ def steps_of_run(end: int | None) -> int:
 
 
 def whole_number(name: str, value: object, low: int) -> int:
-    """Return a whole number. Raises: InvalidRuntime for another value, or one below `low`."""
     number = value.__index__() if hasattr(value, "__index__") and not isinstance(value, bool) else None
     if number is None or number < low:
         raise InvalidRuntime(f"{name} = {value!r}; a whole number of at least {low} is needed")

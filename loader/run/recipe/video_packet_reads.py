@@ -81,20 +81,15 @@ def group_of(field: str, decoders: Mapping[str, Decoder], fields: Iterable[str])
 
 
 def leader_of(decoder: Decoder | None) -> str | None:
-    """Return the field that a decoder follows; None for none."""
     return decoder.leader if isinstance(decoder, VideoDecoder) else None
 
 
 def times_field(field: str) -> str:
-    """Return the field of a batch with the times of a clip's frames."""
     return f"{field}.times"
 
 
 def groups_of(view: View, decoders: Mapping[str, Decoder]) -> list[Group]:
-    """Return the groups of a view's video fields.
-
-    Raises: InvalidRuntime if a leader cannot lead, or the times would have the name of another field.
-    """
+    """Return the groups of a view's video fields. Raises: InvalidRuntime for a wrong leader or a clash of names."""
     for field in view.fields:
         decoder = decoders.get(field)
         if isinstance(decoder, VideoDecoder) and decoder.times and times_field(field) in view.fields:
@@ -123,7 +118,6 @@ def groups_of(view: View, decoders: Mapping[str, Decoder]) -> list[Group]:
 
 
 def with_tables(view: View, groups: Sequence[Group]) -> list[Group]:
-    """Return the groups whose fields all have packet tables in the view's version."""
     known = set(view.version.fields)
     return [group for group in groups if all(field + SUFFIX in known for field in group)]
 

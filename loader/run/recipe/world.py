@@ -1,4 +1,4 @@
-"""The rank and world size of this process: given, from the launcher's environment, or from a device mesh."""
+"""The rank and world size of this process, from arguments, the launcher's environment, or a device mesh."""
 
 import os
 from collections import Counter
@@ -131,10 +131,7 @@ class World:
 
 
 def micro_count(global_batch: int, world_size: int, micro_batch: int) -> int:
-    """Return the number of pieces of a rank's part, of at most micro_batch slots each.
-
-    The largest part decides for every rank, so that ranks stay in step.
-    """
+    """Return the number of pieces of every rank's part, of at most micro_batch slots each: the largest part decides."""
     largest = -(-global_batch // world_size)
     return -(-largest // micro_batch)
 
@@ -142,8 +139,7 @@ def micro_count(global_batch: int, world_size: int, micro_batch: int) -> int:
 def checked_micro_batch(plan: Plan, world: World, micro_batch: object) -> int:
     """Return micro_batch as an int.
 
-    Raises: InvalidRuntime unless it is a whole number from 1 on, or if a rank would get an empty piece (only at 1 and
-    unequal parts).
+    Raises: InvalidRuntime for another value, or if a rank would get an empty piece (only at 1 and unequal parts).
     """
     number = micro_batch.__index__() if hasattr(micro_batch, "__index__") else 0
     if isinstance(micro_batch, bool) or number < 1:

@@ -97,7 +97,6 @@ class RunTrail:
         return tuple(sorted(steps))
 
     def start(self, start_id: str) -> Start:
-        """Return the start with an id from a row."""
         return {start.id: start for start in self.starts}[start_id]
 
 

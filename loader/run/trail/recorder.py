@@ -2,9 +2,9 @@
 
     trails/<run>/<rank>-of-<world size>/<first step, 19 digits>-<16 hex>.parquet
 
-An object is written every `SECONDS`, at each `state_dict`, and at the end. Objects are at least world size / 10 seconds
-apart: at most ten a second if all ranks are recorded. Rows whose write failed are written with the next ones. A step
-that gets notes after its row was written is written again.
+An object is written every `SECONDS`, at each `state_dict`, and at the end, but at least world size / 10 seconds apart:
+at most ten a second if all ranks are recorded. Rows whose write failed, or that got notes later, are written with the
+next ones.
 """
 
 import hashlib
@@ -40,7 +40,6 @@ _log = logging.getLogger(__name__)
 
 
 def recorder_of(trail: object, recipe: Recipe, epochs: int | None) -> "Recorder | None":
-    """Return the recorder of a rank; None if the trail leaves it out."""
     if not isinstance(trail, Trail):
         raise InvalidRuntime(f"trail = {trail!r}; accepted: None, or a loader.Trail(root, run=...)")
     return Recorder(trail, recipe, epochs) if trail.records(recipe.world.rank) else None
@@ -89,7 +88,6 @@ class Recorder:
         self._n, self._real = len(piece), piece.ordinals >= 0
 
     def note(self, values: Mapping[str, Any], per_sample: Mapping[str, Any]) -> None:
-        """Add notes to the last delivered step."""
         if not self._rows:
             raise InvalidRuntime("note() before the first batch: it is of the step that was handed out last")
         row = self._rows[-1]  # (the writer keeps the last one)
@@ -114,16 +112,13 @@ class Recorder:
             row.changed = True
 
     def flush(self) -> None:
-        """Write the rows soon. Does not wait."""
         self._wake.set()
 
     def dismiss(self) -> None:
-        """End the thread after it has written the rest. Does not wait."""
         self._ends.set()
         self._wake.set()
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Wait for the thread's end, at most `timeout_s`."""
         if self._thread is not None:
             self._thread.join(timeout_s)
 

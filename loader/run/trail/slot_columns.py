@@ -1,7 +1,7 @@
 """CRC-32C of a batch's fields; and of fields whose samples come one by one and are dropped.
 
-A large value is final at once: an array has the same bytes in a column and in a list. A number depends on the other
-slots (among floats an int becomes one), so numbers are kept until all are there.
+An array has the same bytes in a column and in a list. A number depends on the other slots (among floats an int becomes
+one), so numbers are kept until all are there.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -127,7 +127,6 @@ class SlotColumns:
 
     @property
     def names(self) -> list[str]:
-        """Every field, in the order in which samples brought them up."""
         return list(self._dropped)
 
     def crcs(self) -> dict[str, int]:

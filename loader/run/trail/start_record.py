@@ -107,7 +107,6 @@ def decoders_of(recipe: Recipe) -> dict[str, dict[str, CodeFacts]]:
 
 
 def library_versions() -> dict[str, str]:
-    """Return the versions of Python and of the installed `LIBRARIES`."""
     versions = {"python": sys.version.split()[0]}
     for name, distribution in LIBRARIES.items():
         try:
@@ -155,7 +154,6 @@ class Start:
 
     @property
     def key(self) -> str:
-        """Key of the record in the root."""
         return f"{trail_folder(self.run)}start-{self.id}.json"
 
     def to_json(self) -> bytes:
@@ -164,7 +162,6 @@ class Start:
 
 
 def trail_folder(run: str) -> str:
-    """Return the prefix of a run's trail."""
     return f"trails/{run}/"
 
 

@@ -69,7 +69,6 @@ class StepRow:
 
 
 def copied(row: StepRow) -> StepRow:
-    """Return a copy that gets no more notes."""
     return replace(row, notes=dict(row.notes), per_sample=dict(row.per_sample))
 
 

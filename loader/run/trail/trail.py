@@ -54,17 +54,14 @@ class Trail:
             )
 
     def records(self, rank: int) -> bool:
-        """Return whether a rank is recorded."""
         return self.ranks == "all" or (rank == 0 if self.ranks == "first" else rank in self.ranks)
 
 
 def is_run_name(run: object) -> bool:
-    """Return whether a run may have this name."""
     return isinstance(run, str) and _RUN.fullmatch(run) is not None
 
 
 def check_run_name(run: object) -> str:
-    """Return the name. Raises: InvalidName."""
     if not isinstance(run, str) or not is_run_name(run):
         raise InvalidName(f"run = {run!r:.200}: 1 to 100 of A-Z a-z 0-9 . _ - are needed, not only dots")
     return run

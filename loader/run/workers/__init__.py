@@ -1,11 +1,11 @@
-"""Worker processes that make whole batches in shared memory; docs/executors.md says when and why.
+"""Worker processes that make whole batches in shared memory; docs/executors.md explains when and why.
 
 pool:            the trainer's side: submits steps, takes batches, replaces workers that die
-worker_handle:   one worker as the trainer sees it: a process, a socket, its pending steps
-startup_message: everything a worker gets when it starts, and what cannot be sent
+worker_handle:   one worker: a process, a socket, its pending steps
 worker_main:     the worker's side: one batch after another
-batch_message:   batches of one task, and a worker's answer: batches or an error, and its counters
-batch_memory:    shared memory: batches written and read, segments reused once no array needs them
+startup_message: a worker's recipe, sent once
+batch_message:   a worker's answer: batches, or an error
+batch_memory:    shared memory for batches
 messages:        messages between trainer, fork server and worker
 parent_watch:    ends a worker when its trainer ends
 """

@@ -2,9 +2,9 @@
 
     [array] [array] ...  [offset and nbytes of each][pickle]
 
-Arrays from `Slot.allocate` lie there already. Others are copied once; arrays below SMALL_BYTES, strings and all else
-are in the pickle. A batch that does not fit gets a new segment, which replaces the old one. A segment is reused once no
-array refers to it.
+Arrays from `Slot.allocate` are there already; others are copied once. Arrays below SMALL_BYTES and all else are in the
+pickle. A batch that does not fit gets a new segment in place of the old one. A segment is reused once no array refers
+to it.
 """
 
 import ctypes
@@ -25,10 +25,7 @@ from ...errors import Unpicklable
 
 
 class Segment:
-    """`nbytes` of anonymous shared memory, mapped here. Arrays over it keep the mapping after `close`.
-
-    It has no name that could be left behind, and is gone with the last process that holds it.
-    """
+    """`nbytes` of anonymous shared memory, mapped here. Arrays over it keep the mapping after `close`."""
 
     def __init__(self, number: int, fd: int, nbytes: int) -> None:
         """Map the memory and own the descriptor. number: its name for trainer and workers."""
@@ -39,7 +36,6 @@ class Segment:
 
     @property
     def address(self) -> int:
-        """Address of the first byte in this process."""
         return ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
 
     @property
@@ -53,7 +49,6 @@ class Segment:
 
 
 def new_segment(nbytes: int) -> Segment:
-    """Return a segment of at least `nbytes`, not numbered yet."""
     whole = max(1, -(-nbytes // mmap.PAGESIZE)) * mmap.PAGESIZE
     fd = os.memfd_create("penstock-batch", os.MFD_CLOEXEC)
     try:
@@ -86,7 +81,6 @@ class OutcomePlace(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Offset from which the segment is unused."""
         return self.at + _SPAN_BYTES * self.arrays + self.nbytes
 
 
@@ -101,7 +95,6 @@ class Slot:
         self._top = self._most = 0
 
     def begin(self, segment: Segment | None) -> None:
-        """Begin the next batch in this segment; None if none is free."""
         self._segment, self._top, self._outside = segment, 0, []
         self._memory = bytes_of(segment) if segment else np.empty(0, np.uint8)
 
@@ -196,7 +189,6 @@ def _of_script(name: str) -> Any:
 
 
 def can_be_sent(value: object) -> bool:
-    """Return whether a value can be pickled."""
     try:
         _dumped(value)
     except Exception:  # noqa: BLE001 - a class of the user's may raise anything
@@ -205,7 +197,6 @@ def can_be_sent(value: object) -> bool:
 
 
 def dumps(value: object) -> bytes:
-    """Return a pickle for the trainer, arrays included."""
     stream = io.BytesIO()
     _Pickler(stream, 5).dump(value)
     return stream.getvalue()
@@ -236,7 +227,6 @@ _mapped: "weakref.WeakValueDictionary[int, Segment]" = (
 
 
 def segment_at(address: int) -> Segment | None:
-    """Return the segment at an address of this process; None for other memory."""
     for ref in _mapped.valuerefs():  # a list: another thread may add one
         segment = ref()
         if segment is not None and 0 <= address - segment.address < segment.nbytes:
@@ -248,10 +238,6 @@ class Ring:
     """The trainer's segments. Not thread-safe, except that arrays may be freed in any thread at any time."""
 
     def __init__(self, bound_bytes: int, workers: int) -> None:
-        """Set the bounds.
-
-        bound_bytes: of free segments to keep; one per worker and two more are always kept.
-        """
         self._bound, self._spare, self._most = bound_bytes, workers + 2, max(MAX_SEGMENTS, 4 * workers)
         self._segments: dict[int, Segment] = {}
         self._free: deque[Segment] = deque()
@@ -259,21 +245,18 @@ class Ring:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all segments."""
         return sum(segment.nbytes for segment in self._segments.values())
 
     def __len__(self) -> int:
         return len(self._segments)
 
     def take(self) -> Segment | None:
-        """Return the free segment that was used last."""
         try:
             return self._free.pop()
         except IndexError:
             return None
 
     def add(self, fd: int, nbytes: int) -> Segment:
-        """Return a segment that a worker made. Owns the descriptor."""
         segment = Segment(self._next, fd, nbytes)
         self._segments[segment.number] = segment
         _mapped[segment.address] = segment
@@ -292,11 +275,9 @@ class Ring:
         return memory
 
     def give_back(self, segment: Segment) -> None:
-        """Free the segment of a batch that was not made."""
         self._free.append(segment)
 
     def drop(self, segment: Segment) -> None:
-        """Stop using a segment; arrays over it stay."""
         del self._segments[segment.number]
         segment.close()
 
@@ -309,7 +290,6 @@ class Ring:
         return beyond
 
     def close(self) -> None:
-        """Drop all segments. Batches that the user holds stay valid."""
         for segment in list(self._segments.values()):
             self.drop(segment)
         self._free.clear()

@@ -1,8 +1,8 @@
 """A worker's answer to the trainer: batches of one task, packed together, or an error; counts and logs.
 
 A batch of tokens is made in a hundred microseconds; pickling it by itself takes a third of that. So each attribute is
-sent once for all batches, and consecutive arrays (cut from one) go as one array. Samples' bytes lie consecutively in
-the segment: a pickle would copy them three times more.
+sent once for all batches, and arrays cut from one go as one. Samples' bytes lie consecutively in the segment: a pickle
+would copy them three times more.
 """
 
 import logging
@@ -116,7 +116,6 @@ class PackedBatches:
     """Field -> values, of each batch, if their fields differ."""
 
     def batches(self) -> list[Batch]:
-        """Return the batches."""
         parts = self.apart or [{} for _ in self.slowest]
         for name, column in self.columns.items():
             for part, value in zip(parts, column.parts(self.ends), strict=True):
@@ -306,12 +305,10 @@ class LogCollector(logging.Handler):
             self.handleError(record)
 
     def drain(self) -> list[tuple[str, int, str]]:
-        """Return the logs since the last call."""
         drained, self._records = self._records, []
         return drained
 
 
 def log_again(logged: list[tuple[str, int, str]]) -> None:
-    """Log a worker's records in the trainer."""
     for name, level, text in logged:
         logging.getLogger(name).log(level, "%s", text)

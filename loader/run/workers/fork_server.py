@@ -1,10 +1,8 @@
 """The fork server, seen by its trainer: a single-threaded process that imports once and forks all workers.
 
-It is started afresh (never forked from the trainer) and kept for the trainer's next Loader. A process inherits
-environment, `sys.path` and limits at its start; if the trainer's have changed, another server is started.
-
-`multiprocessing.forkserver` is not used: the training or torch may use the only one per process, and its processes run
-the training's script again.
+It is started afresh (never forked from the trainer) and kept for the next Loader. If environment, `sys.path` or limits
+have changed since, another one is started. Rejected: `multiprocessing.forkserver`, which the training or torch may use,
+once per process, and whose processes run the training's script again.
 """
 
 import multiprocessing.spawn
@@ -31,7 +29,6 @@ class ForkServer:
     """A fork server's process. For any thread."""
 
     def __init__(self) -> None:
-        """Start it, without waiting until it is ready."""
         self._control, theirs = connection()
         fds = [theirs.fileno()]
         with suppress(OSError):  # kernels before 5.3: it ends when the trainer's socket is closed
@@ -60,8 +57,7 @@ class ForkServer:
     def fork(self, worker_socket: socket.socket, sent_fd: int, modules: Iterable[str]) -> int:
         """Request a worker process that has imported these modules. Return a number for `wait` at once.
 
-        The server sends the process number over the worker's socket; without a server the socket is closed. Raises:
-        OSError.
+        The server sends the process number over the worker's socket; without a server the socket is closed.
         """
         nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -98,7 +94,6 @@ class ForkServer:
         return not poll.poll(0)
 
     def exit_code(self) -> int:
-        """Return the exit code of an ended server, -n for a signal."""
         return self._process.wait()
 
 
@@ -119,7 +114,6 @@ def fork_server() -> ForkServer:
 
 
 def prepare() -> None:
-    """Start the fork server if there is none, without waiting."""
     with suppress(OSError):  # raised again when a worker is wanted
         fork_server()
 

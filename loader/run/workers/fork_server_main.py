@@ -1,7 +1,7 @@
 """A fork server's process: imports what workers need, then forks them until its trainer hangs up or dies.
 
-When it forks it has one thread, no open store and no CUDA: a lock that another thread holds at a fork stays locked in
-the child. If a library has started a thread, workers are started afresh and import by themselves.
+It forks with one thread, no open store and no CUDA: another thread's lock stays locked in the child. If a library has
+started a thread, workers are started afresh and import by themselves.
 """
 
 import gc
@@ -69,7 +69,6 @@ class _Server:
         self._warned = False
 
     def run(self) -> NoReturn:
-        """Serve requests."""
         with _environment("JE_ARROW_MALLOC_CONF", "background_thread:false"):
             self._import(MODULES)  # Arrow starts a thread for jemalloc, although it allocates by mimalloc
         poll = select.poll()
@@ -204,5 +203,4 @@ def _environment(name: str, value: str) -> Iterator[None]:
 
 
 def n_threads() -> int:
-    """Return the number of threads of this process."""
     return len(os.listdir("/proc/self/task"))

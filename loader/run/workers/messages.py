@@ -1,7 +1,6 @@
 """Messages between trainer, fork server and workers; and the errors for too few open files.
 
-A message is a few numbers, over a socket that keeps messages apart. Large data is in shared memory; its descriptor goes
-with the first message about it.
+A message is a few numbers. Large data is in shared memory, whose descriptor goes with the first message about it.
 """
 
 import array
@@ -82,8 +81,7 @@ def send(sock: socket.socket, message: Message, fd: int | None = None) -> None:
 def receive(sock: socket.socket, *, wait: bool) -> tuple[Message, int | None] | None:
     """Return a message and the descriptor with it; None if there is none yet and `wait` is False.
 
-    Raises: EOFError if the other side is gone; OSError (EMFILE) if this process may not have the descriptor: the kernel
-    drops it silently.
+    Raises: EOFError if the other side is gone; OSError (EMFILE) if this process may not have the descriptor.
     """
     flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
     try:
@@ -134,14 +132,12 @@ class WaitRequest(NamedTuple):
 
 
 def send_fork(control: socket.socket, request: ForkRequest) -> None:
-    """Send a request."""
     head = _HEAD.pack(True, request.number, 0.0)
     fds = [request.socket, request.sent, request.stdout, request.stderr]
     socket.send_fds(control, [head, " ".join(request.modules).encode()], fds)
 
 
 def send_wait(control: socket.socket, request: WaitRequest) -> None:
-    """Send a request."""
     control.sendall(_HEAD.pack(False, *request))
 
 
@@ -160,15 +156,11 @@ def receive_request(control: socket.socket) -> ForkRequest | WaitRequest:
 
 
 def answer(control: socket.socket, request: WaitRequest, exit_code: int) -> None:
-    """Send the exit code."""
     control.sendall(_ANSWER.pack(request.number, exit_code))
 
 
 def receive_exit_code(control: socket.socket, number: int) -> int:
-    """Return a worker's exit code; drop answers that an interrupted call left behind.
-
-    Raises: EOFError or ConnectionError if the server is gone.
-    """
+    """Return a worker's exit code; drop answers that an interrupted call left behind."""
     while True:
         data = control.recv(_ANSWER.size)
         if not data:
@@ -190,7 +182,6 @@ def is_want_of_files(error: OSError) -> bool:
 
 
 def too_few_files(doing: str, workers: int) -> InvalidRuntime:
-    """Return the error of too few files. workers: intended number of processes."""
     return InvalidRuntime(
         f"{doing} needs more open files than this process may have: {_limit()} (`ulimit -n`); {workers} worker "
         f"processes take {_FEW + 4 * workers}, and two for each batch that is kept: raise the limit, or use "

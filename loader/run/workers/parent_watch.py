@@ -13,10 +13,9 @@ GRACE_S = 1.0
 
 
 class Watch:
-    """A thread that sleeps until the trainer's process ends or closes its socket.
+    """A thread that sleeps until the trainer's process ends or closes its socket, then ends the worker after GRACE_S.
 
-    It watches both: a child that the trainer forked keeps the socket open. Then the worker has GRACE_S to end by
-    itself.
+    It watches both: a child that the trainer forked keeps the socket open.
     """
 
     def __init__(self, sock: socket.socket, trainer_fd: int) -> None:
@@ -26,7 +25,6 @@ class Watch:
         threading.Thread(target=self._run, name="penstock-watch", daemon=True).start()
 
     def end(self) -> NoReturn:
-        """End the process at once, without atexit and destructors."""
         self._ended.set()
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):

@@ -1,7 +1,7 @@
 """Worker processes as a pool that makes batches.
 
-The trainer has no thread for it: workers go from one queued step to the next by themselves, and the thread that waits
-for a batch reads their messages. A busy trainer keeps no worker waiting.
+Workers go from one queued step to the next by themselves, and the thread that waits for a batch reads their messages: a
+busy trainer keeps no worker waiting.
 """
 
 import logging
@@ -80,18 +80,15 @@ class WorkerPool:
 
     @property
     def pids(self) -> list[int]:
-        """Process numbers of the workers, after waiting for their starts."""
         return [pid for worker in self._workers if (pid := worker.started_pid()) is not None]
 
     def poll(self) -> bool:
-        """Return whether all workers are ready."""
         self._read(wait=False)
         if self._refusal is not None:
             raise self._refusal
         return all(worker.is_ready for worker in self._workers)
 
     def submit(self, steps: range) -> Future[MadeBatches]:
-        """Submit steps to the worker with the fewest tasks."""
         future = PendingBatches(self._read)
         if self._refusal is not None:
             future.set_exception(self._refusal)
@@ -102,7 +99,6 @@ class WorkerPool:
         return future
 
     def cancel(self, futures: Iterable[Future[MadeBatches]]) -> None:
-        """Cancel the submitted steps that have not begun."""
         for future in futures:
             future.cancel()
         for worker in self._workers:
@@ -110,8 +106,7 @@ class WorkerPool:
                 with suppress(EOFError):
                     worker.drop()
 
-    def retire(self) -> None:
-        """Do nothing: idle workers cost nothing, and `dismiss` ends them."""
+    def retire(self) -> None: ...
 
     def dismiss(self) -> None:
         """End the workers. Does not wait. For any thread; does nothing in a forked child."""
@@ -121,7 +116,6 @@ class WorkerPool:
                 worker.hang_up()
 
     def join(self) -> None:
-        """Wait for the workers' end, after `dismiss`. Delivered batches stay valid."""
         if os.getpid() != self._pid or self._sent_fd < 0:
             return
         for worker in self._workers:
@@ -132,7 +126,6 @@ class WorkerPool:
         self._sent_fd = -1
 
     def abandon(self) -> None:
-        """Dismiss and join."""
         self.dismiss()
         self.join()
 

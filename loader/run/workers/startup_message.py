@@ -58,7 +58,6 @@ class StartupMessage:
 
     @staticmethod
     def read(fd: int) -> "StartupMessage":
-        """Return the message in this memory."""
         with os.fdopen(fd, "rb") as file, mmap(file.fileno(), 0, prot=PROT_READ) as data:
             sent: StartupMessage = pickle.loads(data)  # noqa: S301 - from the trainer
         return sent
@@ -67,7 +66,7 @@ class StartupMessage:
 def check_can_be_sent(recipe: Recipe) -> int:
     """Return the bytes that each worker gets. A warning names large parts.
 
-    Raises: Unpicklable naming the part that cannot be sent; InvalidRuntime on a system without workers.
+    Raises: Unpicklable naming the part; InvalidRuntime on a system without workers.
     """
     if not hasattr(os, "memfd_create"):
         raise InvalidRuntime(
@@ -113,7 +112,6 @@ class Obstacle(NamedTuple):
 
 
 def why_not(recipe: Recipe) -> Obstacle:
-    """Return the obstacle to starting workers automatically."""
     if current_process().daemon:
         return Obstacle("this process is itself a worker, and starts no others", True)
     for name, view in zip(recipe.plan.source_names, recipe.views, strict=True):

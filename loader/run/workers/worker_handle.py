@@ -37,7 +37,6 @@ class WorkerProcess:
     """A worker forked at once, which loads its startup message by itself. Not thread-safe."""
 
     def __init__(self, sent_fd: int) -> None:
-        """Start the process, without waiting."""
         self.pid: int | None = None
         self.server = fork_server()
         self.socket, theirs = connection()
@@ -67,11 +66,9 @@ class WorkerProcess:
         self._known.add(task.segment.number)
 
     def drop(self) -> None:
-        """Cancel all tasks that have not begun."""
         send(self.socket, Message(Kind.DROP))
 
     def forget(self, segment: int) -> None:
-        """Tell the worker to unmap a segment."""
         if segment in self._known:
             self._known.remove(segment)
             send(self.socket, Message(Kind.FORGET, segment=segment))
@@ -86,8 +83,7 @@ class WorkerProcess:
     def answers(self) -> list[tuple[Message, int | None]]:
         """Return its answers since the last call.
 
-        Raises: EOFError after the last answer of a worker that is gone; OSError if it could not be started, or a
-        descriptor could not be received.
+        Raises: EOFError after the last answer of a worker that is gone; OSError if it could not be started.
         """
         messages, self._unread = self._unread, []
         try:
@@ -119,7 +115,6 @@ class WorkerProcess:
         return self.tasks.popleft(), lost
 
     def hang_up(self) -> None:
-        """Let it end. Does not wait."""
         with suppress(OSError):  # it has ended
             self.socket.shutdown(socket.SHUT_RDWR)
 
@@ -137,7 +132,6 @@ class WorkerProcess:
 
 
 def imported_modules() -> list[str]:
-    """Return the modules for workers that this process has imported."""
     return [name for name in sys.modules if name.startswith(_NEEDED)]
 
 

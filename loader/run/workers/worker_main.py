@@ -26,7 +26,7 @@ from .startup_message import StartupMessage
 def main(sock_fd: int, sent_fd: int, trainer_fd: int = -1) -> NoReturn:
     """Run the worker process.
 
-    sent_fd: descriptor of memory with a `StartupMessage`. trainer_fd: process descriptor of the trainer, or -1.
+    sent_fd: memory with a `StartupMessage`. trainer_fd: process descriptor of the trainer, or -1.
     """
     # Both are the trainer's business: it may save a checkpoint first. (What a decoder starts would inherit SIG_IGN.)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -80,7 +80,6 @@ class Worker:
         self._make_batches = making(assembler.batches)
 
     def run(self) -> NoReturn:
-        """Work without end. Raises: EOFError when the trainer hung up."""
         while True:
             start = perf_counter()
             while (got := receive(self._sock, wait=not self._asked)) is not None:

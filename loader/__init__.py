@@ -23,10 +23,10 @@ else:
         if not name.startswith("_") and find_spec(f"{__name__}.{name}"):
             return import_module(f".{name}", __name__)
         if name == "__all__" or not name.startswith("_"):
-            if f"{__name__}.api" not in modules:  # once: it lists the site folders
+            if f"{__name__}.api" not in modules:  # only once: it lists the site folders
                 import_module(".distribution", __name__).check_only_distribution()
             with import_module(".lazy_imports", __name__).without_collector():
-                api = import_module(".api", __name__)  # an import statement asks here whether there is one
+                api = import_module(".api", __name__)  # (an import statement looks here first)
                 if name in ("__all__", *api.__all__):
                     globals()[name] = api.named(name)
                     return globals()[name]

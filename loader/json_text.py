@@ -14,7 +14,7 @@ MAX_DEPTH = 64
 """Nested arrays and objects; Python's own limit depends on the caller and the release."""
 LEAST, MOST = -(2**63), 2**64 - 1
 """Range of integers: columns of tables, and seeds."""
-_DIGITS = 20  # of MOST; `int` refuses more than 4,300, and takes long over them
+_DIGITS = 20  # of MOST; `int` is slow for long texts, and refuses 4,300 digits
 _LONG = re.compile("[0-9]{19}")
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 

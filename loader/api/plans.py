@@ -128,7 +128,7 @@ def open_plan(root: Root, plan_hash: str, *, retired: bool = False) -> Plan:
 
     open_version = cache(
         partial(opened_anyway, root) if retired else root.open
-    )  # once, however many buckets or views of it there are
+    )  # once for all buckets and views
     opened = plan_from_json(body, lambda spec: _reopened(open_version, spec))
     if opened.hash != plan_hash:
         raise PlanMismatch(

@@ -171,7 +171,7 @@ def report(
             done.append(each)
         if mlflow is not None:
             _tell_mlflow(mlflow, reports)
-    except Exception:  # a report is not worth a training, whatever went wrong
+    except Exception:  # no report may end a training
         if strict:
             raise
         _log.exception("run %r could not report its steps %r", run, steps)
@@ -275,9 +275,7 @@ def _plain_metrics(metrics: Mapping[str, float]) -> dict[str, float | str]:
 
 
 def _append(store: Store, appended: Report) -> None:
-    with suppress(
-        AlreadyExists
-    ):  # the same, told earlier; its number may be missing, so it is given one more
+    with suppress(AlreadyExists):  # reported before; its number may be missing, so it gets another
         store.put_if_absent(appended.key, appended.to_json())
     pointer = json.dumps({"report": appended.key}).encode()
     number = _newest(store, appended.dataset)

@@ -68,8 +68,8 @@ class PlanDataset(IterableDataset[Batch]):
                 "batch.micro_batches(count)"
             )
         self._start = 0
-        self._resume: int | None = None  # a worker process's own first step, from a state of its own
-        self._position: int | None = None  # the next step of the iteration that has begun here
+        self._resume: int | None = None  # first step of a worker process, from its own state
+        self._position: int | None = None  # next step of the iteration under way
         with Loader(
             plan,
             self.world.rank,
@@ -111,7 +111,7 @@ class PlanDataset(IterableDataset[Batch]):
             self._resume, self._position = self.plan.check_state(state), None
 
     def __iter__(self) -> Iterator[Batch]:
-        # Before the first batch is asked for: a state taken now is this iteration's.
+        # Before the first batch: a state taken now belongs to this iteration.
         self._position, self._resume = self._first(), None
         return self._batches(self._position)
 
@@ -131,7 +131,7 @@ class PlanDataset(IterableDataset[Batch]):
         if info is not None:
             options.setdefault("workers", 0)
         if stride > 1:
-            options["workers"] = 0  # steps are not consecutive, so the loader has nothing to make ahead
+            options["workers"] = 0  # steps are not consecutive: nothing to make ahead
             options["cache"] = cache_spec(options.get("cache")).shared_by(stride)
         if options.get("workers") == 0:
             options["executor"] = "auto"  # DataLoader's workers are the processes

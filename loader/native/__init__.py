@@ -34,6 +34,6 @@ PagedSha256: type[python.PagedSha256] = getattr(
 )  # hashlib where the processor has no instructions
 copy_bytes = getattr(_verbs, "copy_bytes", python.copy_bytes)
 hash_numbers = getattr(_verbs, "hash_numbers", python.hash_numbers)
-hash_texts = getattr(_verbs, "hash_texts", python.hash_texts)  # an extension that was built earlier lacks it
+hash_texts = getattr(_verbs, "hash_texts", python.hash_texts)  # an older extension lacks it
 tar_contents = getattr(_verbs, "tar_contents", python.tar_contents)
 resample = getattr(_verbs, "resample", python.resample)

@@ -16,7 +16,7 @@ from .sources.quarantine import Quarantine
 from .sources.views import OrderView
 
 PLAN_FORMAT = 1  # of the plan's JSON
-ORDER_VERSION = 1  # of the formulas: a change of any batch raises it, and the old formulas stay
+ORDER_VERSION = 1  # of the formulas: raised if any batch changes; old formulas stay
 
 MAX_POSITIONS = 2**63  # stream positions are int64
 

@@ -150,7 +150,7 @@ def growths_again(
                 f"the plan's JSON is damaged: {name!r} grows at step {step}, and sources have no view of it"
             )
         new, old = views[name, number], views[name, number - 1]
-        # buckets are of one version, whose samples need not be compared again, nor looked at bucket by bucket
+        # buckets are of one version, whose samples need no second comparison
         pairs = {(new[at].identity, was.identity): (new[at], was) for at, was in old.items() if at in new}
         if not pairs:
             was = next(iter(old.values()))

@@ -13,7 +13,7 @@ from math import lcm
 from ..errors import InvalidPlan
 from .mixture import MAX_TOTAL_WEIGHT, Segment, Stream, chain_segments, integer_weights, stream_slots
 
-MAX_BUCKETS = 4096  # each has a share of at least 1 of 65536 steps: more of them would be dealt too coarsely
+MAX_BUCKETS = 4096  # each gets at least 1 of 65536 steps: more buckets would be dealt too coarsely
 
 Starts = Sequence[tuple[int, Mapping[str, int]]]
 
@@ -152,7 +152,7 @@ def turn_shares(weights: Mapping[str, int], sizes: Sizes, batch: Mapping[str, in
     whole = {label: int(share * scale) for label, share in exact.items()}
     try:
         return integer_weights(whole)
-    except InvalidPlan:  # too fine a ratio for one table
+    except InvalidPlan:  # the ratio is too fine for one table
         room = MAX_TOTAL_WEIGHT - len(whole)
         return integer_weights({label: int(-(-share * room // total)) for label, share in whole.items()})
 

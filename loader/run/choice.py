@@ -112,7 +112,7 @@ def _why_processes(locked: float, room: Room, stages: Stages) -> str | None:
             f"decoders and transforms take {stages.decodes:.0%} of the work on batches, which keeps {stages.load:.2g} "
             f"of {room.cores} cores busy, and the training waited for {stages.waits:.0%} of its time"
         )
-    # (where other programs leave less than a core, all of it is less)
+    # (other programs may leave less than a core)
     idle_share = min(1.0, stages.cores)
     loaded = decodes and stages.load >= LOAD * idle_share
     if not waits and not loaded:
@@ -122,7 +122,7 @@ def _why_processes(locked: float, room: Room, stages: Stages) -> str | None:
             f"the training waited for {stages.waits:.0%} of its time and computed for {stages.computes:.0%}, in which "
             "threads that decode take the interpreter's lock from it, and it from them"
         )
-    # A training that waits holds no lock: what then looks like it are threads that lost their core.
+    # A training that waits holds no lock: late threads have then lost their core.
     if min(locked, 1 - stages.waits) < LOCKED:
         return None
     return (
@@ -182,7 +182,7 @@ class LockProbe:
     """
 
     def __init__(self) -> None:
-        # (held until the end; an Event would cost several calls of Python per question)
+        # (held until the end; an Event would cost several Python calls per request)
         self._running, self._pid = threading.Lock(), os.getpid()
         self._running.acquire()
         self._asked = self._late = 0
@@ -230,7 +230,7 @@ class _RunDelay:
     def seconds(self) -> float:
         try:
             return int(os.pread(self._file, 64, 0).split()[1]) / 1e9
-        except (OSError, ValueError, IndexError):  # no such file: not Linux, or a kernel without it
+        except (OSError, ValueError, IndexError):  # not Linux, or a kernel without this file
             return 0.0
 
     def close(self) -> None:
@@ -269,7 +269,7 @@ class Contention:
         self._next_s = FIRST_LOOK_S if before is None else LOOK_S
         if self._looks > PROBED_LOOKS:
             self.end_probe()
-        if before is None:  # the first batch waited for imports and indexes, which the run does not
+        if before is None:  # the first batch waited for imports and indexes, unlike later ones
             self._begin_probe()
             return None
         spent = stage_seconds(metrics, before[0])

@@ -158,7 +158,7 @@ class Execution:
             elif self._may_start_processes and self._cores > FEW and decodes(metrics) >= WORK:
                 from .workers.fork_server import prepare
 
-                prepare()  # processes are likely: it imports until the next look
+                prepare()  # processes are likely: it imports until the next measurement
         if self._starting is not None:
             self._switch_to_processes(*self._starting)
 

@@ -95,7 +95,7 @@ class Ledger:
 
     def close(self) -> None:
         if self._writer is not None:
-            self._writer.shutdown(wait=True)  # at the interpreter's end too, the queue is worked off
+            self._writer.shutdown(wait=True)  # finishes its queue, also at the interpreter's exit
             self._writer = None
         self.flush()
 
@@ -118,7 +118,7 @@ class Ledger:
         try:
             store.put_if_absent(key, "".join(line + "\n" for line in lines).encode())
         except AlreadyExists:
-            pass  # the same substitution in other words: an error may quote a number of its process
+            pass  # the same substitution with another error text, such as an address
         except StoreError as error:
             error.add_note(
                 f"while writing {store.url}/{key}: a sample was substituted and is not on record. Let the job create "

@@ -146,7 +146,7 @@ class Loader:
         self._ledger = Ledger(plan, self.world, stores)
         self._metrics = Metrics(plan.source_names)
         self._status = Status()
-        self._handed_s: float | None = None  # when the last batch was handed over
+        self._handed_s: float | None = None  # time of the last delivery
         self._handed_cpu_s = thread_time()  # CPU seconds of the training's thread by then
         self._framework = framework
         # Worker threads would put JAX's arrays on its default device first.
@@ -169,7 +169,7 @@ class Loader:
         self._micro_batch = (
             None if micro_batch is None else checked_micro_batch(plan, self.world, micro_batch)
         )
-        self._pieces: list[Batch] = []  # of the step that is being handed out
+        self._pieces: list[Batch] = []  # of the step under way
         self._trail, self._recorder = (
             trail,
             None if trail is None else self._recorder_of(trail, recipe, epochs),
@@ -370,14 +370,14 @@ class Loader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Ctrl-C ends a training at once, though a store should not answer or a decoder hang.
+        # Ctrl-C ends a training at once, even if a store does not answer or a decoder hangs.
         self._leave(wait=kind is None or issubclass(kind, Exception))
 
     def _leave(self, *, wait: bool) -> None:
         """Close; without `wait`, threads finish their current call."""
         self._closed = True
         if os.getpid() != self._pid:
-            return  # threads and workers are the parent's; a lock that one of them held at the fork is locked for ever
+            return  # threads and workers are the parent's; a lock that one held at the fork stays locked
         if self._delivery is not None:
             self._delivery.close(wait=wait)
         self._execution.close(wait=wait)

@@ -233,7 +233,7 @@ def limited_by(
 def stage_seconds(
     metrics: Mapping[str, float], before: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    # Copies to a device go on beside both sides.
+    # (copies to a device run parallel to both sides)
     names = {stage: f"{name}_sum" for stage, name in STAGES.items() if stage != "copy"}
     return {stage: metrics[name] - (before[name] if before else 0.0) for stage, name in names.items()}
 

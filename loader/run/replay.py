@@ -275,7 +275,7 @@ class Replay:
             return True, {}
         if prod(map(len, options.values())) > MOST_CHOICES:
             return None, {}
-        # A digest adds up over slots: to the whole, each choice adds its difference.
+        # Digests add up over slots: each choice adds its difference to the whole.
         sums = np.zeros(1, np.uint64)
         for slot, choices in options.items():
             alone = np.array([self._slot_digest(step, slot, laid) for laid in choices], np.uint64)

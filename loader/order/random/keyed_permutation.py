@@ -78,7 +78,7 @@ def _mix_in_place(z: U64) -> U64:
 
 Numbers = TypeVar("Numbers", I64, U64, I64 | U64)
 
-ARGSORT_MAX = 128  # above it a table is dearer than the network: a seek would cost 90 ms at large thresholds
+ARGSORT_MAX = 128  # above it a table costs more than the network: a seek would take 90 ms at large thresholds
 FEISTEL_ROUNDS = 8  # 6 fail the pair-difference test at n = 8, 16, 64
 _ROWS_AT_ONCE = 8192  # bounds the memory of the per-row sort to ROWS * 128 * 8 bytes = 8 MiB
 
@@ -181,7 +181,7 @@ def _rounds(keys: Sequence[int | U64], a: int | U64, b: int | U64, x: U64) -> U6
 
 def _add_mod(value: U64, addend: U64, modulus: int | U64) -> U64:
     """Return `(value + addend) mod modulus` without overflow; 0 <= value < modulus."""
-    total = addend - addend // modulus * modulus  # numpy divides by a scalar much faster than it takes mod
+    total = addend - addend // modulus * modulus  # numpy divides by a scalar much faster than it computes mod
     total += value
     total -= (total >= modulus) * np.asarray(modulus, np.uint64)
     return total

@@ -23,8 +23,8 @@ LIVE_CHUNK_BYTES = 2**31
 """Approximate decoded bytes of registered tables' chunks that a source reads side by side."""
 DEFAULT_LANES = 1024
 DEFAULT_ROUNDS_H = 4
-CHUNK_BYTES = 2 * 2**20  # a chunk's worth of bytes: one range read that amortises a request
-CHUNKS_MIN = 65_536  # a source is cut into at least so many chunks, else the shuffle is too coarse
+CHUNK_BYTES = 2 * 2**20  # one range read of this size amortises a request
+CHUNKS_MIN = 65_536  # least chunks of a source: fewer shuffle too coarsely
 MAX_SAMPLES = 2**53
 MAX_CHUNK = 2**30
 MAX_LANES = 2**16
@@ -85,7 +85,7 @@ def frozen_shape(
 
     Raises InvalidPlan for values out of range.
     """
-    lanes = None if lanes is None else whole("lanes", lanes, 1, MAX_LANES)  # numpy's integers are welcome
+    lanes = None if lanes is None else whole("lanes", lanes, 1, MAX_LANES)  # accepts numpy's integers
     if decoded is not None and chunk is None and lanes is None:
         chunk, lanes = _of_chunks(n, *decoded)
     if chunk is not None:

@@ -55,8 +55,8 @@ class _Reused:
 
     def begin(self, first: int, second: int) -> np.random.Generator | None:
         """Return the generator, new with this key; None while a caller keeps it."""
-        generator = self._generator  # from here on held, should a signal's handler draw in this thread
-        # Each by itself: a state with another seed sequence drops the key, and so would hide a kept generator in a sum.
+        generator = self._generator  # counts as kept from here on: a signal handler may draw in this thread
+        # Compared one by one: a sum would hide a kept generator, whose state with another seed sequence drops the key.
         held = getrefcount(generator), getrefcount(self._bits), getrefcount(self._key)
         if held != self._references:
             return None

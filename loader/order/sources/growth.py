@@ -66,7 +66,7 @@ class Stage:
 
         If none is left (n = 0) the epoch is over.
         """
-        if start <= self.origin:  # the epoch that this stage's own mixing ends is not over
+        if start <= self.origin:  # this stage's mixed epoch is not over
             remaining, epoch = self.origin - start, self.epoch
         else:
             begun = -(-(start - self.origin) // self.n)
@@ -155,7 +155,7 @@ class GrownStream:
     def last_of(self, number: int, of_delta: bool) -> int | None:
         """Return the position at which the first epoch of a stage's view, or its delta view, ends; None for none."""
         stage = self.stages[number]
-        if of_delta:  # it is only in the plan where it is mixed in
+        if of_delta:  # only planned while it is mixed in
             first, last = stage.start, self.epoch_start(stage.epoch) - 1
         else:
             following = self.stages[number + 1 : number + 2]
@@ -213,9 +213,7 @@ def earlier_ordinals(growths: Sequence[Growth], number: int, ordinals: I64) -> I
     """
     yield number, ordinals
     for growth in reversed(growths[:number]):
-        survivors = growth.removed - np.arange(
-            len(growth.removed)
-        )  # how many live ones precede each removed one
+        survivors = growth.removed - np.arange(len(growth.removed))  # live samples before each removed one
         earlier = ordinals + np.searchsorted(survivors, ordinals, side="right")
         ordinals = np.where((ordinals >= 0) & (ordinals < growth.first), earlier, -1)
         yield growth.number - 1, ordinals

@@ -263,7 +263,7 @@ def ordinals_at(
 
 def _distinct(values: I64) -> tuple[I64, I64]:
     """Return the distinct values (int64 [m], m > 0), ascending, and the index of each one's, as `numpy.unique`."""
-    if (values == values[0]).all():  # mostly, at a tenth of the cost
+    if (values == values[0]).all():  # the usual case, at a tenth of the cost
         return values[:1], np.zeros(len(values), np.int64)
     distinct, number = np.unique(values, return_inverse=True)
     return distinct, number
@@ -285,7 +285,7 @@ def _of_versions(planned: Sequence[PlannedSource], k: I64, view_ordinals: I64) -
     return out
 
 
-MAX_ATTEMPTS = 8  # then the run stops: eight corrupt samples in a row are not bad luck
+MAX_ATTEMPTS = 8  # then the run stops: eight corrupt samples in a row are no accident
 
 
 def substitute(plan: PlanContent, source: int, position: int, attempt: int) -> tuple[int, int]:

@@ -210,7 +210,7 @@ def pages_pay(
     """
     by_page = by_range = 0.0
     for source, view in zip(sources, views, strict=True):
-        n = len(view) / (world_size if source.shape.chunk == 1 else 1)  # of a packed source: documents
+        n = len(view) / (world_size if source.shape.chunk == 1 else 1)  # documents, in a packed source
         for body in group_bodies(view).values():
             rows = max(body["n_rows"], 1)
             chosen = sum(nbytes for field, nbytes in body["field_nbytes"].items() if field in view.fields)

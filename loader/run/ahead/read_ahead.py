@@ -71,14 +71,14 @@ class ReadAhead(Generic[U]):
         self._lock = Condition()
         self._run = 0  # number of the seek: fetches of an earlier one are late
         self._begun: set[int] = set()
-        self._last: int | None = None  # the furthest step that was begun
+        self._last: int | None = None  # the last step that has begun
         self._next = 0  # the step to plan next
         self._queue: deque[U] = deque()
         self._busy = 0
-        self._first: int | None = None  # the first step after a start or a seek, until it has been read
+        self._first: int | None = None  # first step after a start or a seek; None once it is read
         self._resting = self._ended = self._stopped = self._warned = False
         self._planning = self._again = False
-        # Their threads are begun when the first batch has been read: starting dozens would delay it.
+        # Started after the first batch, which starting dozens of threads would delay.
         self._planner: ThreadPool[None, None] | None = None
         self._fetchers: ThreadPool[tuple[int, U], None] | None = None
 
@@ -122,7 +122,7 @@ class ReadAhead(Generic[U]):
         self.dismiss()
         if self._planner is not None:
             self._planner.join()
-        if self._fetchers is not None:  # which the planner has begun
+        if self._fetchers is not None:  # started by the planner
             self._fetchers.join()
 
     def _start(self, step: int) -> None:
@@ -202,7 +202,7 @@ class ReadAhead(Generic[U]):
             self._busy += 1
         assert self._fetchers is not None  # `_plan` began it
         fetched = self._fetchers.submit((run, unit))
-        # A batch that is still being made may wait for what will not come.
+        # A batch under way may wait for a read that was cancelled.
         fetched.add_done_callback(lambda done: self._source.give_back(unit) if done.cancelled() else None)
         if self._stopped:  # the threads may have ended before they see it
             fetched.cancel()

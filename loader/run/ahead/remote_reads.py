@@ -166,7 +166,7 @@ class _Contents:
         if content is None:
             return None
         sha256, nbytes = content
-        if is_foreign(path):  # its path has the hash of all sizes and change tokens
+        if is_foreign(path):  # its path includes the hash of all sizes and change tokens
             if any(map(self._is_redacted, self._with_exclusions.get(path, ()))):
                 return None
             sha256 = sha256 or hashlib.sha256(path.encode()).hexdigest()

@@ -174,7 +174,7 @@ class Keys:
         return self._listed
 
 
-@dataclass(slots=True, kw_only=True, eq=False)  # frozen, one takes twice as long to make
+@dataclass(slots=True, kw_only=True, eq=False)  # a frozen one takes twice as long to create
 class SlotIds:
     """Sources and keys of slots. Immutable."""
 
@@ -227,7 +227,7 @@ class _IdsOnDemand:
 
     def __get__(self, batch: "Batch | None", owner: type) -> Ids:
         if batch is None:
-            raise AttributeError("ids")  # so that dataclass sees no default
+            raise AttributeError("ids")  # dataclass must see no default
         ids = batch.__dict__["ids"]
         if isinstance(ids, SlotIds):
             ids = batch.__dict__["ids"] = ids.listed()

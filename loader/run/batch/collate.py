@@ -124,7 +124,7 @@ def as_framework(fields: Mapping[str, Any], mask: np.ndarray, framework: str) ->
 
 def _imported_torch(framework: str) -> Any:
     torch = sys.modules.get("torch") if framework == "torch" else None
-    return torch if hasattr(torch, "Tensor") else None  # another thread may be in the middle of importing it
+    return torch if hasattr(torch, "Tensor") else None  # another thread may be importing it
 
 
 def field_of(values: list[Any], examples: list[Any], framework: str) -> Any:

@@ -30,7 +30,7 @@ FITS = 2
 """A piece serves arrays smaller by up to this factor."""
 
 _FREED_BYTES = 2**22
-_GRAIN_BYTES = 2**17  # sizes that differ a little have pieces of one size
+_GRAIN_BYTES = 2**17  # similar sizes share pieces of one size
 
 
 class ArrayPool:
@@ -92,7 +92,7 @@ def _new(nbytes: int) -> mmap.mmap:
     return piece
 
 
-_WORTH_MOVING_BYTES = 4096  # smaller arrays cost less to hold than to look after
+_WORTH_MOVING_BYTES = 4096  # smaller arrays are cheaper to keep than to track
 
 
 class _Mark:
@@ -117,8 +117,8 @@ class Columns:
         self._allocate = allocate
         self._rows: dict[str, np.ndarray] = {}
         self._filled: dict[str, NDArray[np.bool_]] = {}  # slots whose row holds their value
-        self._bytes: dict[str, BytesColumn] = {}  # byte strings in one piece of memory; size -1: not there
-        self._values: dict[str, list[Any]] = {}  # of the other slots, None where the sample lacks the field
+        self._bytes: dict[str, BytesColumn] = {}  # byte strings in one piece of memory; size -1: none
+        self._values: dict[str, list[Any]] = {}  # values of other slots; None if the sample lacks the field
         self._orders: dict[tuple[str, ...], int] = {}  # the fields of samples, numbered as they came up
         self._order = np.full(n_slots, _PADDING)
 
@@ -194,7 +194,7 @@ class Columns:
         if field not in self._bytes:
             self._bytes[field] = BytesColumn(memory, *whole)
             return
-        own, read = self._of(field), BytesColumn(memory, begin, sizes)  # of sources that are read apart
+        own, read = self._of(field), BytesColumn(memory, begin, sizes)  # (sources that are read separately)
         for slot, value in zip(slots.tolist(), read, strict=True):
             own[slot] = value
 

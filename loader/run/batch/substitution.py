@@ -11,7 +11,7 @@ from ...order.steps.slots import Slots
 from ...storage.spec import redact
 
 LEDGER_FORMAT = 1
-MAX_ERROR_CHARS = 2000  # a decoder may quote what it was given
+MAX_ERROR_CHARS = 2000  # a decoder may quote its input
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -247,7 +247,7 @@ class Assembler:
             parts = rank_slots.located or self._fetch.locate(
                 rank_slots.slots, rank_slots.real_rows, self._run
             )
-        # Nothing may be put into the columns ahead of a transform.
+        # Nothing may be put into the columns before a transform.
         early = columns if self.recipe.transform is None else None
         fetched = [self._fetch(rank_slots.slots, part, early, seen) for part in parts]
         bad = [

@@ -74,7 +74,7 @@ class OneSample:
         seen.count("refetched")
         alone = self._fetch.locate.again(slots, int(located.rows[number]))
         again = self._fetch(slots, alone, None, seen)
-        for field, places in located.places.fields.items():  # the digest is of what is delivered
+        for field, places in located.places.fields.items():  # the digest covers the delivered bytes
             places.crc32c[number] = alone.places.fields[field].crc32c[0]
         return again.bad.get(0) or self._decode(slots, alone, 0, again.payloads[0], batch_row, seen)
 
@@ -275,7 +275,7 @@ def _decoded(
         try:
             if rows is not None:  # decoders that place their result keep nothing of the bytes
                 rows.row = row
-                # A generator that has a name here is not used again for the next field.
+                # (a generator bound to a name here could not be reset for the next field)
                 sample[field] = decoder(data, None if rng_of is None else rng_of(number), rows)  # type: ignore[call-arg, arg-type, misc]
                 continue
             if type(data) is memoryview:
@@ -284,7 +284,7 @@ def _decoded(
                 sample[field] = data
             else:
                 sample[field] = decoder(data, None if rng_of is None else rng_of(number))  # type: ignore[arg-type]
-        except Exception as error:  # noqa: BLE001 - of a decoder of the user's
+        except Exception as error:  # noqa: BLE001 - from the user's decoder
             reported = failure(error, decoder, places.at(number), field)
             try:
                 if not isinstance(reported, Corrupt):
@@ -364,7 +364,9 @@ class EachSample:
             )
 
         for number in range(n):
-            sample = sample_of(number) if ahead is None else ahead.result()  # the one before is gone by now
+            sample = (
+                sample_of(number) if ahead is None else ahead.result()
+            )  # the previous sample is freed by now
             ahead = pool.submit(sample_of, number + 1) if number + 1 < n and small[number + 1] else None
             give(number, sample)
 

@@ -249,7 +249,7 @@ class Prefetch:
         each = max(1, self._each_bytes)
         free = self.bound_bytes - each * len(self._ready)
         for range_of_steps, future in self._pending:
-            if not future.done():  # asked once: it may be done a moment later
+            if not future.done():  # called once: it may be done a moment later
                 free -= each * len(range_of_steps)
             elif not future.cancelled() and future.exception() is None:
                 free -= future.result().nbytes

@@ -137,7 +137,7 @@ def decode_sample(
         decoder = by_field.get(field)
         try:
             if field in out:
-                continue  # decoded with the video that it is chosen together with
+                continue  # decoded with its group
             if isinstance(value, BareClip):
                 out[field] = value.decoded(place_of(field))
                 _add_times(out, field, decoder, value.choice)
@@ -150,7 +150,7 @@ def decode_sample(
                 out[field] = decoder(value, rng, place_of(field))  # type: ignore[call-arg]
             else:
                 out[field] = decoder(value, rng_of(field) if draws(decoder) else None)
-        except Exception as error:  # noqa: BLE001 - of a decoder of the user's
+        except Exception as error:  # noqa: BLE001 - from the user's decoder
             reported = failure(error, decoder, address, field)
             try:
                 if reported is error:

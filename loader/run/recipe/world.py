@@ -48,7 +48,7 @@ class World:
                 raise InvalidRuntime(
                     f"{name} = {value!r} is a {type(value).__name__}; a whole number is needed"
                 )
-            object.__setattr__(self, name, int(value))  # numpy's integers are welcome
+            object.__setattr__(self, name, int(value))  # accepts numpy's integers
         if self.world_size < 1:
             raise InvalidRuntime(f"world_size = {self.world_size}; at least 1 is needed")
         if not 0 <= self.rank < self.world_size:

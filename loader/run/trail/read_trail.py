@@ -71,7 +71,7 @@ class RunTrail:
             ["step", "rank", "world_size"], keep="last", maintain_order=True
         )
         plans = {start.id: start.plan for start in self.starts}
-        if len(set(plans.values())) > 1:  # a try that was cut off has not all ranks under its plan
+        if len(set(plans.values())) > 1:  # an interrupted try lacks ranks under its plan
             plan = pl.col("start").replace_strict(plans, return_dtype=pl.String)
             last = last.filter(plan == plan.last().over("step", "world_size"))
         sums = (pl.col("digest").sum(), pl.col("substituted").sum())  # uint64 wraps around
@@ -87,7 +87,7 @@ class RunTrail:
         """
         places = self.steps.select(
             "step", "rank"
-        ).to_numpy()  # in order: a rank's tries of a step are neighbours
+        ).to_numpy()  # sorted: a rank's tries of a step are neighbours
         twice = places[1:][(places[1:] == places[:-1]).all(axis=1), 0]
         chosen = replace(self, steps=self.steps.filter(np.isin(places[:, 0], twice)))
         steps: set[int] = set()
@@ -118,7 +118,7 @@ def read_trail(root: Root, run: str, known: RunTrail | None = None) -> RunTrail:
             f"{store.url} has no trail of run {run!r}; it has: {', '.join(trail_runs(store)) or 'none'}. A training "
             "keeps one with loader.Loader(plan, trail=loader.Trail(root, run=...))"
         )
-    # Objects are immutable. One that is gone takes its rows with it.
+    # Objects are immutable; rows of a deleted one are dropped.
     kept = known if known is not None and known.objects <= objects else None
     new = [key for key in keys if _ROWS.fullmatch(key) and (kept is None or key not in kept.objects)]
     steps = _steps(store, folder, new, [] if kept is None else [kept.steps])
@@ -126,7 +126,7 @@ def read_trail(root: Root, run: str, known: RunTrail | None = None) -> RunTrail:
     named = set(steps["start"].unique())
     if not named <= {
         start.id for start in starts
-    }:  # a listing is no moment: it may have begun before the first start
+    }:  # the listing may have begun before the first start was written
         starts = read_starts(store, run)
     if lost := sorted(named - {start.id for start in starts}):
         raise Corrupt(
@@ -206,7 +206,7 @@ def _ordered(steps: "pl.DataFrame") -> "pl.DataFrame":
     same = np.logical_and.reduce([column[1:] == column[:-1] for column in places])
     if not same.any():
         return steps
-    # A row lies in two objects where it got notes later, or the answer to the first write was lost.
+    # A row is in two objects if it got notes later, or the response to the first write was lost.
     repeated = np.append(same, False) | np.insert(same, 0, False)
     known = pl.sum_horizontal(pl.all().is_not_null()) + pl.col("largest").list.len()
     most = steps.filter(repeated).sort(known, descending=True).unique(_PLACE, keep="first")

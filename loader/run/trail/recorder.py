@@ -54,7 +54,7 @@ class Recorder:
         self._rows: list[StepRow] = []
         self._lock, self._wake, self._ends = Lock(), Event(), Event()
         self._start: Start | None = None  # once it is stored
-        self._first = self._n = 0  # slots of the piece handed out last, in the rank's part
+        self._first = self._n = 0  # slots of the last delivered piece, in the rank's part
         self._real: Any = None  # bool [n], False at padding
         self._thread: Thread | None = None
 
@@ -136,7 +136,7 @@ class Recorder:
         interval_s, gap_s = max(SECONDS, self._world.world_size / 10), max(GAP_S, self._world.world_size / 10)
         try:
             self._recorded_start()
-        except Exception as error:  # noqa: BLE001 - a trail is not worth a training, whatever went wrong
+        except Exception as error:  # noqa: BLE001 - no trail may end a training
             self._failed([], error)
         while not self._ends.is_set():
             self._wake.wait(interval_s)

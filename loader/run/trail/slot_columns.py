@@ -65,7 +65,7 @@ def pieces(value: Any) -> Iterator[Any]:
 def _number(value: float | None) -> str:
     try:
         return repr(value)
-    except ValueError:  # a whole number of more digits than Python writes
+    except ValueError:  # an int with more digits than Python prints
         return f"{value:#x}"
 
 

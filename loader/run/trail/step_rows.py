@@ -190,7 +190,7 @@ def _numbers(row: StepRow) -> dict[str, float]:
     for name, value in row.notes.items():
         try:
             numbers[name] = float(value)
-        except Exception as error:  # noqa: BLE001 - of the training's own object, which is not worth the other rows
+        except Exception as error:  # noqa: BLE001 - the training's own object must not cost the other rows
             _log.warning("step %d: the note %s is no number (%s)", row.step, name, error)
     return numbers
 

@@ -90,7 +90,7 @@ class Slot:
     def __init__(self) -> None:
         self._segment: Segment | None = None
         self._memory = np.empty(0, np.uint8)
-        # Memory that stands in for a part of the segment, and where that part begins.
+        # Memory in place of a part of the segment, and the part's offset.
         self._outside: list[tuple[Bytes, int]] = []
         self._top = self._most = 0
 
@@ -191,7 +191,7 @@ def _of_script(name: str) -> Any:
 def can_be_sent(value: object) -> bool:
     try:
         _dumped(value)
-    except Exception:  # noqa: BLE001 - a class of the user's may raise anything
+    except Exception:  # noqa: BLE001 - a user's class may raise anything
         return False
     return True
 

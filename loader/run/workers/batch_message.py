@@ -247,7 +247,7 @@ class PickledError:
     def of(error: BaseException) -> "PickledError":
         try:
             pickled = dumps(error)
-        except Exception:  # noqa: BLE001 - an error of the user's may raise anything when it is pickled
+        except Exception:  # noqa: BLE001 - pickling a user's error may raise anything
             pickled = None
         return PickledError(
             pickled=pickled,
@@ -262,7 +262,7 @@ class PickledError:
         try:
             if self.pickled is not None:
                 error = pickle.loads(self.pickled)  # noqa: S301 - from a worker of ours
-        except Exception:  # noqa: BLE001 - not every error can be made again from what it was pickled to
+        except Exception:  # noqa: BLE001 - not every pickled error can be restored
             error = None
         if not isinstance(error, BaseException) or str(error) != self.text:
             error = WorkerFailed(

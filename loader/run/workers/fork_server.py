@@ -22,7 +22,7 @@ from typing import Any
 from .messages import ForkRequest, WaitRequest, connection, receive_exit_code, send_fork, send_wait
 
 _END_S = 1.0
-_SILENT_S = 60.0  # a start from a slow file system included
+_SILENT_S = 60.0  # includes a start from a slow file system
 
 
 class ForkServer:
@@ -114,7 +114,7 @@ def fork_server() -> ForkServer:
 
 
 def prepare() -> None:
-    with suppress(OSError):  # raised again when a worker is wanted
+    with suppress(OSError):  # raised again with the first worker
         fork_server()
 
 

@@ -41,7 +41,7 @@ MODULES = (
 
 def main(control_fd: int, trainer_fd: int = -1) -> NoReturn:
     """Run the fork server. trainer_fd: process descriptor of the trainer; -1 if the kernel has none."""
-    # Both are the trainer's business, as in a worker.
+    # The trainer handles both, as for a worker.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a trainer that ignores it would leave nothing to wait for
@@ -90,7 +90,7 @@ class _Server:
         gc.disable()
         for name in modules:
             if name not in sys.modules:
-                with suppress(ImportError):  # the worker that needs it raises this by name
+                with suppress(ImportError):  # the worker that needs it raises this error
                     importlib.import_module(name)
         gc.enable()
         if n_threads() > 1:
@@ -101,7 +101,7 @@ class _Server:
             os.waitpid(pid, 0)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()  # or every worker would write it again
-        gc.freeze()  # no worker copies these objects' pages by looking for cycles among them
+        gc.freeze()  # workers' collectors then copy no pages of these objects
 
     def _start(self, request: ForkRequest) -> None:
         with socket.socket(fileno=request.socket) as sock:

@@ -90,7 +90,7 @@ def receive(sock: socket.socket, *, wait: bool) -> tuple[Message, int | None] | 
         )
     except BlockingIOError:
         return None
-    except OSError:  # it broke off, or was closed here
+    except OSError:  # the connection broke, or was closed here
         raise EOFError from None
     if not data:
         raise EOFError

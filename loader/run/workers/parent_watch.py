@@ -46,6 +46,6 @@ def descriptor_of_parent(parent: int) -> int:
     fd = -1
     with suppress(OSError):
         fd = os.pidfd_open(parent)
-    if os.getppid() != parent:  # its number may be another's
+    if os.getppid() != parent:  # its number may have been reused
         os._exit(0)
     return fd

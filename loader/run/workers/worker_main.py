@@ -28,7 +28,7 @@ def main(sock_fd: int, sent_fd: int, trainer_fd: int = -1) -> NoReturn:
 
     sent_fd: memory with a `StartupMessage`. trainer_fd: process descriptor of the trainer, or -1.
     """
-    # Both are the trainer's business: it may save a checkpoint first. (What a decoder starts would inherit SIG_IGN.)
+    # The trainer handles both: it may save a checkpoint first. (Processes of a decoder would inherit SIG_IGN.)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     sock = socket.socket(fileno=sock_fd)

@@ -255,8 +255,8 @@ def ordinals_at(
         for source, one in zip(sources.tolist(), epochs[numbers].tolist(), strict=True)
     ]
     in_view = locate_each(seed, of, which, position_in_epoch)
-    for pair, (source, turn) in enumerate(zip(sources.tolist(), numbers.tolist(), strict=True)):
-        if epochs[turn] == 0 and (first := getattr(planned[source].view, "first_epoch", None)) is not None:
+    for pair, (source, place) in enumerate(zip(sources.tolist(), of, strict=True)):
+        if place[2] == 0 and (first := getattr(planned[source].view, "first_epoch", None)) is not None:
             in_view[which == pair] = first[position_in_epoch[which == pair]]  # a list
     return in_view
 

@@ -33,29 +33,29 @@ STAGES = {
 COUNTERS = {
     "batches": "Batches made, also ahead of the consumer.",
     "samples": "Samples in the batches made.",
-    "consumed_batches": "Batches handed to the consumer.",
-    "consumed_samples": "Samples handed to the consumer.",
+    "consumed_batches": "Batches delivered to the consumer.",
+    "consumed_samples": "Samples delivered to the consumer.",
     "fetched_bytes": "Bytes of fields read from the store.",
-    "unverified_bytes": "Bytes of fields without a checksum to hold them against: registered, and not sealed.",
+    "unverified_bytes": "Bytes of fields without a checksum: registered, and not sealed.",
     "decoded_bytes": "Bytes of the batches made.",
     "requests": "Requests to the store, also for indexes, and repeated ones.",
     "retries": "Requests repeated because the store failed or throttled.",
-    "fallbacks": "Reads that another store served than the nearest, of a root with mirrors.",
-    "refetched": "Reads repeated because of a wrong checksum, a short answer or bytes that did not decode.",
-    "substituted": "Corrupt samples for which others were handed out.",
+    "fallbacks": "Reads from another store than the nearest, in a root with mirrors.",
+    "refetched": "Reads repeated because of a wrong checksum, a short response or bytes that did not decode.",
+    "substituted": "Corrupt samples that were substituted.",
     "device_bytes": "Bytes of batches copied to the device.",
-    "ahead_bytes": "Bytes read of the store ahead of the batches that need them.",
+    "ahead_bytes": "Bytes read from the store ahead of the batches that need them.",
     "ahead_failed": "Reads ahead that failed; a batch that needs them reads them again.",
     "cache_hits": "Pages found in the cache.",
     "cache_misses": "Pages, or pieces of them, read from the store.",
     "cache_written_bytes": "Bytes put into the cache.",
     "cache_evicted": "Pages evicted from the cache.",
-    "cache_corrupt": "Pages in the node cache that were not what was written.",
+    "cache_corrupt": "Damaged pages in the node cache.",
     "cache_failed": "Reads and writes that the disk of the node cache refused.",
 }
 """Counter -> what it counts."""
 SLOWEST = 16
-"""Slow steps that are remembered."""
+"""Slow steps to remember."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,8 +317,8 @@ HELP = {
     "verify": "Per batch: CRC-32C of what was read.",
     "decode": "Per batch: decoding.",
     "transform": "Per batch: the user's transform.",
-    "collate": "Per batch: into one memory.",
-    "handover": "Per batch: finished, and not yet asked for.",
+    "collate": "Per batch: stacking into one memory.",
+    "handover": "Per batch: finished, and not yet requested.",
     "room": "A thread waited until the consumer took a batch: back-pressure.",
     "copy": "Per batch: copied to the device, beside the consumer.",
     "consumer": "The consumer waited for a batch.",

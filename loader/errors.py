@@ -1,48 +1,63 @@
 """Every error penstock raises on purpose, in one tree; built-in bases are in parentheses.
 
-    PenstockError
-      StoreError
-        ObjectNotFound      (FileNotFoundError)
-        AlreadyExists       (FileExistsError)
-        Changed             (RuntimeError)
-        Forbidden           (PermissionError)
-        Throttled           (ConnectionError)
-        Transient           (ConnectionError)
-        ForkedStore         (RuntimeError)
-        InvalidStore        (ValueError)
-      Corrupt               (ValueError)
-        CorruptLog  DecodeFailed  TooManyCorrupt
-      InvalidSample         (ValueError)
-        InvalidKey  InvalidField  DuplicateKey  FieldMismatch  FieldTooLarge  EmptyVersion  NotSupported
-      RootError
-        NotARoot            (ValueError)
-        FormatTooNew        (ValueError)
-        VersionNotFound  SampleNotFound  FieldNotFound  TransactionNotFound  TakedownNotFound  VersionRetired
-                            (LookupError)
-        Fenced              (RuntimeError)
-        Conflict            (RuntimeError)
-        InvalidName         (ValueError)
-        Denied              (PermissionError)
-        StageNotPublished   (RuntimeError)
-        CheckpointNotFound  RunNotFound  NotRecorded    (LookupError)
-      InvalidPlan           (ValueError)
-        EmptyView  BatchTooLarge
-      PlanMismatch          (ValueError)
-      CheckpointMismatch    (ValueError)
-      InvalidRuntime        (ValueError)
-        Unpicklable
-      TransformFailed       (RuntimeError)
-      WorkerFailed          (RuntimeError)
-      MissingDependency     (ImportError)
-      PackageClash          (ImportError)
-      LossyExport           (ValueError)
-      InvalidWeights        (ValueError)
-      ModelFailed           (RuntimeError)
-      EngineUnreachable     (ConnectionError)
-      InvalidCluster        (ValueError)
-      JobFailed             (RuntimeError)
-      JobCancelled          (RuntimeError)
-      CodeMismatch          (RuntimeError)
+    PenstockError:
+      StoreError:
+        ObjectNotFound:       (FileNotFoundError)
+        AlreadyExists:        (FileExistsError)
+        Changed:              (RuntimeError)
+        Forbidden:            (PermissionError)
+        Throttled:            (ConnectionError)
+        Transient:            (ConnectionError)
+        ForkedStore:          (RuntimeError)
+        InvalidStore:         (ValueError)
+      Corrupt:                (ValueError)
+        CorruptLog:
+        DecodeFailed:
+        TooManyCorrupt:
+      InvalidSample:          (ValueError)
+        InvalidKey:
+        InvalidField:
+        DuplicateKey:
+        FieldMismatch:
+        FieldTooLarge:
+        EmptyVersion:
+        NotSupported:
+      RootError:
+        NotARoot:             (ValueError)
+        FormatTooNew:         (ValueError)
+        VersionNotFound:      (LookupError)
+        SampleNotFound:       (LookupError)
+        FieldNotFound:        (LookupError)
+        TransactionNotFound:  (LookupError)
+        TakedownNotFound:     (LookupError)
+        VersionRetired:       (LookupError)
+        Fenced:               (RuntimeError)
+        Conflict:             (RuntimeError)
+        InvalidName:          (ValueError)
+        Denied:               (PermissionError)
+        StageNotPublished:    (RuntimeError)
+        CheckpointNotFound:   (LookupError)
+        RunNotFound:          (LookupError)
+        NotRecorded:          (LookupError)
+      InvalidPlan:            (ValueError)
+        EmptyView:
+        BatchTooLarge:
+      PlanMismatch:           (ValueError)
+      CheckpointMismatch:     (ValueError)
+      InvalidRuntime:         (ValueError)
+        Unpicklable:
+      TransformFailed:        (RuntimeError)
+      WorkerFailed:           (RuntimeError)
+      MissingDependency:      (ImportError)
+      PackageClash:           (ImportError)
+      LossyExport:            (ValueError)
+      InvalidWeights:         (ValueError)
+      ModelFailed:            (RuntimeError)
+      EngineUnreachable:      (ConnectionError)
+      InvalidCluster:         (ValueError)
+      JobFailed:              (RuntimeError)
+      JobCancelled:           (RuntimeError)
+      CodeMismatch:           (RuntimeError)
 
 A message names the fault, the given and the accepted value, and the remedy; for stored data also the address
 (`name@12/part-00042 media[1048576:1310720] sample 'ep_31/0120'`).

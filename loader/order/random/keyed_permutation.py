@@ -5,8 +5,8 @@ to do so per sample. Both are exact integer arithmetic modulo 2^64. Never `seed 
 seed 43 in epoch 0.
 
 `perm(k, n, x)` is position x of the permutation of [0, n) under key k, without a table of size n. Small n sorts hashes.
-Larger n runs a generalised Feistel network over the smallest a*b rectangle that holds n, and walks along the cycle
-until the value is below n (Black & Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). Formulas: docs/order.md,
+Larger n runs a generalised Feistel network over the smallest a*b rectangle that holds n. It walks along the cycle until
+the value is below n (Black & Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). Formulas: docs/order.md,
 "Permutations".
 """
 

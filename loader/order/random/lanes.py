@@ -35,6 +35,7 @@ class LaneShape:
     """Numbers that decide L1 besides the keys."""
 
     n: int
+    """Number of samples."""
     chunk: int
     """c: samples read in one piece."""
     lanes: int

@@ -1,9 +1,9 @@
 """Sources that grow: a run continues under a later version of a dataset from a chosen step.
 
 The source's stream of positions i_k goes on; its samples change. From the growth's first position, the rest of the
-view's epoch and the delta view (the new samples) are mixed in proportion to their sizes, so that both end at one
-position. Later epochs are of the whole new view. Each bucket has its own stream. A position costs O(number of growths),
-without a table. Formulas: docs/order.md, "Growing versions".
+view's epoch is mixed with the delta view (the new samples). They are in proportion to their sizes, so that both end at
+one position. Later epochs are of the whole new view. Each bucket has its own stream. A position costs O(number of
+growths), without a table. Formulas: docs/order.md, "Growing versions".
 """
 
 from bisect import bisect_right

@@ -53,8 +53,10 @@ class Source(Protocol[U]):
 class ReadAhead(Generic[U]):
     """Keeps `in_flight` fetches going, at most `horizon` steps ahead.
 
-    After a start or a seek only the first batch is read; later ones wait for it. on_plan: called by the planning thread
-    with the current step. count: receives `ahead_bytes`, `ahead_failed` and `requests`.
+    After a start or a seek only the first batch is read; later ones wait for it.
+
+    on_plan: called by the planning thread with the current step.
+    count: receives `ahead_bytes`, `ahead_failed` and `requests`.
     """
 
     def __init__(

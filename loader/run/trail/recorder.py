@@ -2,9 +2,9 @@
 
     trails/<run>/<rank>-of-<world size>/<first step, 19 digits>-<16 hex>.parquet
 
-An object is written every `SECONDS`, at each `state_dict`, and at the end, but at least world size / 10 seconds apart:
-at most ten a second if all ranks are recorded. Rows whose write failed, or that got notes later, are written with the
-next ones.
+An object is written every `SECONDS`, at each `state_dict`, and at the end. Objects are at least world size / 10 seconds
+apart: at most ten a second if all ranks are recorded. Rows whose write failed, or that got notes later, are written
+with the next ones.
 """
 
 import hashlib

@@ -101,7 +101,7 @@ def check_can_be_sent(recipe: Recipe) -> int:
 
 
 class Obstacle(NamedTuple):
-    """Whether worker processes may start automatically."""
+    """An obstacle to starting worker processes automatically."""
 
     text: str | None
     """Reason against it; None for none."""

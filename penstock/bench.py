@@ -10,7 +10,7 @@ from loader.cores import n_cores
 from loader.errors import InvalidRuntime
 from loader.native import KIND
 from loader.run.batch.batch import MAKING
-from loader.run.metrics.status import CONSUMER, limited_by, stage_seconds
+from loader.run.metrics import CONSUMER, limited_by, stage_seconds
 
 from .progress import progress
 

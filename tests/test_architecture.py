@@ -25,7 +25,6 @@ FORBIDDEN = {
 UPWARD = {"loader.api": "penstock.formats.open_foreign"}
 """The one import against the direction: `loader.open_foreign`, on first use."""
 LONG = {
-    "loader.order.plan.make_plan",
     "loader.run.loader.__init__",
     "penstock.upkeep.gc.collector.collect",
     "penstock.upkeep.takedown.prove.prove",
@@ -207,7 +206,7 @@ SPECS = {
     "assets.gate": "Gate",
     "assets.drift.findings": "Thresholds",
     "loader.storage.spec": "StoreSpec",
-    "loader.testing.backend": "Backend",
+    "loader.testing.stores": "Backend",
     "loader.testing.modalities": "Modality",
 }
 """Public classes beside those that `loader` exports."""

@@ -19,7 +19,7 @@ import pytest
 
 from loader.dataset.publishing.commit import check_facts
 from loader.modalities import decoder_for, encode
-from loader.testing.damage import damaged
+from loader.testing.modalities import damaged
 
 from ..featurizers import Features, Featurizer
 from ..featurizers.models import ModelFeaturizer

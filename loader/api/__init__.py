@@ -1,4 +1,4 @@
-"""The names of `import loader`: frozen in a test, handed out on first use."""
+"""The names of `import loader`, each loaded on first use."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from ..run.batch.batch import Batch
 from ..run.batch.substitution import Substitution
 from ..run.ledger import read_ledger
 from ..run.loader import Loader
-from ..run.recipe.by_bucket import by_bucket
+from ..run.recipe.decode import by_bucket
 from ..run.recipe.world import World
 from .plans import by_score, open_plan, plan, source, write_part
 from .torch import torch_dataset
@@ -107,9 +107,9 @@ _LATER = {
     "split_of": "..dataset.splits",
     "video": "..modalities.video.request",
 }
-"""Names whose modules most readers have no use for, which take 100 ms."""
+"""Name -> its module, for modules that most programs do not need and that take 100 ms."""
 
 
 def named(name: str) -> Any:
-    """Return the object that a name of `__all__` stands for."""
+    """Return the object of a name in `__all__`."""
     return getattr(import_module(_LATER[name], __name__), name) if name in _LATER else globals()[name]

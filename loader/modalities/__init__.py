@@ -18,7 +18,16 @@ import numpy as np
 from ..errors import InvalidField
 from .fields import Buffer, PlacingDecoder, as_buffer, check_field, last_word, load
 
-__all__ = ["Buffer", "Decoder", "check_field", "decoder_for", "encode", "known_extensions", "placing"]
+__all__ = [
+    "Buffer",
+    "Decoder",
+    "check_field",
+    "decoder_for",
+    "draws",
+    "encode",
+    "known_extensions",
+    "placing",
+]
 
 Decoder = Callable[[Buffer, "np.random.Generator | None"], object]
 
@@ -87,6 +96,12 @@ def decoder_for(field: str) -> Decoder:
         return decode_bytes
     decoder: Decoder = load(target)
     return decoder
+
+
+def draws(decoder: Decoder) -> bool:
+    """Return whether a decoder may use its generator: plain functions of this package never do."""
+    # (a generator costs as much as decoding a small field)
+    return not (isfunction(decoder) and decoder.__module__.startswith(__name__))
 
 
 def placing(decoder: Decoder) -> bool:

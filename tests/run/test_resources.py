@@ -17,7 +17,7 @@ import loader
 from loader.errors import InvalidRuntime, TransformFailed
 from loader.run import executor
 from loader.run.making.prefetch import MAX_AHEAD, MAX_STEPS, Bound, MadeBatches, Prefetch
-from loader.run.workers.ring import Ring
+from loader.run.workers.batch_memory import Ring
 
 
 @pytest.fixture

@@ -260,7 +260,7 @@ def _path(view: "View", asked: PackBy) -> str:
         "field": asked.field,
         "length": asked.length,
         "lengths": asked.lengths,
-        **({"beside": asked.fields[1:]} if asked.beside else {}),
+        **({"beside": asked.fields[1:]} if asked.side_fields else {}),
     }
     return f"packs/{content_hash('k', question).removeprefix('k-')}.parquet"
 
@@ -292,7 +292,7 @@ def _load(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable] | Non
 
 
 def _facts(asked: PackBy, dtypes: Mapping[str, str]) -> dict[str, str]:
-    extra = {"beside": json.dumps([dtypes[field] for field in asked.fields[1:]])} if asked.beside else {}
+    extra = {"beside": json.dumps([dtypes[field] for field in asked.fields[1:]])} if asked.side_fields else {}
     return {"dtype": dtypes[asked.field], **extra}
 
 

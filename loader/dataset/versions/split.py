@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import InvalidPlan
-from ...order.mixing.interleave import MAX_BUCKETS
+from ...order.interleave import MAX_BUCKETS
 from ...order.sources.bucket import edge_ranges
 from ..shards.bitmap import Bools
 from .expression import parse_expression

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from ...errors import AlreadyExists, Corrupt, InvalidPlan, ObjectNotFound
 from ...order.random.keyed_permutation import I64
-from ...order.sources.listed_view import ListedView, checked_list, list_sha256
+from ...order.sources.views import ListedView, checked_list, list_sha256
 from ...storage import Store
 from ..tables.parquet import parse_stored, table_bytes
 from .version import Version

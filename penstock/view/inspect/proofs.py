@@ -9,7 +9,7 @@ from typing import Any
 
 from loader.order.steps.slots import rank_slice
 from loader.run.replay import Functions
-from loader.run.trail.code_facts import CodeFacts
+from loader.run.trail.start_record import CodeFacts
 
 from ...text import clean
 from ...units import shortened

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import loader
-from loader.run.trail.tensor_crcs import array_bytes
+from loader.run.trail.slot_columns import array_bytes
 
 from ..kinds import kind_of
 from ..kinds.array_drawing import looking_once

@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeVar
 
 import loader
 from loader.dataset.shards.address import SampleAddress
-from loader.run.trail.tensor_crcs import tensor_crcs
+from loader.run.trail.slot_columns import tensor_crcs
 
 from .picture_placement import Placement
 

@@ -12,8 +12,7 @@ from typing import Any, Protocol
 import loader
 from loader.run.batch.batch import Batch
 from loader.run.recipe.recipe import stored_view
-from loader.run.replay import Functions
-from loader.run.seen import Seen
+from loader.run.replay import Functions, SlotReplay
 
 from ..outage import Outage
 from .picture_placement import placements
@@ -258,7 +257,7 @@ class Replays:
             one.replay = None
 
 
-def _slot_values(one: Seen) -> SlotValues:
+def _slot_values(one: SlotReplay) -> SlotValues:
     return SlotValues(
         step=one.step,
         slot=one.slot,
@@ -278,7 +277,7 @@ def _slot_values(one: Seen) -> SlotValues:
 
 def _batch_values(replay: loader.Replay, batch: Batch, rank: int, world_size: int) -> BatchValues:
     from loader.order.steps.slots import rank_slice
-    from loader.run.trail.tensor_crcs import tensor_crcs
+    from loader.run.trail.slot_columns import tensor_crcs
 
     mine = rank_slice(replay.plan.batch_size(batch.step), rank, world_size)
     real = [one is not None for one in batch.ids]

@@ -15,7 +15,7 @@ from loader.cache.memory import MemoryPages
 from loader.cache.spec import PageMemory
 from loader.errors import Transient
 from loader.run.ahead import read_ahead
-from loader.run.ahead.ranges import Ranges, RangesAhead
+from loader.run.ahead.next_reads import Ranges, RangesAhead
 from loader.storage import Span
 
 PAGE = 2**16

@@ -4,25 +4,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...errors import EmptyView, InvalidPlan
-from ..content import PlanContent, PlannedSource, Source, plan_source
-from ..mixing.interleave import Interleaving, bucket_source
-from ..mixing.mixture import MASK
-from ..mixing.ramp import cut_at, in_force
-from ..random.plan_hash import whole
-from ..sources.bucket import BucketBy, size_ramp, some
-from ..sources.growth import Growth, delta_name, whole_name
-from ..sources.views import Delta, OrderView, delta_since
+from ..errors import EmptyView, InvalidPlan
 from .bucketed import bucket_labels, bucketed_segments, interleave_parts, split_view
+from .content import PlanContent, PlannedSource, Source, plan_source
+from .interleave import Interleaving, bucket_source
+from .mixture import MASK
+from .ramp import cut_at, in_force
+from .random.plan_hash import whole
+from .sources.bucket import BucketBy, first_few, size_ramp
+from .sources.growth import Growth, delta_name, whole_name
+from .sources.views import Delta, OrderView, delta_since
 
 
 def grown_content(
     plan: PlanContent, views: Mapping[str, Any], step: int, bucket_by: object
 ) -> dict[str, Any]:
-    """Return the fields of a plan that differ: sources, growths, and with buckets their turns.
-
-    Raises InvalidPlan; see `Plan.grow`.
-    """
+    """Return the fields of a plan that differ: sources, growths, and with buckets their turns."""
     step = whole("grow: step", step, 0, 2**53)
     for there, what in (
         (plan.pack is not None, "packing"),
@@ -62,7 +59,6 @@ def grown_content(
 def _grown_source(
     plan: PlanContent, name: str, view_or_source: Any, step: int, number: int
 ) -> tuple[Growth, dict[str, PlannedSource]]:
-    """Return the growth, and the views that it adds by their names in the plan."""
     source = view_or_source if isinstance(view_or_source, Source) else Source(view_or_source)
     if source.weight != 1:
         raise InvalidPlan(
@@ -107,11 +103,7 @@ def _grown_source(
 def _new_views(
     buckets: Interleaving | None, name: str, view: Any, old: Mapping[str | None, OrderView]
 ) -> Mapping[str | None, OrderView]:
-    """Return label -> the bucket of the new view.
-
-    Without buckets all of it, under None. view: a view, or a version alone, which then gets the fields and predicate of
-    the view before. old: the views before.
-    """
+    """Return label -> the bucket of the new view; without buckets the whole view under None."""
     bucket, was = next(iter(old.items()))
     alone = not hasattr(view, "version_ordinals") and hasattr(was, "of_version")
     if buckets is None or bucket is None:
@@ -127,7 +119,6 @@ def _new_views(
 
 
 def _emptied(stream: str, was: Any, other: Any) -> Any:
-    """Return the view of a bucket of which the new version has no samples. other: another bucket of the new version."""
     if not hasattr(was, "of_version"):
         raise InvalidPlan(
             f"source {stream!r} has no samples in the new version, which does not go on from one with {len(was)}"
@@ -136,7 +127,6 @@ def _emptied(stream: str, was: Any, other: Any) -> Any:
 
 
 def _growth(step: int, source: str, number: int, deltas: Sequence[Delta]) -> Growth:
-    """Return the growth. deltas: of a source, or of its buckets, which are of one version."""
     first = max(delta.first for delta in deltas)
     return Growth(step=step, source=source, number=number, first=first, removed=deltas[0].removed)
 
@@ -146,7 +136,7 @@ def growths_again(
 ) -> tuple[Growth, ...]:
     """Return the growths of a plan from its views and (step, source) in order.
 
-    Raises InvalidPlan where a view does not go on from the one before.
+    Raises InvalidPlan if a view does not continue the previous one.
     """
     views: dict[tuple[str, int], dict[str | None, OrderView]] = {}
     for planned in sources.values():
@@ -157,10 +147,10 @@ def growths_again(
         number = 1 + sum(growth.source == name for growth in out)
         if (name, number) not in views:
             raise InvalidPlan(
-                f"the plan's JSON is damaged: grown says that {name!r} grows at step {step}, sources have no view of it"
+                f"the plan's JSON is damaged: {name!r} grows at step {step}, and sources have no view of it"
             )
         new, old = views[name, number], views[name, number - 1]
-        # buckets are of one version, whose samples need not be compared again, nor looked at bucket by bucket
+        # buckets are of one version, whose samples need no second comparison
         pairs = {(new[at].identity, was.identity): (new[at], was) for at, was in old.items() if at in new}
         if not pairs:
             was = next(iter(old.values()))
@@ -181,10 +171,9 @@ def more_buckets(
     step: int,
     bucket_by: object,
 ) -> dict[str, Any]:
-    """Return the segments and turns of a plan that grows at a step.
+    """Return the segments and turns of a plan that grows at a step; {} without buckets.
 
-    Nothing for one without buckets. bucket_by: the question that the plan was made with. It is needed
-    for the batches of buckets that come with the growth. Raises: InvalidPlan.
+    bucket_by: the plan's buckets, with batches for new ones.
     """
     if plan.buckets is None:
         if bucket_by is not None:
@@ -200,8 +189,9 @@ def more_buckets(
         )
     if new := sorted(set(labels) - set(sizes[0][1])):
         raise InvalidPlan(
-            f"the new version has samples of the bucket(s) {some(new)}, which the plan has no batch size for: pass the "
-            "bucket_by that the plan was made with, grow(..., bucket_by=loader.bucket(...)), or start a new plan"
+            f"the new version has samples of the bucket(s) {first_few(new)}, which the plan has no batch size for: "
+            "pass the bucket_by that the plan was made with, grow(..., bucket_by=loader.bucket(...)), or start a new "
+            "plan"
         )
     starts = cut_at(starts, (*dict(sizes), *(growth.step for growth in grown)))
     batches = [in_force(sizes, start) for start, _ in starts]
@@ -214,10 +204,7 @@ def more_buckets(
 def _with_new(
     buckets: Interleaving, sizes: Sizes, changes: Sequence[tuple[int, dict[str, int]]], step: int
 ) -> Sizes:
-    """Return the plan's batch sizes, and those `changes` to buckets that come at a step.
-
-    Raises: InvalidPlan where others would change.
-    """
+    """Return the plan's batch sizes with `changes` to buckets that first appear at a step."""
     for start, known in cut_at(sizes, dict(changes)):
         now = in_force(changes, start)
         if other := [label for label, size in known.items() if now[label] != size]:
@@ -234,7 +221,6 @@ def _with_new(
 
 
 def _asked(buckets: Interleaving, bucket_by: object) -> BucketBy:
-    """Return the question that the plan was made with. Raises: InvalidPlan for another."""
     if not isinstance(bucket_by, BucketBy):
         raise InvalidPlan(f"bucket_by = {bucket_by!r}: loader.bucket(...) is needed")
     if (bucket_by.by, bucket_by.edges) != (buckets.by, buckets.edges):

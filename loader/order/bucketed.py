@@ -1,20 +1,19 @@
-"""A plan's sources, split into their buckets."""
+"""Split a plan's sources into their buckets."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ...errors import InvalidPlan
-from ..content import PlannedSource, Source, plan_source
-from ..mixing.interleave import MAX_BUCKETS, Interleaving, Starts, bucket_source, interleave
-from ..mixing.mixture import Segment
-from ..sources.bucket import BucketBy, some
-from ..sources.growth import Growth
-from ..sources.views import OrderView
+from ..errors import InvalidPlan
+from .content import PlannedSource, Source, plan_source
+from .interleave import MAX_BUCKETS, Interleaving, Starts, bucket_source, interleave
+from .mixture import Segment
+from .sources.bucket import BucketBy, first_few
+from .sources.growth import Growth
+from .sources.views import OrderView
 
 
 def split_sources(views: Mapping[str, OrderView | Source], asked: BucketBy) -> dict[str, PlannedSource]:
-    """Return every source's buckets as sources of their own, in order of their names. Raises: InvalidPlan."""
     planned: dict[str, PlannedSource] = {}
     for name, view_or_source in views.items():
         source = view_or_source if isinstance(view_or_source, Source) else Source(view_or_source)
@@ -28,7 +27,6 @@ def split_sources(views: Mapping[str, OrderView | Source], asked: BucketBy) -> d
 
 
 def split_view(name: str, view: OrderView, by: str, edges: tuple[str, ...] | None) -> dict[str, OrderView]:
-    """Return label -> the bucket of a source's view. Raises: InvalidPlan, naming the source."""
     if not hasattr(view, "split"):
         raise InvalidPlan(f"source {name!r} is a {type(view).__name__}, which cannot be split into buckets")
     try:
@@ -43,7 +41,7 @@ def bucket_labels(parts: Iterable[PlannedSource], by: str) -> list[str]:
     labels = sorted({part.bucket for part in parts if part.bucket is not None})
     if len(labels) > MAX_BUCKETS:
         raise InvalidPlan(
-            f"{by!r} gives {len(labels)} buckets ({some(labels)}): at most {MAX_BUCKETS} are dealt; use coarser "
+            f"{by!r} gives {len(labels)} buckets ({first_few(labels)}): at most {MAX_BUCKETS} are dealt; use coarser "
             "ones, or edges="
         )
     return labels
@@ -57,10 +55,9 @@ def interleave_parts(
     batches: Sequence[Mapping[str, int]],
     growths: Sequence[Growth] = (),
 ) -> Interleaving:
-    """Return the turns of the buckets of these sources, which have a bucket each.
+    """Return the turns of the buckets of these sources, each of which is a bucket.
 
-    starts: of segments. batches: of each of them. A segment begins where a source grows, and from there on its buckets
-    have the sizes of the new version.
+    starts: of segments. batches: of each segment. Where a source grows, a segment begins with the new version's sizes.
     """
     sizes: list[dict[str, dict[str, int]]] = []
     for start, _ in starts:
@@ -74,7 +71,7 @@ def interleave_parts(
 
 
 def bucketed_segments(starts: Starts, slots: Sequence[tuple[int, int]]) -> tuple[Segment, ...]:
-    """Return the sources' weights and the global batch by step, without bases, which follow from the buckets' turns.
+    """Return the sources' weights and the global batch by step; bases follow from the buckets' turns.
 
     starts, slots: of the same steps.
     """

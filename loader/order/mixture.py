@@ -1,8 +1,8 @@
-"""L2: which source fills a stream position, and which position of that source's own stream it takes.
+"""L2: the source of a stream position, and the position in that source's own stream.
 
-Integer weights q_k with sum W make a table of W entries that is repeated for ever. Any prefix of the stream holds each
-source within one sample of its exact share. Changing weights appends a segment that starts from the counts already
-used, so nothing repeats. With `boundary="mask"` an epoch is ceil(N/B) whole batches. Formulas: docs/order.md.
+Integer weights q_k with sum W make a table of W entries, repeated for ever. Any prefix of the stream holds each source
+within one sample of its exact share. A change of weights appends a segment that starts from the counts already used, so
+nothing repeats. With `boundary="mask"` an epoch is ceil(N/B) whole batches. Formulas: docs/order.md.
 """
 
 from bisect import bisect_right
@@ -15,14 +15,14 @@ from math import gcd, lcm
 
 import numpy as np
 
-from ...errors import InvalidPlan
-from ..random.keyed_permutation import I64
+from ..errors import InvalidPlan
+from .random.keyed_permutation import I64
 
 FILL, MASK = "fill", "mask"
 
 
 def check_boundary(boundary: object, sources: Mapping[str, object], segments: int, bucketed: bool) -> None:
-    """Raise InvalidPlan for another value, and for "mask" with sources that have no common end of an epoch."""
+    """Raise InvalidPlan for an unknown value, and for "mask" without a common end of epochs."""
     if boundary not in (FILL, MASK):
         raise InvalidPlan(f'boundary = {boundary!r}: "fill" or "mask" is needed')
     if boundary == FILL:
@@ -34,7 +34,7 @@ def check_boundary(boundary: object, sources: Mapping[str, object], segments: in
     ):
         if there:
             raise InvalidPlan(
-                f'boundary = "mask" with {what}: it is for one source alone. With "fill" nothing is lost, and a batch '
+                f'boundary = "mask" with {what}: it needs a single source. With "fill" nothing is lost, and a batch '
                 "across an epoch's end goes on into the next epoch"
             )
 
@@ -60,16 +60,16 @@ Weight = int | float | str | Fraction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """Weights in force from a step on."""
+    """Weights from a step on."""
 
     start_step: int
     """First step of the segment."""
     weights: Mapping[str, int]
-    """Source name -> positive integer, reduced by their gcd, sum <= 2^16; sources at 0 are left out."""
+    """Source name -> positive integer, reduced by their gcd, sum <= 2^16; zeros left out."""
     base: Mapping[str, int]
-    """Source name -> samples used before start_step; sources at 0 are left out."""
+    """Source name -> samples used before start_step; zeros left out."""
     batch: int | None = None
-    """Slots of a step from here on; None for the batch that the stream begins with."""
+    """Slots of a step from here on; None for the stream's batch."""
 
     def to_json(self) -> dict[str, object]:
         out = {"start_step": self.start_step, "weights": dict(self.weights), "base": dict(self.base)}
@@ -79,8 +79,8 @@ class Segment:
 def integer_weights(weights: Mapping[str, Weight]) -> dict[str, int]:
     """Return the weights as the order uses them: integers, reduced by their gcd, zeros left out, sorted by name.
 
-    Whole numbers are exact. A float, a Fraction or a decimal string ("0.7", "1/3") is read as the decimal that it
-    prints as. It is taken to the nearest fraction with a denominator of at most 2^16.
+    Whole numbers are exact. A float, a Fraction or a decimal string ("0.7", "1/3") is read as its printed decimal, and
+    rounded to the nearest fraction with a denominator of at most 2^16.
 
     Raises InvalidPlan: not a number, negative, all zero, positive but rounded to 0, or a sum above 2^16.
     """
@@ -135,16 +135,15 @@ def quota_table(quotas: tuple[int, ...]) -> tuple[I64, I64]:
 
     quotas: a weight per source in order of source name, 0 for sources left out; W is their sum.
 
-    T[r] is the index of the source at r, rank[r] the number of its entries that precede r. At t = 1..W the sources with
-    count*W < t*q may be taken. The one with the smallest (count + 1)/q is; ties go to the first name. (count + 1)/q is
-    compared as floor(2^64 (count + 1)/q). That is exact: with q <= 2^16 two different such fractions are at least 2^-32
-    apart.
+    T[r] is the index of the source at r, rank[r] the number of its earlier entries. At t = 1..W the sources with
+    count*W < t*q are candidates. The smallest (count + 1)/q wins; ties go to the first name. (count + 1)/q is compared
+    as floor(2^64 (count + 1)/q). That is exact: with q <= 2^16 two different such fractions are at least 2^-32 apart.
     """
     total = sum(quotas)
     table = np.empty(total, dtype=np.int64)
     rank = np.empty(total, dtype=np.int64)
     counts = [0] * len(quotas)
-    waiting = [(1, k) for k, q in enumerate(quotas) if q]  # (first t at which k may be taken, k)
+    waiting = [(1, k) for k, q in enumerate(quotas) if q]  # (first t at which k is a candidate, k)
     heapify(waiting)
     ready: list[tuple[int, int]] = []  # ((count + 1)/q scaled, k)
     for t in range(1, total + 1):
@@ -164,8 +163,8 @@ def stream_slots(
 ) -> tuple[I64, I64]:
     """Return the stream positions of a step in stream order: (source index into names, i_k), int64 [B] each.
 
-    With `steps`, those of as many steps of the segment, one behind the other: int64 [steps * B]. The step is at or
-    after segment.start_step. i_k counts the source's samples since step 0, over all segments.
+    With `steps`, of as many consecutive steps of the segment: int64 [steps * B]. The step is at or after
+    segment.start_step. i_k counts the source's samples since step 0, over all segments.
     """
     quotas = tuple(segment.weights.get(name, 0) for name in names)
     table, rank = quota_table(quotas)
@@ -182,7 +181,7 @@ def stream_slots(
 
 
 def used_before(segment: Segment, names: Sequence[str], step: int, global_batch: int) -> dict[str, int]:
-    """Return the number of samples of each source before `step` (>= segment.start_step); zeros left out."""
+    """Return source -> samples before `step` (>= segment.start_step); zeros left out."""
     quotas = tuple(segment.weights.get(name, 0) for name in names)
     table, _ = quota_table(quotas)
     cycle, rest = divmod((step - segment.start_step) * global_batch, len(table))
@@ -197,9 +196,9 @@ def used_before(segment: Segment, names: Sequence[str], step: int, global_batch:
 def step_of(
     segment: Segment, names: Sequence[str], name: str, position: int, global_batch: int
 ) -> int | None:
-    """Return the step that takes a source's stream position, if this segment has no end; the inverse of `stream_slots`.
+    """Return the step that takes a source's position, if this segment has no end; the inverse of `stream_slots`.
 
-    None where the source has no weight here, or took that position before. Costs one pass over the table.
+    None if the source has no weight here, or took that position before. Costs one pass over the table.
     """
     position_in_stream = position - segment.base.get(name, 0)
     if name not in segment.weights or position_in_stream < 0:
@@ -218,16 +217,15 @@ class Stream:
     names: tuple[str, ...]
     """Source names, ascending."""
     batch: int
-    """Slots of a step, unless a segment has its own number."""
+    """Slots of a step, unless its segment has a number."""
     segments: tuple[Segment, ...]
     """At least one segment, the first from step 0."""
 
     def segment_at(self, step: int) -> Segment:
-        """Return the segment in force at a step: the last one begun, where several begin together."""
+        """Return the segment in force at a step; if several begin together, the last."""
         return self.segments[bisect_right(self.segments, step, key=lambda segment: segment.start_step) - 1]
 
     def batch_in(self, segment: Segment) -> int:
-        """Return the slots of each step of a segment."""
         return self.batch if segment.batch is None else segment.batch
 
     @property
@@ -236,12 +234,10 @@ class Stream:
         return tuple(self.batch_in(segment) for segment in self.segments)
 
     def used_before(self, step: int) -> dict[str, int]:
-        """Return the number of samples of each source before a step; zeros left out."""
         segment = self.segment_at(step)
         return used_before(segment, self.names, step, self.batch_in(segment))
 
     def step_of(self, name: str, position: int) -> int | None:
-        """Return the step that takes a source's position; None where no step does."""
         for segment in reversed(self.segments):
             step = step_of(segment, self.names, name, position, self.batch_in(segment))
             if step is not None and self.segment_at(step) is segment:
@@ -255,9 +251,9 @@ def chain_segments(
     global_batch: int,
     batches: Mapping[int, int] | None = None,
 ) -> tuple[Segment, ...]:
-    """Return segments with their base counts from (start step, integer weights) in ascending order, first at 0.
+    """Return segments with base counts from (start step, integer weights), ascending, the first at 0.
 
-    batches: start step -> slots of a step of that segment; those not named have `global_batch`.
+    batches: start step -> slots of a step of that segment; others have `global_batch`.
     """
     segments = [Segment(start_step=0, weights=starts[0][1], base={})]
     for start, weights in starts[1:]:

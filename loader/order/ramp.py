@@ -1,11 +1,11 @@
-"""Schedules of numbers, such as batch-size ramps: each change begins a segment, as a change of weights does."""
+"""Schedules of numbers, such as batch-size ramps: each change begins a segment, like a change of weights."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from ...errors import InvalidPlan
-from ..random.plan_hash import MAX_GLOBAL_BATCH, whole
+from ..errors import InvalidPlan
+from .random.plan_hash import MAX_GLOBAL_BATCH, whole
 
 T = TypeVar("T")
 
@@ -14,15 +14,13 @@ GlobalBatch = int | Sequence[tuple[int, int]]
 
 
 def ramp_of(value: object) -> list[tuple[int, int]]:
-    """Return `steps_of` a global batch: (start step, slots). Raises InvalidPlan."""
     return steps_of("global_batch", value, lambda name, slots: whole(name, slots, 1, MAX_GLOBAL_BATCH))
 
 
 def steps_of(name: str, changes: object, checked: Callable[[str, Any], T]) -> list[tuple[int, T]]:
     """Return (start step, value) from step 0 on, without entries that change nothing.
 
-    changes: one value, or [(step, value), ...].
-    checked: (what it is, a value given) -> the value. Raises InvalidPlan.
+    changes: one value, or [(step, value), ...]. checked: (name for messages, value) -> the valid value.
     """
     if not isinstance(changes, Sequence) or isinstance(changes, str):
         return [(0, checked(name, changes))]
@@ -44,10 +42,10 @@ def steps_of(name: str, changes: object, checked: Callable[[str, Any], T]) -> li
 
 
 def in_force(steps: Sequence[tuple[int, T]], step: int) -> T:
-    """Return the value of a schedule at a step. It ascends and begins at step 0."""
+    """Return the value of an ascending schedule from step 0 at a step."""
     return steps[bisect_right(steps, step, key=lambda entry: entry[0]) - 1][1]
 
 
 def cut_at(steps: Sequence[tuple[int, T]], starts: Iterable[int]) -> list[tuple[int, T]]:
-    """Return a schedule, (start step, value), with an entry at these steps too. It ascends and begins at step 0."""
+    """Return an ascending schedule from step 0 with entries at these steps too."""
     return [(start, in_force(steps, start)) for start in sorted({*(start for start, _ in steps), *starts})]

@@ -1,24 +1,23 @@
-"""Samples drawn by score: a view cut into bands of a number, each a source of a mixture with its samples' weight.
+"""Draw samples by score: cut a view into bands of a number, each a source with its samples' weight.
 
     share of band b = n_b * w_b / sum over bands of n_b * w_b
 
-so that a sample of a band with weight 2 comes twice as often as one of a band with weight 1. Inside a band the order is
-that of any source: every sample once in each of the band's epochs.
+A sample of a band with weight 2 comes twice as often as one with weight 1; a band's order is any source's.
 """
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import gcd, lcm
 
-from ...errors import InvalidPlan
-from ..content import Source
-from ..mixing.mixture import Weight
-from ..sources.bucket import Number, bucket, edge_ranges, some
-from ..sources.views import OrderView
+from ..errors import InvalidPlan
 from .bucketed import split_view
+from .content import Source
+from .mixture import Weight
+from .sources.bucket import Number, bucket, edge_ranges, first_few
+from .sources.views import OrderView
 
 RESOLUTION = 4096
-"""The shares of one view's bands are whole numbers of at most this sum, so that other sources still fit beside them."""
+"""Largest sum of a view's shares, as whole numbers; leaves room for other sources."""
 
 
 def by_score(
@@ -30,19 +29,19 @@ def by_score(
     edges: Sequence[Number] | None = None,
     share: Weight = 1,
 ) -> dict[str, Source]:
-    """Return sources `name:band` for `loader.plan`, whose weights make every sample come as often as its score says.
+    """Return sources `name:band` for `loader.plan`, whose weights make every sample come as often as its score demands.
 
     by: an SQL expression on the samples table. With edges it is a number; weights are then one per range [edges[0],
     edges[1]), [edges[1], edges[2]), ...; the last edge may be float("inf"). Without edges its values (strings, whole
     numbers or booleans) are the bands, and weights maps each of them, as text, to its weight. A weight of 0 leaves its
     band out.
-    share: of all bands together, beside the plan's other sources.
+    share: of all bands together, relative to the plan's other sources.
 
-    Shares are exact where their reduced numbers sum to RESOLUTION at most, else rounded to 1 part in RESOLUTION, and no
-    band that has a weight is rounded to none. Costs one scan of the columns that `by` names.
+    Shares are exact if their reduced numbers sum to at most RESOLUTION, else rounded to 1 part in RESOLUTION. No band
+    with a weight is rounded to none. Costs one scan of the columns that `by` names.
 
-    Raises: InvalidPlan for samples without a band, which it names, for weights that do not go with the bands, and when
-    nothing is left; FieldNotFound.
+    Raises: InvalidPlan for samples without a band, for weights that do not match the bands, and if nothing is left;
+    FieldNotFound.
     """
     asked = bucket(by, edges=edges)
     bands = split_view(name, view, asked.by, asked.edges)
@@ -51,7 +50,7 @@ def by_score(
     shares = _whole({label: value for label, value in drawn.items() if value})
     if not shares:
         raise InvalidPlan(
-            f"by_score({by!r}): no band with samples has a weight above 0; bands are {some(list(bands))}"
+            f"by_score({by!r}): no band with samples has a weight above 0; bands are {first_few(list(bands))}"
         )
     total = sum(shares.values())
     return {
@@ -66,7 +65,6 @@ def _weights(
     edges: Sequence[str] | None,
     bands: Mapping[str, OrderView],
 ) -> Mapping[str, Weight]:
-    """Return label -> weight, of every band that has samples."""
     if edges is not None:
         labels = list(edge_ranges(edges))
         if isinstance(weights, Mapping | str) or len(weights) != len(labels):
@@ -82,8 +80,8 @@ def _weights(
     weight_of = {str(value): weight for value, weight in weights.items()}
     if weight_of.keys() != bands.keys():
         raise InvalidPlan(
-            f"by_score({by!r}): weights are for {some(sorted(weight_of))}, the values are {some(sorted(bands))}; give "
-            "each a weight, 0 to leave it out"
+            f"by_score({by!r}): weights are for {first_few(sorted(weight_of))}, the values are "
+            f"{first_few(sorted(bands))}; give each a weight, 0 to leave it out"
         )
     return weight_of
 
@@ -103,7 +101,7 @@ def _number(by: str, label: str, weight: Weight) -> Fraction:
 
 
 def _whole(shares: Mapping[str, Fraction]) -> dict[str, int]:
-    """Return whole numbers in these proportions, of sum RESOLUTION or, where exact ones are smaller, less."""
+    """Return whole numbers in these proportions, of sum RESOLUTION, or less if exact ones are smaller."""
     scale = lcm(*(share.denominator for share in shares.values()))
     exact = {label: int(share * scale) for label, share in shares.items()}
     divisor = gcd(*exact.values())

@@ -1,8 +1,8 @@
-"""L3 with buckets: which bucket's turn a step is, and what its batch is drawn from.
+"""L3 with buckets: whose turn a step is, and the stream of its batch.
 
-There are two mixtures, one in the other. The outer one deals the plan's steps to buckets, as if each step were a batch
-of one slot. The inner one, of each bucket, deals the slots of the bucket's own steps to the sources' views of that
-bucket. Nothing is kept per step: any step is found from two quota tables. Formulas: docs/order.md, "Buckets".
+There are two mixtures. The outer one deals the plan's steps to buckets, as if each step were a batch of one slot. The
+inner one, of each bucket, deals the slots of its own steps to the sources' views of that bucket. Two quota tables give
+any step. Formulas: docs/order.md, "Buckets".
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
 
-from ...errors import InvalidPlan
+from ..errors import InvalidPlan
 from .mixture import MAX_TOTAL_WEIGHT, Segment, Stream, chain_segments, integer_weights, stream_slots
 
-MAX_BUCKETS = 4096  # each has a share of at least 1 of 65536 steps: more of them would be dealt too coarsely
+MAX_BUCKETS = 4096  # each gets at least 1 of 65536 steps: more buckets would be dealt too coarsely
 
 Starts = Sequence[tuple[int, Mapping[str, int]]]
 
@@ -30,7 +30,7 @@ class Turn:
     stream: Stream
     """Stream that the batch is drawn from."""
     step: int
-    """Step of the stream: the number of earlier steps that were this bucket's."""
+    """Step of the stream: the number of this bucket's earlier steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +38,9 @@ class Interleaving:
     """The buckets of a plan."""
 
     by: str
-    """Question that samples were bucketed by, for people; the views have the answers in their ids."""
+    """Expression of the buckets, for messages; view ids contain its values."""
     edges: tuple[str, ...] | None
-    """Edges of the question, for people; None for none."""
+    """Edges, for messages; None for none."""
     turns: Stream
     """Steps dealt to labels."""
     batches: tuple[Mapping[str, int], ...]
@@ -49,13 +49,13 @@ class Interleaving:
     """Label, ascending -> the sources' views of it, named by `bucket_source`, in the bucket's own steps."""
 
     def turn(self, step: int) -> Turn:
-        """Return the turn at a step >= 0. Costs the same at any step; memory is the two tables'."""
+        """Return the turn at a step >= 0. Costs the same at any step."""
         index, own = stream_slots(self.turns.segment_at(step), self.turns.names, step, 1)
         label = self.turns.names[int(index[0])]
         return Turn(bucket=label, stream=self.streams[label], step=int(own[0]))
 
     def used_before(self, step: int) -> dict[str, int]:
-        """Return the bucket of a source (named as in `streams`) -> its samples before a step; zeros left out."""
+        """Return bucket of a source (`bucket_source`) -> its samples before a step; zeros left out."""
         used: dict[str, int] = {}
         for label, own in self.turns.used_before(step).items():
             used |= self.streams[label].used_before(own)
@@ -90,7 +90,7 @@ class Interleaving:
 
 
 def bucket_source(source: str, label: str) -> str:
-    """Return the name of a source's view of one bucket, as it is in keys and in a plan's sources: `photos/b3`."""
+    """Return the name of a source's view of one bucket, in keys and in a plan's sources: `photos/b3`."""
     return f"{source}/{label}"
 
 
@@ -129,9 +129,9 @@ def interleave(
 def turn_shares(weights: Mapping[str, int], sizes: Sizes, batch: Mapping[str, int]) -> dict[str, int]:
     """Return label -> its share of the steps, as whole numbers of sum <= 65536.
 
-    A source goes through its buckets evenly with them. Bucket b is drawn `sum over sources of weight * n(source, b) /
-    n(source)` slots for every `batch[b]`. Exact where the reduced numbers sum to 65536 at most; else rounded up on that
-    scale, so that no bucket is left out.
+    A source proceeds through its buckets evenly. Bucket b gets `sum over sources of weight * n(source, b) / n(source)`
+    slots for every `batch[b]`. Exact if the reduced numbers sum to at most 65536; else rounded up on that scale, so
+    that no bucket is left out.
     """
     totals = {source: sum(sizes[label].get(source, 0) for label in sizes) for source in weights}
     exact = {
@@ -152,7 +152,7 @@ def turn_shares(weights: Mapping[str, int], sizes: Sizes, batch: Mapping[str, in
     whole = {label: int(share * scale) for label, share in exact.items()}
     try:
         return integer_weights(whole)
-    except InvalidPlan:  # too fine a ratio for one table
+    except InvalidPlan:  # the ratio is too fine for one table
         room = MAX_TOTAL_WEIGHT - len(whole)
         return integer_weights({label: int(-(-share * room // total)) for label, share in whole.items()})
 
@@ -160,11 +160,7 @@ def turn_shares(weights: Mapping[str, int], sizes: Sizes, batch: Mapping[str, in
 def _stream(
     label: str, sizes: Sequence[Mapping[str, int]], starts: Starts, turns: Stream, batches: Sequence[int]
 ) -> Stream:
-    """Return the mixture inside a bucket: a segment for each of the plan's in which any of its sources has a weight.
-
-    sizes: source -> samples in the bucket, of each of the plan's segments.
-    batches: slots of its batches.
-    """
+    """Return the mixture inside a bucket: a segment for each of the plan's in which its sources have a weight."""
     names = tuple(sorted({bucket_source(source, label) for held in sizes for source in held}))
     own: list[tuple[int, dict[str, int]]] = []
     slots: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""Source tree and libraries of this machine. They must equal those on the machine that submitted a job."""
+"""Hash the source tree and list library releases. Both must match the submitter's."""
 
 import hashlib
 import sys
@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 OURS = ("loader", "penstock", "resources", "assets")
-"""Our packages; each imports those before it, and none behind it."""
+"""Our packages, in the order of their imports."""
 
 
 def python_release() -> str:
@@ -17,9 +17,9 @@ def python_release() -> str:
 
 
 def source_hash(work_place: str) -> str:
-    """Return SHA-256 hex of the Python files that a work can import: of our packages, and of its own.
+    """Return the SHA-256 (hex) of the Python files that a work can import.
 
-    Packages that it cannot import do not count: whether this process can depends on the folder that it runs in.
+    Other packages do not count: whether they can be imported depends on the current folder.
 
     work_place: 'module:name'.
     """
@@ -34,7 +34,7 @@ def source_hash(work_place: str) -> str:
 
 
 def libraries_here(names: Sequence[str]) -> dict[str, str]:
-    """Return distribution -> its release here; "" for one that is not installed."""
+    """Return distribution -> installed release, "" if none is installed."""
     releases = {}
     for name in names:
         try:

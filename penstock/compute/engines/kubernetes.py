@@ -1,7 +1,6 @@
-"""Kubernetes as an engine: an attempt at a job is one Indexed Job of the attempt's name, and each pod is a runner.
+"""Kubernetes as an engine: an attempt is one Indexed Job of the attempt's name, and each pod is a runner.
 
-Schema-checked, run against an emulator, never on a cluster by us. The name is the handle. The store records the
-finished blocks; Kubernetes only answers whether anything still waits or runs. Needs release 1.29 or newer.
+Checked against the schema and an emulator, never on a real cluster. Needs release 1.29 or newer.
 """
 
 import time
@@ -16,9 +15,9 @@ from .kubernetes_api import KubernetesApi, how_ended, is_true, why_pending
 from .kubernetes_job import QUEUE_LABEL, KubernetesCluster, job_object
 
 CANCEL_S = 120.0
-"""Pods on a node that is lost stay until Kubernetes takes the node for down."""
+"""Pods on a lost node stay until Kubernetes declares the node down."""
 ASK_S = 0.5
-"""Seconds between two questions whether a Job is gone."""
+"""Interval of polls for a deleted Job, in s."""
 
 
 class KubernetesEngine:
@@ -31,11 +30,11 @@ class KubernetesEngine:
         self._api = KubernetesApi(cluster.placing.context, cluster.placing.namespace)
 
     def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
-        """Place an attempt; one that is there already stays, and counts.
+        """Place an attempt; an existing attempt of this name stays and counts.
 
-        A Job that has ended keeps its name for a day. It is of a folder that was cleared since: it makes room.
+        A Job that has ended keeps its name for a day; it belongs to a cleared folder and is replaced.
 
-        Raises: EngineUnreachable, after which it may have been placed; InvalidCluster if Kubernetes refuses.
+        Raises: EngineUnreachable, although the attempt may exist; InvalidCluster.
         """
         body = job_object(self._cluster, name, runner, n_blocks, final)
         until_s = time.monotonic() + CANCEL_S
@@ -54,7 +53,7 @@ class KubernetesEngine:
         return self._api.job(name) is not None
 
     def status(self, name: str) -> AttemptStatus:
-        """Return the state of an attempt that was placed. Costs a request, and one more where pods wait.
+        """Return the state of a placed attempt. Costs a request, and one more if pods wait.
 
         Raises: EngineUnreachable, which is no end.
         """
@@ -98,7 +97,7 @@ class KubernetesEngine:
         return f"suspended by queue {queue}: {reason or 'no word of Kueue'}"
 
     def cancel(self, name: str) -> None:
-        """Delete an attempt that has not ended, and return when its last pod is gone. Raises: EngineUnreachable."""
+        """Delete an attempt; return when its last pod is gone. Raises: EngineUnreachable."""
         until_s = time.monotonic() + CANCEL_S
         while self.status(name).state != "ended":
             job = self._api.job(name)
@@ -109,10 +108,7 @@ class KubernetesEngine:
             time.sleep(ASK_S)
 
     def logs(self, name: str, element: int) -> str:
-        """Return the last 64 KiB that the newest pod of an element wrote, and how it ended; "" without any.
-
-        Raises: EngineUnreachable.
-        """
+        """Return the last 64 KiB of an element's newest pod, and how it ended, or "". Raises: EngineUnreachable."""
         pods = self._api.pods(name, element=element)
         for pod in sorted(pods, key=lambda entry: str(entry["metadata"]["creationTimestamp"]), reverse=True):
             text, end = self._api.log(pod["metadata"]["name"]), how_ended(pod)
@@ -121,7 +117,7 @@ class KubernetesEngine:
         return ""
 
     def close(self) -> None:
-        """Leave attempts to Kubernetes: they go on."""
+        """Close connections. Attempts continue."""
         self._api.close()
 
 
@@ -130,6 +126,6 @@ def _is_leaving(job: dict[str, Any]) -> bool:
 
 
 def _n_indexes(text: str) -> int:
-    """Return how many indexes Kubernetes' text names: 5 for '1,3-5,7'."""
+    """Return the count of Kubernetes' indexes: 5 for '1,3-5,7'."""
     runs = [run.partition("-") for run in text.split(",") if run]
     return sum(int(last or first) - int(first) + 1 for first, _, last in runs)

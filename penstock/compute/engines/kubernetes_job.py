@@ -1,7 +1,4 @@
-"""The object of an attempt on Kubernetes: one Indexed Job, whose pod of index i is the runner of element i.
-
-Credentials are no part of it: pods get them from a Secret by its name.
-"""
+"""Build the Indexed Job of an attempt; pod i is the runner of element i. Credentials come from a Secret by name."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,13 +10,13 @@ from loader.errors import InvalidCluster
 from ..job import MAX_STARTS
 
 ELEMENTS_PER_SLOT = 4
-"""Blocks differ in cost: who is done with an element's share takes another one."""
+"""Blocks differ in cost: a runner that finishes early takes another element."""
 MAX_ELEMENTS = 100_000
-"""Indexes of a Job, at most."""
+"""Most indexes of a Job."""
 GRACE_S = 30
-"""Grace period of a pod, in s: its runner stores outcomes before Kubernetes kills it."""
+"""Grace period of a pod in s, for its runner to store outcomes."""
 KEPT_S = 86_400
-"""Kubernetes deletes a Job this long after its end, in s; logs of its runners go with it."""
+"""Kubernetes deletes a Job and its logs this long after its end, in s."""
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 SCRATCH = "/scratch"
 _BY_DIGEST = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
@@ -27,7 +24,7 @@ _BY_DIGEST = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toleration:
-    """A taint of nodes that pods may run on in spite of it."""
+    """A taint of nodes that pods tolerate."""
 
     key: str = ""
     """Name of the taint; "": any, with the operator Exists."""
@@ -41,40 +38,40 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placing:
-    """Place of pods: the table `[kubernetes]` of a cluster's file."""
+    """Table `[kubernetes]` of a cluster's file."""
 
     context: str = ""
-    """Context of the kubeconfig; "": its current one, and inside a pod the pod's own service account."""
+    """Context of the kubeconfig; "": the current one, or the pod's own service account."""
     namespace: str = "default"
     """Namespace of Job, pods and Secret."""
     service_account: str = ""
-    """Service account of the pods, for roles at a store; "": the namespace's default, whose token pods do not get."""
+    """Service account of the pods; "": the namespace's default, without its token."""
     node_selector: dict[str, str] = field(default_factory=dict)
     """Label -> value of the nodes that pods may run on."""
     tolerations: tuple[Toleration, ...] = ()
-    """Taints in spite of which they may."""
+    """Taints that pods tolerate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubernetesCluster:
-    """Description of a cluster, and of what a runner gets there."""
+    """A Kubernetes cluster, and the resources of a runner."""
 
     slots: int
     """Runners at once, at most."""
     image: str
-    """Image of the runners by its digest: 'registry/penstock@sha256:...'. A tag could name two source trees."""
+    """Image of the runners by digest: 'registry/penstock@sha256:...'. A tag could name two source trees."""
     cpus: int = 1
     """Processors of a runner."""
     memory_bytes: int = 0
-    """Memory of a runner; 0: as the namespace gives."""
+    """Memory of a runner; 0: the namespace's default."""
     gpus: int = 0
     """GPUs of a runner, as nvidia.com/gpu."""
     scratch_bytes: int = 0
     """Space on the node's own disk; 0: unchecked."""
     queue: str = ""
-    """Kueue's LocalQueue; "": the Job begins without a queue."""
+    """Kueue's LocalQueue; "": none."""
     secret: str = ""
-    """Name of a Secret, whose keys are variables of the pods; "": none."""
+    """Name of a Secret with variables of the pods; "": none."""
     placing: Placing = field(default_factory=Placing)
     """Place of pods."""
 
@@ -93,17 +90,16 @@ class KubernetesCluster:
 
 
 def elements_of(n_blocks: int, slots: int) -> int:
-    """Return the number of elements: four per slot, and never more than blocks."""
+    """Return the number of elements: four per slot, at most one per block."""
     return min(n_blocks, ELEMENTS_PER_SLOT * slots, MAX_ELEMENTS)
 
 
 def job_object(
     cluster: KubernetesCluster, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int]
 ) -> dict[str, Any]:
-    """Return the Job of an attempt, as the API server takes it.
+    """Return the Job of an attempt.
 
-    runner: its command, without element and elements.
-    final: exit codes of the runner after which it is not begun again.
+    runner: its command, without element and elements. final: exit codes after which it does not begin again.
     """
     elements = elements_of(n_blocks, cluster.slots)
     labels = {"app.kubernetes.io/name": "penstock", "app.kubernetes.io/managed-by": "penstock"}

@@ -1,7 +1,4 @@
-"""Slurm as an engine: an attempt at a job is arrays of one name, and each element begins the job's runner.
-
-The name is the handle. The store records what is done; Slurm only answers whether anything still waits or runs.
-"""
+"""Slurm as an engine: an attempt is arrays of one name, and each element runs the job's runner."""
 
 import shlex
 from collections.abc import Sequence
@@ -13,7 +10,7 @@ from .engine import AttemptStatus
 from .slurm_queue import ENDED, RUNNING, WAITING, SlurmQueue
 
 BEGUN = 8
-"""Starts of the runner in an element, at most: a runner that the kernel killed costs no turn in Slurm's queue."""
+"""Most starts of the runner in an element: a killed runner costs no turn in Slurm's queue."""
 
 _SCRIPT = """\
 #!/bin/sh
@@ -45,11 +42,11 @@ exit "$status"
 def element_script(
     runner: Sequence[str], *, environment: str, first: int, elements: int, final: Sequence[int] = (0,)
 ) -> str:
-    """Return the text that sbatch gets.
+    """Return the text for sbatch.
 
     runner: its command, without element and elements.
-    environment: file of NAME=value lines on the nodes, for a shell; "" without one.
-    first: the number that the array's element 0 stands for.
+    environment: shell file of NAME=value lines on the nodes; "" for none.
+    first: number of the array's element 0.
     elements: number of elements of all arrays of the attempt.
     final: exit codes after which nothing would change, 0 among them.
     """
@@ -64,21 +61,21 @@ def element_script(
 
 
 ELEMENTS_PER_SLOT = 4
-"""Blocks differ in cost: who is done with an element's share takes another one."""
+"""Blocks differ in cost: a runner that finishes early takes another element."""
 NOTICE_S = 120
-"""A runner gets its signal this long before its time limit, in s."""
+"""Slurm signals a runner this long before its time limit, in s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmCluster:
-    """Description of a Slurm cluster, and of what a runner gets there."""
+    """A Slurm cluster, and the resources of a runner."""
 
     slots: int
     """Runners at once, at most."""
     cpus: int = 1
     """Processors of a runner."""
     memory_bytes: int = 0
-    """Memory of a runner; 0: as the queue gives."""
+    """Memory of a runner; 0: the queue's default."""
     gpus: int = 0
     """GPUs of a runner."""
     gpu_type: str = ""
@@ -90,15 +87,15 @@ class SlurmCluster:
     queue: str = ""
     """Partition; "": Slurm's default."""
     account: str = ""
-    """Account that pays; "": Slurm's default."""
+    """Account to bill; "": Slurm's default."""
     environment: str = ""
-    """File of NAME=value lines on the nodes, read by a shell; "": none. Secrets stand here."""
+    """Shell file of NAME=value lines on the nodes, with secrets; "": none."""
     logs: str = ""
-    """Folder that nodes and login node share, for what elements write; "": nothing is kept."""
+    """Shared folder for output of elements; "": none."""
     submit: Sequence[str] = ()
-    """Command that takes one line for a shell, such as ["ssh", "login1"]; empty: Slurm's commands of this machine."""
+    """Prefix for Slurm's commands, such as ["ssh", "login1"]; empty: this machine's."""
     array_max: int = 1000
-    """Elements of an array, at most: the cluster's MaxArraySize less 1."""
+    """Most elements of an array: the cluster's MaxArraySize less 1."""
 
     def __post_init__(self) -> None:
         """Check the numbers. Raises: InvalidCluster."""
@@ -113,14 +110,14 @@ class SlurmCluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Array:
-    """Part of an attempt that Slurm takes at once."""
+    """Part of an attempt that Slurm accepts at once."""
 
     first: int
     """Number of its first element in the attempt."""
     size: int
     """Number of its elements."""
     at_once: int
-    """Elements that may run at the same time."""
+    """Elements that may run in parallel."""
 
 
 class SlurmEngine:
@@ -133,12 +130,11 @@ class SlurmEngine:
         self._queue = SlurmQueue(cluster.submit)
 
     def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
-        """Place an attempt; who is killed in the middle has placed some of its arrays, which `find` finds.
+        """Place an attempt. A submitter killed midway has placed some arrays, which `find` finds.
 
-        runner: command that gets --element and --elements; it computes blocks element, element + elements ...
-        final: exit codes of the runner after which it is not begun again.
+        runner: command that receives --element and --elements. final: exit codes after which it does not begin again.
 
-        Raises: EngineUnreachable, after which arrays may have been placed; InvalidCluster if Slurm refuses.
+        Raises: EngineUnreachable, although arrays may exist; InvalidCluster for a refusal.
         """
         arrays = arrays_of(n_blocks, self._cluster.slots, self._cluster.array_max)
         for array in arrays:
@@ -156,9 +152,7 @@ class SlurmEngine:
         return bool(self._queue.elements(name).states)
 
     def status(self, name: str) -> AttemptStatus:
-        """Return the state of an attempt that was placed.
-
-        Elements that Slurm holds after a failed launch may begin again: they would wait until a person released them.
+        """Return the state of a placed attempt; release elements that Slurm holds after a failed launch.
 
         Raises: EngineUnreachable, which is no end.
         """
@@ -175,20 +169,20 @@ class SlurmEngine:
         )
 
     def cancel(self, name: str) -> None:
-        """Cancel an attempt, and return when its last process has ended. Raises: EngineUnreachable."""
+        """Cancel an attempt; return when its last process has ended. Raises: EngineUnreachable."""
         self._queue.cancel(name)
 
     def logs(self, name: str, element: int) -> str:
-        """Return the last 64 KiB that an element wrote, "" without any. Raises: EngineUnreachable."""
+        """Return the last 64 KiB that an element wrote, or "". Raises: EngineUnreachable."""
         index = element % self._cluster.array_max
         return self._queue.tail(_log(self._cluster, name, element - index, str(index)))
 
     def close(self) -> None:
-        """Leave attempts to Slurm: they go on."""
+        """Do nothing: attempts continue."""
 
 
 def arrays_of(n_blocks: int, slots: int, array_max: int) -> list[Array]:
-    """Return the arrays of an attempt: four elements per slot, and never more elements than blocks."""
+    """Return the arrays of an attempt: four elements per slot, at most one per block."""
     n_elements = min(n_blocks, ELEMENTS_PER_SLOT * slots)
     at_once = min(slots, n_elements)
     arrays = []
@@ -200,7 +194,7 @@ def arrays_of(n_blocks: int, slots: int, array_max: int) -> list[Array]:
 
 
 def options_of(cluster: SlurmCluster, name: str, array: Array) -> list[str]:
-    """Return the options of sbatch. The environment of who submits stays away from Slurm, which would keep it."""
+    """Return the options of sbatch, which keep the submitter's environment out of Slurm."""
     options = {
         "job-name": name,
         "array": f"0-{array.size - 1}%{array.at_once}",

@@ -1,6 +1,6 @@
-"""Slurm's queue through its own commands: array jobs are placed, found, looked at and cancelled by their name.
+"""Call Slurm's commands: submit, find, poll and cancel array jobs by name.
 
-Only the controller's answer counts. A failed command is no statement about a job, which goes on meanwhile.
+Only the controller's answer counts. A failed command is no evidence about a job.
 """
 
 import shlex
@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from loader.errors import EngineUnreachable, InvalidCluster
 
 ANSWER_S = 60.0
-"""A command that takes longer has no answer."""
+"""Time limit of a command, in s."""
 KILL_AFTER_S = 5.0
-"""Cancelled elements get SIGKILL after this time; Slurm itself waits for KillWait, 30 s by default."""
+"""Cancelled elements receive SIGKILL after this time, in s; Slurm's own KillWait is 30."""
 CANCEL_S = 120.0
-"""Elements on a node that is lost stay in the queue until Slurm takes the node for down."""
+"""Elements on a lost node stay in the queue until Slurm declares the node down."""
 LOG_BYTES = 64 * 2**10
 
 HELD = "launch failed requeued held"
-"""Slurm's reason for an element whose launch failed, on a node that died just then, or as the controller did."""
+"""Slurm's reason for an element whose launch failed."""
 PLAIN = {
     HELD: "the launch failed, and penstock lets it begin again",
     "BadConstraints": "no node of the partition has what the slot asks for",
@@ -63,7 +63,7 @@ _REFUSED = (
     "not permitted",
 )
 _SILENT = ("contact slurm controller", "onnect", "timed out", "emporar", "standby", "Zero Bytes")
-"""Words of sbatch. It refused if one of the first is there and none of the second, after which a job may have begun."""
+"""sbatch refused if it prints one of the first words and none of the second; else a job may have begun."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,34 +71,34 @@ class Elements:
     """Elements of all arrays of one name."""
 
     states: Mapping[str, int]
-    """Slurm's word -> how many elements."""
+    """Slurm's state -> number of elements."""
     reasons: Mapping[str, int]
-    """Slurm's reason why elements wait -> how many; elements without a reason are left out."""
+    """Slurm's reason for waiting -> number of elements."""
 
     held: Sequence[str]
-    """Ids of elements that Slurm holds because their launch failed."""
+    """Ids of elements that Slurm holds after a failed launch."""
     jobs: Sequence[str] = ()
-    """Numbers of the jobs, with their partitions: '12 in partition long'."""
+    """Jobs with their partitions: '12 in partition long'."""
 
     def count(self, words: frozenset[str]) -> int:
-        """Return how many elements are in one of the states."""
+        """Return the number of elements in these states."""
         return sum(n for word, n in self.states.items() if word in words)
 
     @property
     def reason(self) -> str:
-        """Why elements wait, the most frequent reason first: 'Priority (2): others are ahead in the queue'."""
+        """Reasons for waiting, most frequent first: 'Priority (2): others are ahead in the queue'."""
         ordered = sorted(self.reasons.items(), key=lambda pair: (-pair[1], pair[0]))
         return "; ".join(f"{reason} ({n}){plain(reason)}" for reason, n in ordered)
 
     @property
     def place(self) -> str:
-        """Numbers by which Slurm's commands know the elements: 'Slurm job 12 in partition long'."""
+        """Where Slurm's commands find the elements: 'Slurm job 12 in partition long'."""
         more = f" and {len(self.jobs) - 1} more" if len(self.jobs) > 1 else ""
         return f"Slurm job {self.jobs[0]}{more}" if self.jobs else ""
 
 
 def plain(reason: str) -> str:
-    """Return ': ' and plain words for a reason of Slurm, "" for one that has none."""
+    """Return ': ' and plain words for a reason of Slurm, or ""."""
     word = reason.partition(",")[0].partition(" ")[0]
     text = PLAIN.get(reason) or PLAIN.get(word)
     if text is None and word.startswith(("Assoc", "QOS", "MaxJob")):
@@ -107,16 +107,13 @@ def plain(reason: str) -> str:
 
 
 class SlurmQueue:
-    """Slurm's commands, here or behind a prefix.
-
-    prefix: command that takes one line for a shell, such as ["ssh", "login1"]; empty: Slurm's commands of this machine.
-    """
+    """Slurm's commands, local or behind a prefix such as ["ssh", "login1"], which takes one line for a shell."""
 
     def __init__(self, prefix: Sequence[str] = ()) -> None:
         self._prefix = tuple(prefix)
 
     def submit(self, script: str, options: Sequence[str]) -> None:
-        """Hand a script to sbatch by its standard input. Raises: EngineUnreachable, InvalidCluster if Slurm refuses."""
+        """Pass a script to sbatch. Raises: EngineUnreachable; InvalidCluster for a refusal."""
         ended = self._run(["sbatch", "--parsable", *options], script)
         if ended.returncode:
             message = ended.stderr.strip()
@@ -127,9 +124,10 @@ class SlurmQueue:
             raise EngineUnreachable(f"sbatch ended with {ended.returncode}: {message or 'no message'}")
 
     def elements(self, name: str) -> Elements:
-        """Return the controller's elements; it forgets an element MinJobAge (300 s) after its end.
+        """Return the controller's elements. Raises: EngineUnreachable.
 
-        Elements that were cancelled before they began count as one. Raises: EngineUnreachable.
+        The controller forgets an element MinJobAge (300 s) after its end. Elements cancelled before their start count
+        as one.
         """
         lines = self._answer(["squeue", "-h", "-r", "-a", "-t", "all", f"--name={name}", "-o", "%i|%P|%T|%r"])
         states: Counter[str] = Counter()
@@ -149,12 +147,12 @@ class SlurmQueue:
         return Elements(states=states, reasons=reasons, held=held, jobs=newest)
 
     def release(self, elements: Sequence[str]) -> None:
-        """Let elements begin that Slurm holds. Raises: EngineUnreachable for a command without an end."""
+        """Release held elements. Raises: EngineUnreachable."""
         if elements:  # fails too for one that ended meanwhile: who looks again sees what is still held
             self._run(["scontrol", "release", ",".join(elements)])
 
     def cancel(self, name: str) -> None:
-        """Cancel all elements of a name, and return when the last process has ended. Raises: EngineUnreachable."""
+        """Cancel all elements of a name; return when the last process has ended. Raises: EngineUnreachable."""
         begun = time.monotonic()
         self._answer(["scancel", f"--name={name}"])
         while (elements := self.elements(name)).count(WAITING | RUNNING):
@@ -169,7 +167,7 @@ class SlurmQueue:
             time.sleep(0.5)
 
     def tail(self, path: str) -> str:
-        """Return the last 64 KiB of a file, "" where there is none. Raises: EngineUnreachable."""
+        """Return the last 64 KiB of a file, or "". Raises: EngineUnreachable."""
         line = f"if [ -e {shlex.quote(path)} ]; then tail -c {LOG_BYTES} {shlex.quote(path)}; fi"
         return self._answer(["sh", "-c", line])
 

@@ -1,6 +1,6 @@
-"""Environment of a worker: a short list of this process's variables, and none of the secrets beside them.
+"""Choose a worker's environment variables: a short list, without secrets.
 
-A worker decodes untrusted files. Such a file cannot leak a secret that the worker does not hold.
+A worker decodes untrusted files, which cannot leak secrets that it does not hold.
 """
 
 import os
@@ -31,18 +31,14 @@ _FAMILIES = (
     *("LC_*", "OMP_*", "OPENBLAS_*", "MKL_*", "KMP_*", "GOMP_*", "BLIS_*", "MALLOC_*", "SVT_LOG"),
     *("CUDA_*", "NVIDIA_*", "CUBLAS_*", "CUDNN_*", "HIP_*", "ROCR_*", "PYTORCH_*", "TORCH*", "TRITON_*"),
 )
-"""Threads, memory, and accelerators; names of secrets are excluded."""
+"""Threads, memory and accelerators; names of secrets are excluded."""
 
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
-"""There is a worker for every core. OpenBLAS, which numpy comes with, would start a thread for every core in each of
-them, and they wait for the next product in a loop. A value that the environment sets comes first."""
+"""Each core has a worker. OpenBLAS would start a busy-waiting thread per core in each."""
 
 
 def worker_environment(more: Collection[str] = ()) -> dict[str, str]:
-    """Return the environment that a worker is started with.
-
-    more: names of further variables, or of all that begin so: 'AWS_*'.
-    """
+    """Return the environment of a worker. more: further variables, or prefixes such as 'AWS_*'."""
     return {**_ONE_THREAD, **{name: value for name, value in os.environ.items() if _is_for(name, more)}}
 
 
@@ -76,10 +72,9 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 def store_variables(*places: RangeReader | str) -> frozenset[str]:
-    """Return names of variables, or 'AWS_*' for all that begin so.
+    """Return variable names, or prefixes such as 'AWS_*', that these stores or URLs need.
 
-    places: stores, or URLs that are read beside them. A file system of fsspec outside this list needs
-    the variables in `ComputeResource.variables`.
+    Other file systems of fsspec need `ComputeResource.variables`.
     """
     return frozenset(name for place in places for name in _of(place))
 

@@ -1,7 +1,4 @@
-"""Count the GPUs of a process without importing torch, and bind a worker to some of them.
-
-A bound worker sees only its own GPUs, numbered from 0, and stays bound to them until it ends.
-"""
+"""Count GPUs without importing torch, and bind a worker to some of them until it ends."""
 
 import ctypes
 import os
@@ -13,12 +10,12 @@ from pathlib import Path
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 PLACE = "PENSTOCK_PLACE"
-"""Variable of a bound worker: the device that it computes on."""
+"""Variable of a bound worker: its device."""
 _CUDA_BUILD = re.compile(r"^cuda\b[^=]*=\s*['\"]", re.M)
 
 
 def visible_gpus() -> tuple[str, ...]:
-    """Return the entries of CUDA_VISIBLE_DEVICES; without the variable, numbers of all GPUs that torch would use."""
+    """Return the entries of CUDA_VISIBLE_DEVICES, or the numbers of all GPUs that torch would use."""
     variable = os.environ.get(VISIBLE)
     if variable is None:
         return tuple(map(str, range(n_gpus())))
@@ -31,26 +28,23 @@ def visible_gpus() -> tuple[str, ...]:
 
 
 def shares(gpus: Sequence[str], each: int) -> tuple[str, ...]:
-    """Return the GPUs by `each`, as CUDA_VISIBLE_DEVICES of a worker; a rest that is smaller is left out."""
+    """Return the GPUs in groups of `each`, as values of CUDA_VISIBLE_DEVICES. A smaller rest is dropped."""
     return tuple(",".join(gpus[at : at + each]) for at in range(0, len(gpus) - each + 1, each))
 
 
 def bound_to(share: str) -> Mapping[str, str]:
-    """Return the variables of a worker that is bound to a share."""
+    """Return the variables of a worker bound to a share."""
     return {VISIBLE: share, PLACE: "cuda:0"}
 
 
 def place_here() -> str:
-    """Return "cuda:0" in a worker that is bound to a GPU, "" elsewhere."""
+    """Return "cuda:0" in a worker that is bound to a GPU, else ""."""
     return os.environ.get(PLACE, "")
 
 
 @cache
 def n_gpus() -> int:
-    """Return how many GPUs a CUDA build of torch would use here, asked of the driver itself.
-
-    CUDA_VISIBLE_DEVICES counts.
-    """
+    """Return the number of GPUs that a CUDA build of torch would use, from the driver."""
     if not _built_for_cuda():
         return 0
     try:

@@ -1,4 +1,4 @@
-"""Units in the caller's own thread, one after the other: for debugging and for tests. Isolates nothing."""
+"""Run units in the caller's thread, for debugging and tests. Isolates nothing."""
 
 import pickle
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -15,11 +15,9 @@ R = TypeVar("R")
 
 
 class InlineCompute:
-    """Engine that runs a unit when its outcome is asked for.
+    """Engine that runs a unit when its outcome is requested.
 
-    Units still go through pickle, and values through plain data, so that working code works with other engines too. It
-    does not keep timeout_s, and the environment is the caller's, with all of its GPUs. It accepts workers and
-    variables only because the registry passes them.
+    Units are pickled and values encoded, so the same code works with other engines. Time limits are ignored.
     """
 
     isolates = False

@@ -1,12 +1,12 @@
 """Decide which registered objects hold bytes of denied samples.
 
-These bytes stay with the objects' owners. Adoption copies no such object into a root, a migration none into a mirror,
-and a proof looks for each. An object holds such bytes where
+These bytes stay with the objects' owners: no adoption or migration copies such an object, and a proof looks for each.
+An object holds such bytes if:
 
-- a takedown has it on record, by the hash of its path, or by its key, size and change token under another place;
-- a version has a sample in it that a takedown denies, and it is not redacted yet;
-- the index of its shard has a redacted row: a row that is not live, and whose fields lie nowhere. Such a row does not
-  tell in which of several objects it lay: any may be it that has a byte in no field of another row.
+- a takedown has it on record, by the hash of its path, or by its key, size and change token;
+- a version has a denied sample in it that is not redacted yet;
+- the index of its shard has a redacted row, which is not live and has no fields. The row does not name its object, so
+  any object with a byte in no other row's field may be it.
 """
 
 from collections.abc import Collection, Sequence
@@ -35,9 +35,9 @@ Shard = tuple[Version, dict[str, Any]]
 
 
 class DeniedBytes:
-    """The objects that hold bytes of samples that takedowns deny. Reads each takedown's record once.
+    """The objects that hold bytes of denied samples. Reads each takedown's record once.
 
-    store: of the root. denies: all takedowns of its log.
+    denies: all takedowns of the root's log.
     """
 
     def __init__(self, store: Store, denies: Sequence[Deny]) -> None:
@@ -68,47 +68,51 @@ class DeniedBytes:
         return {tuple(place[name] for name in facts) for _, place in self._on_record if "key" in place}
 
     def has_path(self, path: str) -> bool:
-        """Return whether a takedown has an object of this path on record. path: `foreign/<place>/<key>`."""
-        return any(mark(salt, of, path) in some for (salt, of), some in self._marks.items())
+        """Return whether a takedown has this path on record. path: `foreign/<place>/<key>`."""
+        return any(mark(salt, of, path) in marks for (salt, of), marks in self._marks.items())
 
-    def has(self, one: ForeignObject) -> bool:
+    def has(self, object_: ForeignObject) -> bool:
         """Return whether a takedown has an object on record."""
-        return (one.key, one.nbytes, one.etag, one.modified_us) in self._known or self.has_path(one.path)
+        return (
+            object_.key,
+            object_.nbytes,
+            object_.etag,
+            object_.modified_us,
+        ) in self._known or self.has_path(object_.path)
 
     def in_shard(self, shards: Sequence[Shard], objects: Sequence[ForeignObject]) -> set[int]:
-        """Return the numbers of the objects of a registered shard that hold such bytes. Reads its indexes.
+        """Return the numbers of a registered shard's objects that hold such bytes. Reads its indexes.
 
-        shards: versions that have it, each with a row of its shards table. objects: of the shard, by offset. Costs the
-        keys of each version, once.
+        shards: versions that have it, each with a row of its shards table. objects: of the shard, by offset.
         """
         if not self._denies:
             return set()
-        found = {number for number, one in enumerate(objects) if self.has(one)}
+        numbers = {number for number, one in enumerate(objects) if self.has(one)}
         places: dict[str, list[Int64s]] = {}
         suspect = set[str]()
         for version, shard in shards:
             _, fields = shard_index(version.store, shard)
             table = np.stack(list(fields.values()), axis=1)
             live = version.parts.live_members(version.parts.position(shard["part"]))
-            gone = ~live & ~table.any(axis=(1, 2))
-            gone[list(self._denied(version).get(shard["part"], ()))] = True
-            if gone.any():
+            denied = ~live & ~table.any(axis=(1, 2))
+            denied[list(self._denied(version).get(shard["part"], ()))] = True
+            if denied.any():
                 suspect.add(version.id)
-            places.setdefault(version.id, []).append(table[~gone].reshape(-1, 3)[:, :2])
+            places.setdefault(version.id, []).append(table[~denied].reshape(-1, 3)[:, :2])
         if suspect and len(objects) == 1:
             return {0}
         ends = [*(one.offset for one in objects[1:]), shards[0][1]["nbytes"]]
         for id in suspect:
-            found |= _not_covered([one.offset for one in objects], ends, np.concatenate(places[id]))
-        return found
+            numbers |= _not_covered([one.offset for one in objects], ends, np.concatenate(places[id]))
+        return numbers
 
     @cached_property
     def _in_root(self) -> tuple[set[str], set[str]]:
-        """Return the paths of objects that lie in the root: of places that were adopted, and of others."""
+        """Return paths of objects in the root: of adopted places, and of others."""
         there = {info.key for info in self._store.list(FOREIGN)}
         adopted = {place for place in {place_of(path) for path in there} if self._is_adopted(place)}
-        mine = {path for path in there if place_of(path) in adopted}
-        return mine, there - mine
+        own = {path for path in there if place_of(path) in adopted}
+        return own, there - own
 
     def _is_adopted(self, place: str) -> bool:
         try:
@@ -117,24 +121,26 @@ class DeniedBytes:
             return False
 
     def adopted(self, version: Version) -> dict[str, list[str]]:
-        """Return path of a registered shard -> paths of its objects that hold such bytes, and are read in the root."""
+        """Return path of a registered shard -> paths of its adopted objects that hold such bytes."""
         return self.of_version(version, self._in_root[0]) if self._denies else {}
 
     def left_by_adoption(self, root: Root, dataset: str) -> list[str]:
-        """Return paths of such objects that a killed adoption has copied for a dataset and no version reads."""
-        if not self._denies or not (left := self._in_root[1]):
+        """Return paths of such objects that a killed adoption copied and no version reads."""
+        if not self._denies or not (unread := self._in_root[1]):
             return []
 
         def held(versions: Whole) -> set[str]:
-            found = (paths for _, version in versions for paths in self.of_version(version, left).values())
-            return set().union(*found)
+            holders = (
+                paths for _, version in versions for paths in self.of_version(version, unread).values()
+            )
+            return set().union(*holders)
 
         return sorted(over_whole(root, dataset, held))
 
     def of_version(self, version: Version, among: Collection[str]) -> dict[str, list[str]]:
         """Return path of a registered shard -> paths of its objects that hold such bytes.
 
-        among: paths of objects to look at; a shard without one is passed over. Raises: Corrupt.
+        among: paths of the objects to check; a shard without one is skipped. Raises: Corrupt.
         """
         if not self._denies or not among or not version.manifest.get("foreign"):
             return {}
@@ -146,22 +152,19 @@ class DeniedBytes:
         for path, objects in by_shard(version).items():
             if path in rows and any(one.path in among for one in objects):
                 held = [objects[number].path for number in sorted(self.in_shard(rows[path], objects))]
-                if mine := [one for one in held if one in among]:
-                    out[path] = mine
+                if paths := [one for one in held if one in among]:
+                    out[path] = paths
         return out
 
     def _denied(self, version: Version) -> Rows:
-        """Return the rows of a version that are denied, under their own keys."""
+        """Return the denied rows of a version."""
         if version.id not in self._rows:
             self._rows[version.id] = denied_rows(version, self._denies)
         return self._rows[version.id]
 
 
 def _not_covered(starts: Sequence[int], ends: Sequence[int], fields: Int64s) -> set[int]:
-    """Return the numbers of the objects that have a byte in none of these fields. fields: int64 [n, 2], offset, nbytes.
-
-    O(n log n).
-    """
+    """Return the numbers of objects with a byte in none of these fields: int64 [n, 2] of offset, nbytes. O(n log n)."""
     fields = fields[np.argsort(fields[:, 0], kind="stable")]
     reach = np.maximum.accumulate(fields.sum(axis=1)) if len(fields) else np.zeros(0, np.int64)
     out = set()
@@ -177,8 +180,8 @@ def _not_covered(starts: Sequence[int], ends: Sequence[int], fields: Int64s) -> 
 
 
 def denied(name: str) -> Denied:
-    """Return the error of an object that is not copied. name: its address."""
+    """Return the error for an object that is not copied. name: its address."""
     return Denied(
-        f"{name} holds samples that were taken down, and is not copied whole: penstock import copies the others. Or "
+        f"{name} holds denied samples, and is not copied whole: penstock import copies the others. Or "
         "have its owner write it without them, register and seal again, and retire the versions that read it as it was"
     )

@@ -1,4 +1,4 @@
-"""Every text in tables and JSON, and a root's JSON objects as they are read to be rewritten."""
+"""Read JSON objects of a root, and iterate every text in tables and JSON."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from loader.json_text import DamagedJson, parse_json_object
 
 
 def json_object(data: bytes, path: str, url: str) -> dict[str, Any]:
-    """Return the JSON object at a path of the store at `url`. Raises: Corrupt for other bytes."""
+    """Return the JSON object at a path of the store at `url`. Raises: Corrupt."""
     try:
         return parse_json_object(data)
     except DamagedJson as error:
@@ -25,16 +25,16 @@ def texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        for name, one in value.items():
+        for name, item in value.items():
             yield name
-            yield from texts(one)
+            yield from texts(item)
     elif isinstance(value, list):
-        for one in value:
-            yield from texts(one)
+        for item in value:
+            yield from texts(item)
 
 
 def cell_texts(table: pa.Table) -> Iterator[str]:
-    """Yield every distinct text in a table: of columns of text, of lists of them, and names of categories."""
+    """Yield every distinct text in a table, also in lists and categories."""
     for name in table.column_names:
         column = table[name]
         if pa.types.is_string(column.type):
@@ -45,7 +45,7 @@ def cell_texts(table: pa.Table) -> Iterator[str]:
 
 def _nested(value: Any) -> Iterator[str]:
     if isinstance(value, list | tuple):
-        for one in value:
-            yield from _nested(one)
+        for item in value:
+            yield from _nested(item)
     else:
         yield from texts(value)

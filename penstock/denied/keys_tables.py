@@ -1,4 +1,4 @@
-"""Tables of keys and provenance, each looked at by itself: denied rows, and names that stay."""
+"""Read tables of keys and provenance one by one: denied rows, and names that remain."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,17 +18,17 @@ from .hashed_names import Marks
 NAMES = ("key", "source_key", "unit_id", "raw_key", "raw_uri", "raw_sha256", "subject")
 """Columns whose values name a sample."""
 KeysFile = Mapping[str, Any]
-"""A keys table as a manifest names it."""
+"""A keys table's entry in a manifest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeniedRows:
-    """Rows of a keys table that takedowns deny."""
+    """Denied rows of a keys table."""
 
-    mine: Rows
-    """Those of one takedown."""
+    own: Rows
+    """Rows that one takedown denies."""
     every: Rows
-    """Those of all takedowns."""
+    """Rows that any takedown denies."""
 
 
 class KeysTables:
@@ -45,11 +45,10 @@ class KeysTables:
     def shared(
         self, marks: Marks, files: Sequence[KeysFile], denied: Mapping[str, DeniedRows]
     ) -> Iterator[set[str]]:
-        """Yield for each table the marks of those names that rows which stay have too.
+        """Yield for each table the marks of names that remaining rows share.
 
-        marks: of all names of the rows that go. denied: path of a table -> its denied rows.
-
-        Raises: Corrupt; StoreError.
+        marks: of all names of the denied rows. denied: path of a table -> its denied rows. Raises: Corrupt;
+        StoreError.
         """
         for file in files:
             yield shared_in(self.root.store, marks, file, denied[file["path"]].every)
@@ -57,20 +56,17 @@ class KeysTables:
 
 def denied_in(store: Store, deny: Deny, denies: Sequence[Deny], dataset: str, file: KeysFile) -> DeniedRows:
     """Return the denied rows of a table. denies: all takedowns. Raises: Corrupt; StoreError."""
-    mine = denied_files(store, [deny], dataset, [file])
-    every = mine if len(denies) == 1 else denied_files(store, denies, dataset, [file])
-    return DeniedRows(mine=mine, every=every)
+    own = denied_files(store, [deny], dataset, [file])
+    every = own if len(denies) == 1 else denied_files(store, denies, dataset, [file])
+    return DeniedRows(own=own, every=every)
 
 
 def shared_in(store: Store, marks: Marks, file: KeysFile, denied: Rows) -> set[str]:
-    """Return the marks of those names that rows which stay have too.
-
-    denied: all rows that go. Raises: Corrupt; StoreError.
-    """
+    """Return the marks of names that remaining rows share. denied: all denied rows. Raises: Corrupt; StoreError."""
     table = names_in(store, file)
     at = zip(table["part"].to_pylist(), table["row"].to_pylist(), strict=True)
-    left = pa.array([row not in denied.get(part, ()) for part, row in at], pa.bool_())
-    columns = (pc.unique(table[name].filter(left)).drop_null() for name in name_columns(table))
+    stays = pa.array([row not in denied.get(part, ()) for part, row in at], pa.bool_())
+    columns = (pc.unique(table[name].filter(stays)).drop_null() for name in name_columns(table))
     return {marks.mark(text) for text in named(marks, columns)}
 
 
@@ -81,7 +77,7 @@ def names_in(store: Store, file: KeysFile) -> pa.Table:
 
 
 def name_columns(table: pa.Table) -> list[str]:
-    """Return the columns of text that name samples."""
+    """Return the text columns that name samples."""
     there = (name for name in NAMES if name in table.column_names)
     return [name for name in there if pa.types.is_string(table.schema.field(name).type)]
 
@@ -89,8 +85,7 @@ def name_columns(table: pa.Table) -> list[str]:
 def named(marks: Marks, columns: Iterable[pa.ChunkedArray]) -> set[str]:
     """Return the texts that are among the names.
 
-    Takes three hashes per text where some names are known only by their hashes: of samples that were redacted before,
-    or of another dataset.
+    Costs three hashes per text if some names are known only by hash.
     """
     if not marks.all_known:
         return {text for column in columns for text in column.to_pylist() if marks.has(text)}

@@ -1,4 +1,4 @@
-"""Names that only the samples of a takedown have."""
+"""Find the names that only the samples of a takedown have."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,18 +31,18 @@ class Named:
     marks: Marks
     """Names that only these samples have."""
     uris: set[str]
-    """URIs of the raw objects that they were cut of, whether or not others were too."""
+    """URIs of their raw objects, shared with others or not."""
     rows: Mapping[str, list[int]]
-    """Path of a table -> numbers of its rows that have the names."""
+    """Path of a table -> numbers of its rows with the names."""
 
 
 def keys_files(version: Version) -> list[dict[str, Any]]:
-    """Return the entries of a version's manifest for the keys and the provenance of its samples."""
+    """Return a manifest's entries for keys and provenance."""
     return [entry for entry in version.manifest["samples"] if entry["group"] == "keys"]
 
 
 def waiting_tables(root: Root, dataset: str) -> Iterator[pa.Table]:
-    """Yield the tables that open transactions of a dataset have of samples."""
+    """Yield the samples tables of a dataset's open transactions."""
     return (table for _, table in _waiting(root, dataset))
 
 
@@ -64,60 +64,57 @@ def names_of(
     denied: Mapping[str, DeniedRows],
     known: frozenset[str],
 ) -> Named:
-    """Return the names of the samples of a takedown in a dataset.
+    """Return the names of a takedown's samples in a dataset.
 
-    A name that something else which stays has too, in any column, is not only theirs. A name that stands
-    for a sample that was redacted already is no name of it.
+    A name that anything remaining shares, in any column, is not only theirs.
 
-    files: path -> keys table, of all versions.
-    denied: path -> its denied rows.
-    known: marks on record.
+    files: path -> keys table, of all versions. denied: path -> its denied rows. known: marks on record.
 
     Raises: Corrupt; StoreError.
     """
     root, deny = tables.root, tables.deny
-    mine: dict[str, set[str]] = {name: set() for name in NAMES}
+    names: dict[str, set[str]] = {name: set() for name in NAMES}
     rows: dict[str, list[int]] = {}
     others: list[pa.ChunkedArray] = []
 
-    def take(path: str, table: pa.Table, gone: Sequence[bool]) -> None:
-        rows[path] = [number for number, is_gone in enumerate(gone) if is_gone]
+    def take(path: str, table: pa.Table, denied_rows: Sequence[bool]) -> None:
+        rows[path] = [number for number, is_gone in enumerate(denied_rows) if is_gone]
         for name in name_columns(table):
-            mine[name] |= set(
+            names[name] |= set(
                 pc.unique(table[name].take(pa.array(rows[path], pa.int64()))).drop_null().to_pylist()
             )
 
     for path, file in files.items():
-        if denied[path].mine:
+        if denied[path].own:
             table = names_in(root.store, file)
             at = zip(table["part"].to_pylist(), table["row"].to_pylist(), strict=True)
-            take(path, table, [row in denied[path].mine.get(part, ()) for part, row in at])
-    uris = mine["raw_uri"] - {""}
-    one, all_ = DenyList([deny], dataset), DenyList(root.state.denies, dataset)
+            take(path, table, [row in denied[path].own.get(part, ()) for part, row in at])
+    uris = names["raw_uri"] - {""}
+    own_tests, all_ = DenyList([deny], dataset), DenyList(root.state.denies, dataset)
     for path, table in _waiting(root, dataset):
-        take(path, table, list(one.entries(table) != 0))
-        left = pa.array(list(all_.entries(table) == 0), pa.bool_())
-        others += [pc.unique(table[name].filter(left)).drop_null() for name in name_columns(table)]
+        take(path, table, list(own_tests.entries(table) != 0))
+        stays = pa.array(list(all_.entries(table) == 0), pa.bool_())
+        others += [pc.unique(table[name].filter(stays)).drop_null() for name in name_columns(table)]
 
-    every = marks_of(deny, dataset, {value for some in mine.values() for value in some}, known)
+    every = marks_of(deny, dataset, {value for values in names.values() for value in values}, known)
     shared = {every.mark(text) for text in named(every, others)}
     shared = shared.union(*tables.shared(every, list(files.values()), denied))
     alone = {
         name: {value for value in values if value and every.mark(value) not in shared}
-        for name, values in mine.items()
+        for name, values in names.items()
     }
     if any(alone.values()):
         shared |= {
             every.mark(text) for text in named(every, _of_other_rows(root.store, dataset, all_, alone))
         }
-    only = {value for some in alone.values() for value in some}
+    only = {value for values in alone.values() for value in values}
     return Named(marks=marks_of(deny, dataset, only, known, shared), uris=uris, rows=rows)
 
 
 def _of_other_rows(
-    store: Store, dataset: str, tests: DenyList, mine: Mapping[str, set[str]]
+    store: Store, dataset: str, tests: DenyList, names: Mapping[str, set[str]]
 ) -> Iterator[pa.ChunkedArray]:
-    """Yield the names of units and raw objects without denied samples. mine: column -> names taken down."""
+    """Yield the names of units and raw objects without denied samples. names: column -> denied names."""
     for kind, columns in _TABLES.items():
         for info in listed_twice(store, f"tables/{dataset}/{kind}/"):
             if not info.key.endswith(".parquet"):
@@ -130,7 +127,7 @@ def _of_other_rows(
             table = table.select(list(there)).rename_columns(list(there.values()))
             stays = tests.entries(table) == 0
             for name in table.column_names:
-                known = pc.is_in(table[name], value_set=pa.array(sorted(mine[name]), pa.string()))
+                known = pc.is_in(table[name], value_set=pa.array(sorted(names[name]), pa.string()))
                 stays &= ~known.to_numpy()
             for name in table.column_names:
                 yield pc.unique(table[name].filter(pa.array(stays))).drop_null()

@@ -1,7 +1,6 @@
 """Objects that hold registered bytes of denied samples: adopted into the root, or still at their owner's.
 
-The bytes of others are their owner's to delete. A record names such an object unless its key is a name that is taken
-down: of that nothing is kept.
+Bytes of others are their owner's to delete. A record names such an object unless its key is a denied name.
 """
 
 import hashlib
@@ -22,52 +21,55 @@ from .record import Place
 
 
 def by_shard(version: Version) -> dict[str, list[ForeignObject]]:
-    """Return path of a registered shard -> its objects, by offset. A request per table of them."""
+    """Return path of a registered shard -> its objects, by offset. Costs a request per table of them."""
     out: dict[str, list[ForeignObject]] = {}
-    for one in foreign_objects(version.store, version.manifest["foreign"])[0]:
-        out.setdefault(one.shard, []).append(one)
+    for object_ in foreign_objects(version.store, version.manifest["foreign"])[0]:
+        out.setdefault(object_.shard, []).append(object_)
     return out
 
 
 def objects_with(
-    version: Version, shard: dict[str, Any], mine: Sequence[ForeignObject], rows: Collection[int]
+    version: Version, shard: dict[str, Any], candidates: Sequence[ForeignObject], rows: Collection[int]
 ) -> list[ForeignObject]:
     """Return the objects that hold fields of these rows of a registered shard. Reads its index.
 
-    mine: objects of the shard.
+    candidates: objects of the shard.
     """
-    starts = [one.offset for one in mine]
+    starts = [one.offset for one in candidates]
     _, places = shard_index(version.store, shard)
-    found = {
+    numbers = {
         bisect_right(starts, int(table[row, 0])) - 1
         for table in places.values()
         for row in rows
         if table[row, 1]  # a redacted one lies nowhere
     }
-    return [mine[number] for number in sorted(found)]
+    return [candidates[number] for number in sorted(numbers)]
 
 
-def owners_place(marks: Marks, one: ForeignObject, shard: dict[str, Any]) -> Place:
-    """Return the place of an object of others, as a record has it. shard: that it is all or a part of.
-
-    By the hash of its shard's path node caches name pages.
-    """
-    told: dict[str, Any] = {"place": one.place, "mark": mark(marks.salt, marks.dataset, one.path)}
-    told["pages"] = [hashlib.sha256(shard["path"].encode()).hexdigest(), shard["nbytes"]]
-    if not marks.names(one.key):
-        told |= {"key": one.key, "nbytes": one.nbytes, "etag": one.etag, "modified_us": one.modified_us}
+def owners_place(marks: Marks, object_: ForeignObject, shard: dict[str, Any]) -> Place:
+    """Return the record's place for an object of others. shard: the shard that it is all or a part of."""
+    facts: dict[str, Any] = {"place": object_.place, "mark": mark(marks.salt, marks.dataset, object_.path)}
+    # Node caches name pages by the hash of the shard's path.
+    facts["pages"] = [hashlib.sha256(shard["path"].encode()).hexdigest(), shard["nbytes"]]
+    if not marks.names(object_.key):
+        facts |= {
+            "key": object_.key,
+            "nbytes": object_.nbytes,
+            "etag": object_.etag,
+            "modified_us": object_.modified_us,
+        }
     return {
         "check": "registered",
         "what": "registered bytes, which are their owner's",
         "of": marks.dataset,
-        **told,
+        **facts,
     }
 
 
 def look_at_owners(store: Store, place: Place) -> Place:
     """Return the place with `clean`, and `evidence` or `why`. store: of the root."""
     if "key" not in place:
-        why = "its name was taken down too, so nobody can look: ask its owner whether the object was deleted"
+        why = "its name was denied too, so it cannot be checked: ask its owner whether the object was deleted"
         return {**place, "clean": False, "why": why}
     url = ""
     try:

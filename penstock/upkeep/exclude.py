@@ -1,6 +1,7 @@
-"""Exclusion of samples by a person: the record first, then the version without them; and its withdrawal.
+"""Exclude samples by a person's decision: first the record, then the version without them; and withdraw exclusions.
 
-A process killed in between leaves a record that the next build obeys. The same action again goes on with that record.
+A process killed in between leaves a record that the next build obeys. Repeating the action continues with that
+record.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -31,36 +32,38 @@ def exclude(
     page: str = "",
     whole_objects: bool = False,
 ) -> tuple[Exclusion, "Version"]:
-    """Leave samples out of a dataset: of its next version, and of all that later builds make of these samples.
+    """Leave samples out of a dataset's next version, and of all later builds of these samples.
 
-    Returns the record, and the newest version, which is without the samples. The same action again, by the same person
-    for the same reason, continues and publishes nothing twice. Versions that others publish meanwhile are kept.
+    Returns the record, and the newest version, without the samples. Repeating the action, by the same person for the
+    same reason, continues it and publishes nothing twice. Versions of concurrent publishers are kept.
 
     Args:
-        root: Root of the dataset.
-        ref: Version in which the samples were seen. A later one may be the newest.
-        keys: Keys of live samples of that version.
-        reason: Reason in words.
-        by: Name of the person.
-        page: Address of the page where it was decided; "" for none.
-        whole_objects: True leaves out everything that was, or will be, cut of the same raw objects. A sample that is
-            all of its raw object, such as a photo, is left out so in any case.
+    root: Root of the dataset.
+    ref: Version in which the samples were seen. A later one may be the newest.
+    keys: Keys of live samples of that version.
+    reason: Reason in words.
+    by: Name of the person.
+    page: Address of the page of the decision, or "".
+    whole_objects: True excludes all that was or will be cut from the same raw objects. A sample that is all of its
+    raw object, such as a photo, is always excluded so.
 
-    Raises: SampleNotFound for a key that the version does not have, and nothing is written; EmptyVersion for all
-    samples of the newest one; InvalidKey; InvalidRuntime without a reason or a name, or for whole objects that the
-    version does not name; VersionRetired; Conflict in a mirror; MissingDependency without polars.
+    Raises: SampleNotFound for an unknown key, before anything is written; EmptyVersion for all samples of the newest
+    version; InvalidKey; InvalidRuntime without a reason or a name, or for unknown whole objects; VersionRetired;
+    Conflict in a mirror; MissingDependency without polars.
     """
-    wanted = _checked(keys, reason, by, page)
+    checked_keys = _checked(keys, reason, by, page)
     version = root.open(ref)
     _check_writable(root)
     known = records(root.store, version.dataset)
     stands = standing(known)
-    told = (reason, by, page)
-    mine = [one for one in known if isinstance(one, Exclusion) and (one.reason, one.by, one.page) == told]
-    if same := [one for one in mine if _is_of(one, wanted, whole_objects, stands)]:
+    words = (reason, by, page)
+    own_records = [
+        one for one in known if isinstance(one, Exclusion) and (one.reason, one.by, one.page) == words
+    ]
+    if same := [one for one in own_records if _is_of(one, checked_keys, whole_objects, stands)]:
         return same[0], _publish(root, same[0], same[0].keys)
-    samples = _samples(version, wanted, whole_objects)
-    if missing := [key for key in wanted if key not in samples]:
+    samples = _samples(version, checked_keys, whole_objects)
+    if missing := [key for key in checked_keys if key not in samples]:
         raise SampleNotFound(_missing(version.name, missing, stands))
     record = Exclusion(
         dataset=version.dataset,
@@ -77,10 +80,10 @@ def exclude(
 
 
 def obey(root: "Root", dataset: str) -> "Version | None":
-    """Publish the newest version without its excluded samples; None if it has none.
+    """Publish the newest version without its excluded samples; return None if it has none.
 
-    It has some after a process that stopped behind its record, and after the version without them was retired. A
-    version of nothing else stays as it is. Costs the key column of the version where an exclusion stands.
+    It has some if a process stopped after its record, or the version without them was retired. A version of only such
+    samples stays. Costs the key column of the version if an exclusion stands.
 
     Raises: Conflict; Corrupt; StoreError.
     """
@@ -102,23 +105,22 @@ def withdraw(
 ) -> Withdrawal:
     """End the exclusions of these keys. Versions do not change: later builds take the samples again.
 
-    ref: any version of the dataset, a retired one too.
-
-    Raises: SampleNotFound for a key of which no exclusion stands, and nothing is written; else as `exclude`.
+    ref: any version of the dataset, also a retired one. Raises: SampleNotFound for a key without a standing
+    exclusion, before anything is written; else as `exclude`.
     """
-    wanted = _checked(keys, reason, by, page)
+    checked_keys = _checked(keys, reason, by, page)
     dataset = root.record(ref, retired=True).dataset
     _check_writable(root)
     stands = standing(records(root.store, dataset))
-    if missing := [key for key in wanted if key not in stands]:
+    if missing := [key for key in checked_keys if key not in stands]:
         raise SampleNotFound(
-            f"{_named(missing)} of {dataset}: no exclusion stands, so nothing was withdrawn. Name keys that somebody "
-            "excluded and nobody took back"
+            f"{_named(missing)} of {dataset}: no exclusion stands, so nothing was withdrawn. Name keys "
+            "with a standing exclusion"
         )
     record = Withdrawal(
         dataset=dataset,
-        keys=tuple(wanted),
-        withdraws=tuple(sorted({one.path for key in wanted for one in stands[key]})),
+        keys=tuple(checked_keys),
+        withdraws=tuple(sorted({one.path for key in checked_keys for one in stands[key]})),
         reason=reason,
         by=by,
         page=page,
@@ -128,7 +130,7 @@ def withdraw(
 
 
 def _checked(keys: Collection[str], reason: str, by: str, page: str) -> list[str]:
-    """Return the keys, sorted, each once. Raises: InvalidKey; InvalidRuntime."""
+    """Return the keys, sorted, each once."""
     if isinstance(keys, str):
         raise InvalidKey(f"a list of keys is needed, got the str {keys!r}; pass [{keys!r}]")
     if strange := [key for key in keys if not is_text(key)]:
@@ -146,7 +148,7 @@ def _checked(keys: Collection[str], reason: str, by: str, page: str) -> list[str
 
 
 def _check_writable(root: "Root") -> None:
-    """Raise Conflict where the root's history goes on elsewhere: the record would be of no use here."""
+    """Raise Conflict if the root's history continues elsewhere."""
     root.create()
     check_primary(root.store, root.state)
 
@@ -154,7 +156,7 @@ def _check_writable(root: "Root") -> None:
 def _is_of(
     record: Exclusion, keys: Sequence[str], whole_objects: bool, stands: Mapping[str, Sequence[Exclusion]]
 ) -> bool:
-    """Return whether a record that stands is of these keys; of whole objects it names more keys than were given."""
+    """Return whether a standing record is of these keys; a record of whole objects may name more."""
     if not all(record in stands.get(key, ()) for key in record.keys):
         return False
     if not whole_objects:
@@ -163,10 +165,7 @@ def _is_of(
 
 
 def _samples(version: "Version", keys: Sequence[str], whole_objects: bool) -> dict[str, ExcludedSample]:
-    """Return key -> sample, of the live samples of the version; with `whole_objects` all of their raw objects.
-
-    Raises: InvalidRuntime where a raw object is not known.
-    """
+    """Return key -> live sample of the version; with `whole_objects` all samples of their raw objects."""
     import polars as pl
 
     known = version.manifest["columns"]
@@ -177,26 +176,26 @@ def _samples(version: "Version", keys: Sequence[str], whole_objects: bool) -> di
         objects = set(chosen["raw_sha256"]) if "raw_sha256" in known else {None}
         if not all(objects):
             raise InvalidRuntime(
-                f"{version.name} does not tell the raw object of each of these samples; exclude them by key alone"
+                f"{version.name} does not name the raw object of each of these samples; exclude them only by key"
             )
         chosen = table.filter(pl.col("raw_sha256").is_in(sorted(objects))).collect()
-    found = {}
+    samples = {}
     for row in chosen.iter_rows(named=True):
         sha256, end = row.get("raw_sha256") or "", row.pop("raw_end", None)
         whole = whole_objects or bool(sha256 and not end)
-        told = {name: value or "" for name, value in row.items()}
-        found[row["key"]] = ExcludedSample(**told, whole_object=whole)
-    return found
+        texts = {name: value or "" for name, value in row.items()}
+        samples[row["key"]] = ExcludedSample(**texts, whole_object=whole)
+    return samples
 
 
 def _missing(version: str, keys: Sequence[str], stands: Mapping[str, Sequence[Exclusion]]) -> str:
     """Return the message about keys that are not live in a version."""
-    told = f"{version} has no live sample {_named(keys)}; nothing was excluded"
-    gone = [(key, stands[key][-1]) for key in keys if key in stands]
-    if gone:
-        key, one = gone[0]
-        told += f". {key!r} was excluded already, by {one.by}: {one.reason}"
-    return f"{told}. List keys with version.samples()"
+    message = f"{version} has no live sample {_named(keys)}; nothing was excluded"
+    excluded = [(key, stands[key][-1]) for key in keys if key in stands]
+    if excluded:
+        key, record = excluded[0]
+        message += f". {key!r} was excluded already, by {record.by}: {record.reason}"
+    return f"{message}. List keys with version.samples()"
 
 
 def _named(keys: Sequence[str]) -> str:
@@ -205,7 +204,7 @@ def _named(keys: Sequence[str]) -> str:
 
 
 def _newest(root: "Root", dataset: str) -> "Version":
-    """Return the newest version. Raises: Conflict where all were retired."""
+    """Return the newest version."""
     newest = root.state.newest(dataset)
     if newest is None:
         raise Conflict(f"every version of {dataset} was retired meanwhile; later builds obey the exclusion")
@@ -213,7 +212,7 @@ def _newest(root: "Root", dataset: str) -> "Version":
 
 
 def _check_some_stay(newest: "Version", keys: Sequence[str]) -> None:
-    """Check that samples of the newest version are left. Raises: EmptyVersion."""
+    """Raise EmptyVersion if the newest version has no other samples."""
     if len(_live(newest, keys)) == len(newest):
         raise EmptyVersion(
             f"these {len(keys)} keys are all samples of {newest.name}; nothing was excluded: keep at least one"
@@ -225,10 +224,7 @@ def _live(version: "Version", keys: Sequence[str]) -> list[str]:
 
 
 def _publish(root: "Root", record: Exclusion, keys: Sequence[str]) -> "Version":
-    """Return the newest version, published without the samples if it has one. keys: the keys of the record to remove.
-
-    Raises: Conflict after `_TRIES`.
-    """
+    """Return the newest version, published without the samples if it has one."""
     producer = {"exclusion": record.path, "by": record.by, "reason": record.reason, "page": record.page}
     for attempt in range(_TRIES):
         newest = _newest(root, record.dataset)

@@ -1,9 +1,9 @@
-"""Records of the samples that people left out of a dataset, and of those taken back.
+"""Records of excluded samples, and of withdrawn exclusions.
 
     exclusions/<dataset>/<16 hex>.json      a random name, created once; only a takedown replaces or deletes it
 
-A withdrawal is a record of its own, which names the exclusions that it ends, so two people who act at once lose
-nothing. The version without the samples names its record in `producer.exclusion`.
+A withdrawal is a record that names the exclusions that it ends, so concurrent actions lose nothing. The version
+without the samples names its record in `producer.exclusion`.
 """
 
 import secrets
@@ -25,23 +25,23 @@ _AT_ONCE = 16  # requests
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExcludedSample:
-    """An excluded sample with its provenance; "" for what its version does not have."""
+    """An excluded sample with its provenance; "" for unknown facts."""
 
     key: str
     """Key of the sample."""
     unit_id: str = ""
     """Id of the unit."""
     raw_uri: str = ""
-    """Address of the raw object that it was cut of."""
+    """Address of its raw object."""
     raw_sha256: str = ""
     """SHA-256 (hex) of that object."""
     whole_object: bool = False
-    """True where everything cut of the raw object is left out, under another policy too."""
+    """True if all that is cut from the raw object is excluded, under any policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exclusion:
-    """Samples that a person left out, and why."""
+    """Samples that a person excluded, and why."""
 
     dataset: str
     """Name of the dataset."""
@@ -52,7 +52,7 @@ class Exclusion:
     by: str
     """Name of the person."""
     page: str
-    """Address of the page where it was decided; "" for none."""
+    """Address of the page of the decision, or ""."""
     version: str
     """Version in which the samples were seen, `photos@3`."""
     version_id: str
@@ -78,7 +78,7 @@ class Exclusion:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> "Exclusion":
-        """Return the record of `to_json`; further fields are passed over. Raises: KeyError, TypeError."""
+        """Return the record of `to_json`; ignore further fields. Raises: KeyError, TypeError."""
         facts = ("key", "unit_id", "raw_uri", "raw_sha256")
         samples = tuple(
             ExcludedSample(**_texts(one, facts), whole_object=one["whole_object"] is True)
@@ -103,7 +103,7 @@ class Withdrawal:
     by: str
     """Name of the person."""
     page: str
-    """Address of the page where it was decided; "" for none."""
+    """Address of the page of the decision, or ""."""
     at_us: int = field(default_factory=lambda: time.time_ns() // 1000)
     """Time of the record, UTC microseconds."""
     name: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -125,7 +125,7 @@ class Withdrawal:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> "Withdrawal":
-        """Return the record of `to_json`; further fields are passed over. Raises: KeyError, TypeError."""
+        """Return the record of `to_json`; ignore further fields. Raises: KeyError, TypeError."""
         return cls(
             **_texts(body, ("dataset", "reason", "by", "page", "name")),
             keys=tuple(body["keys"]),
@@ -146,34 +146,34 @@ def records(store: Store, dataset: str) -> list[Exclusion | Withdrawal]:
     """
     paths = [info.key for info in store.list(_folder(dataset)) if info.key.endswith(".json")]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = pool.map(lambda path: _read(store, path), paths)
-        return sorted((one for one in found if one is not None), key=lambda one: (one.at_us, one.path))
+        read = pool.map(lambda path: _read(store, path), paths)
+        return sorted(filter(None, read), key=lambda record: (record.at_us, record.path))
 
 
-def standing(found: Sequence[Exclusion | Withdrawal]) -> dict[str, tuple[Exclusion, ...]]:
-    """Return key -> its exclusions that were not withdrawn, oldest first; only keys that have one.
+def standing(history: Sequence[Exclusion | Withdrawal]) -> dict[str, tuple[Exclusion, ...]]:
+    """Return key -> its exclusions that were not withdrawn, oldest first; only keys with one.
 
-    found: every record of a dataset, oldest first.
+    history: every record of a dataset, oldest first.
     """
     ended = {
         (path, key)
-        for one in found
+        for one in history
         if isinstance(one, Withdrawal)
         for path in one.withdraws
         for key in one.keys
     }
     stands: dict[str, tuple[Exclusion, ...]] = {}
-    for one in found:
-        if isinstance(one, Exclusion):
-            path = one.path
-            for key in one.keys:
+    for record in history:
+        if isinstance(record, Exclusion):
+            path = record.path
+            for key in record.keys:
                 if (path, key) not in ended:
-                    stands[key] = (*stands.get(key, ()), one)
+                    stands[key] = (*stands.get(key, ()), record)
     return stands
 
 
 def _read(store: Store, path: str) -> Exclusion | Withdrawal | None:
-    """Return the record at a listed path; None where a takedown has deleted it since. Raises: as `parse`."""
+    """Return the record at a listed path, or None if a takedown deleted it since."""
     try:
         return parse(store.get(path).data, path)
     except ObjectNotFound:
@@ -181,7 +181,7 @@ def _read(store: Store, path: str) -> Exclusion | Withdrawal | None:
 
 
 def parse(data: bytes | memoryview, path: str) -> Exclusion | Withdrawal:
-    """Return the record of these bytes, which lie at this path. Raises: Corrupt; FormatTooNew."""
+    """Return the record of these bytes at this path. Raises: Corrupt; FormatTooNew."""
     try:
         body = parse_json_object(bytes(data))
         if int(body["format"]) > FORMAT:
@@ -190,7 +190,7 @@ def parse(data: bytes | memoryview, path: str) -> Exclusion | Withdrawal:
             )
         record = Withdrawal.from_json(body) if "withdraws" in body else Exclusion.from_json(body)
         if record.path != path:
-            raise ValueError(f"it says that it is {record.path}: it was copied or renamed")
+            raise ValueError(f"it names itself {record.path}: it was copied or renamed")
         return record
     except FormatTooNew:
         raise

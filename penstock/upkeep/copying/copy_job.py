@@ -1,7 +1,7 @@
-"""Many objects at once by the machines of a cluster: a large object, or a run of small ones, is a unit.
+"""Copy many objects on a cluster: a large object, or a run of small ones, is a unit.
 
-The job's folder lies in the target, as a migration's notes do. Its outcomes say what was copied: a migration that is
-begun again learns it from there, if its notes have the SHA-256 of the job's description. The next job has the rest.
+The job's folder lies in the target, and its outcomes name the copied objects. A migration that begins again reads
+them if its notes have the SHA-256 of the job's description. The next job copies the rest.
 """
 
 import hashlib
@@ -19,17 +19,17 @@ from ...compute.pool import Failure
 from ...compute.submit import Submission, created, name_other, recorded
 from ...compute.work import StoredPlace
 from .copy_many import Copies, Migration
-from .copy_unit import COPY, CopiedUnit, CopyUnit, NotCopied, Way
+from .copy_unit import COPY, CopiedUnit, CopySettings, CopyUnit, NotCopied
 from .items import HELD_BYTES, Copied, Item
 from .journal import Journal
 
 ITEMS = 64
-"""Objects of a unit, at most."""
+"""Most objects of a unit."""
 _log = logging.getLogger(__name__)
 
 
 def job_of(migration: Migration, attempt: int) -> Job[CopyUnit, CopiedUnit]:
-    """Return the job of a migration. Its limits are part of it: with others it is another job."""
+    """Return the job of a migration. Its limits are part of it."""
     pace = migration.pace
     words = [migration.source.url, migration.target.url, *migration.since, migration.hash]
     words += [str(pace.requests_per_s), str(pace.bytes_per_s)]
@@ -46,15 +46,15 @@ def job_of(migration: Migration, attempt: int) -> Job[CopyUnit, CopiedUnit]:
     )
 
 
-def way_of(migration: Migration, cluster: Cluster) -> Way:
-    """Return the way of each process, which has its share of the limits."""
+def settings_of(migration: Migration, cluster: Cluster) -> CopySettings:
+    """Return the settings of each process, with its share of the limits."""
     processes = cluster.slot.number * COPY.resources.units_at_once(cluster.cpus, cluster.memory_bytes)
     requests, nbytes = migration.pace.requests_per_s, migration.pace.bytes_per_s
-    return Way(
+    return CopySettings(
         source=StoredPlace.of(migration.source).url,
         target=StoredPlace.of(migration.target).url,
         compared=migration.compared,
-        look=migration.look,
+        may_exist=migration.may_exist,
         hash=migration.hash,
         at_once=migration.at_once,
         requests_per_s=requests / processes if requests else None,
@@ -69,15 +69,14 @@ def copied_on(
     journal: Journal,
     report: Copies,
 ) -> Iterator[Copied]:
-    """Copy items on a cluster, and yield each once it is there.
+    """Copy items on a cluster, and yield each once it exists.
 
-    A job of an earlier run is followed to its end, noted, and what it lacks is tried again.
-
-    items: the items that no note of the journal names, read after the notes of earlier jobs.
+    A job of an earlier run is followed to its end and noted, then its rest is copied. items: the items without a
+    note, read after the notes of earlier jobs.
 
     Raises: as `attach`.
     """
-    engine, way, n_others = cluster.open(), way_of(migration, cluster), 0
+    engine, settings, n_others = cluster.open(), settings_of(migration, cluster), 0
     try:
         for attempt in count():
             job = job_of(migration, attempt)
@@ -94,7 +93,7 @@ def copied_on(
                 first = next(coming, None)
                 if first is None:
                     return
-                there = created(job, _Units(chain([first], coming), way))
+                there = created(job, _Units(chain([first], coming), settings))
             if there is None:
                 n_others += 1
                 name_other(folder, "no run of this migration has a note of it", _log.warning, n_others)
@@ -104,15 +103,15 @@ def copied_on(
             for value in _outcomes(there, follow(there, COPY, engine, cluster)):
                 yield from value.copied
                 failed += value.failed
-            for one in failed:
-                report.failed(one.path, one.error, one.nbytes)
+            for missing in failed:
+                report.failed(missing.path, missing.error, missing.nbytes)
             return
     finally:
         engine.close()
 
 
 def _outcomes(there: Submission, blocks: Iterable[BlockOutcomes[CopiedUnit]]) -> Iterator[CopiedUnit]:
-    """Yield what came of each unit; of one that no worker survived, that none of its objects was copied."""
+    """Yield the result of each unit; of a unit that no worker survived, no object was copied."""
     for block in blocks:
         for number, outcome in enumerate(block.outcomes):
             yield outcome.value or _lost(there, block.number, number, outcome.error)
@@ -127,20 +126,19 @@ def _lost(there: Submission, block: int, number: int, error: Failure | None) -> 
 
 
 class _Units:
-    """Runs of items: at most `ITEMS`, and no more bytes than a process holds."""
+    """Cuts items into runs: at most `ITEMS`, and no more bytes than a process holds."""
 
-    def __init__(self, items: Iterator[Item], way: Way) -> None:
-        self._items, self._way = items, way
+    def __init__(self, items: Iterator[Item], settings: CopySettings) -> None:
+        self._items, self._settings = items, settings
 
     def __call__(self) -> Iterator[CopyUnit]:
-        """Yield the units, once."""
         run: list[Item] = []
         nbytes = 0
         for item in self._items:
             if run and (len(run) == ITEMS or nbytes + (item.nbytes or 0) > HELD_BYTES):
-                yield CopyUnit(way=self._way, items=run)
+                yield CopyUnit(settings=self._settings, items=run)
                 run, nbytes = [], 0
             run.append(item)
             nbytes += item.nbytes or 0
         if run:
-            yield CopyUnit(way=self._way, items=run)
+            yield CopyUnit(settings=self._settings, items=run)

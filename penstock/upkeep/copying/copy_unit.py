@@ -12,47 +12,47 @@ from .items import Copied, Item
 from .rate_limit import Pace
 
 COPY_BYTES_PER_S = 50e6
-"""Bytes that a process copies in a second, about: by this units are cut into blocks."""
+"""Estimated bytes that a process copies per second."""
 OBJECT_S = 0.02
-"""Seconds that an object takes beside its bytes, about."""
+"""Estimated overhead of an object, in s."""
 SLOWEST_BYTES_PER_S = 1e6
-"""A unit that is copied slower than this, after ten minutes of grace, is given up."""
+"""A unit copied slower than this, after ten minutes of grace, fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """The way in which a process copies objects: one for all units of a job."""
+class CopySettings:
+    """How a process copies objects, for all units of a job."""
 
     source: str
     """URL of the source."""
     target: str
     """URL of the target."""
     compared: bool
-    """True where items without a digest are read twice, as a root's are."""
-    look: bool
-    """True where any may be there already."""
+    """True if items without a digest are read twice, as for a root."""
+    may_exist: bool
+    """True if any may exist already."""
     hash: str
-    """One of `digest.KINDS`, taken of objects without an expected digest."""
+    """One of `digest.KINDS`, for objects without an expected digest."""
     at_once: int
     """Objects at once."""
     requests_per_s: float | None
-    """Requests per second, at most: a process's share of the limit; None: no limit."""
+    """Most requests per second, a process's share; None: no limit."""
     bytes_per_s: float | None
-    """Bytes per second, likewise."""
+    """Most bytes per second, a process's share; None: no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyUnit:
     """Objects to copy."""
 
-    way: Way
-    """Way of all units of the job."""
+    settings: CopySettings
+    """Settings of all units of the job."""
     items: list[Item]
     """The objects."""
 
     @property
     def nbytes(self) -> int:
-        """Their bytes, as far as their sizes are known."""
+        """Their bytes, as far as known."""
         return sum(item.nbytes or 0 for item in self.items)
 
     @property
@@ -60,8 +60,8 @@ class CopyUnit:
         """Seconds that the limits take by themselves."""
         requests = sum(sum(requests_of(item.nbytes)) for item in self.items)
         return max(
-            requests / self.way.requests_per_s if self.way.requests_per_s else 0.0,
-            self.nbytes / self.way.bytes_per_s if self.way.bytes_per_s else 0.0,
+            requests / self.settings.requests_per_s if self.settings.requests_per_s else 0.0,
+            self.nbytes / self.settings.bytes_per_s if self.settings.bytes_per_s else 0.0,
         )
 
 
@@ -72,9 +72,9 @@ class NotCopied:
     path: str
     """Its key."""
     nbytes: int | None
-    """Its size in bytes; None where it is not known."""
+    """Size in bytes; None if unknown."""
     is_missing: bool
-    """True where it is no object, or the source has it no more."""
+    """True if it is no object, or the source lost it."""
     why: str
     """The reason."""
 
@@ -89,23 +89,29 @@ class CopiedUnit:
     """Result of a unit."""
 
     copied: list[Copied]
-    """Objects that are in the target, by key."""
+    """Objects in the target, by key."""
     failed: list[NotCopied]
     """The others, by key."""
 
 
 def copy_unit(unit: CopyUnit, node: Node) -> CopiedUnit:
-    """Copy the objects of a unit; one that cannot be copied is named, and the others go on."""
+    """Copy the objects of a unit; name failures, and go on."""
     failed: list[NotCopied] = []
 
     def name(path: str, error: PenstockError, nbytes: int | None) -> None:
         is_missing = isinstance(error, ObjectNotFound)
         failed.append(NotCopied(path=path, nbytes=nbytes, is_missing=is_missing, why=str(error)))
 
-    way = unit.way
-    found = copied_here(iter(unit.items), _transfer(way, node), name, at_once=way.at_once, look=way.look)
-    copied = sorted(found, key=lambda one: one.path)
-    return CopiedUnit(copied=copied, failed=sorted(failed, key=lambda one: one.path))
+    settings = unit.settings
+    arrivals = copied_here(
+        iter(unit.items),
+        _transfer(settings, node),
+        name,
+        at_once=settings.at_once,
+        may_exist=settings.may_exist,
+    )
+    copied = sorted(arrivals, key=lambda copied: copied.path)
+    return CopiedUnit(copied=copied, failed=sorted(failed, key=lambda missing: missing.path))
 
 
 def _cost_s(unit: CopyUnit) -> float:
@@ -127,14 +133,16 @@ COPY = Work(
     cost_s=_cost_s,
 )
 
-_transfers: dict[Way, Transfer | Compared] = {}
-"""A worker process copies for one job: its limits and its threads serve all units."""
+_transfers: dict[CopySettings, Transfer | Compared] = {}
+"""A worker process copies for one job: all units share limits and threads."""
 
 
-def _transfer(way: Way, node: Node) -> Transfer | Compared:
-    if way not in _transfers:
+def _transfer(settings: CopySettings, node: Node) -> Transfer | Compared:
+    if settings not in _transfers:
         _transfers.clear()
-        source, target = node.open(way.source), node.open(way.target)
-        transfer = Transfer(source, target, Pace(way.requests_per_s, way.bytes_per_s), hash=way.hash)
-        _transfers[way] = Compared(source, target, transfer) if way.compared else transfer
-    return _transfers[way]
+        source, target = node.open(settings.source), node.open(settings.target)
+        transfer = Transfer(
+            source, target, Pace(settings.requests_per_s, settings.bytes_per_s), hash=settings.hash
+        )
+        _transfers[settings] = Compared(source, target, transfer) if settings.compared else transfer
+    return _transfers[settings]

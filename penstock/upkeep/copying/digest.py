@@ -1,4 +1,4 @@
-"""The digest of an object's bytes that a migration notes: `sha256:<hex>` or `crc32c:<hex>`, "" where there is none."""
+"""Digests of objects in a migration's notes: `sha256:<hex>`, `crc32c:<hex>`, or "" for none."""
 
 import ctypes
 import hashlib
@@ -10,14 +10,14 @@ from google_crc32c import extend
 
 
 class Hash(Protocol):
-    """A hash, as hashlib's."""
+    """A hash, with hashlib's interface."""
 
     def update(self, data: bytes | memoryview, /) -> None: ...
     def hexdigest(self) -> str: ...
 
 
 def _uncopied(data: memoryview) -> Any:
-    """Return the same memory as an object that `extend` takes, which takes no view."""
+    """Return the same memory as an object that `extend` accepts, which takes no view."""
     if not data.readonly:
         return _array(len(data)).from_buffer(data)
     from numpy import frombuffer, uint8  # 0.1 s, where there is no other way
@@ -27,14 +27,14 @@ def _uncopied(data: memoryview) -> Any:
 
 @lru_cache(maxsize=16)
 def _array(nbytes: int) -> type[ctypes.Array[ctypes.c_ubyte]]:
-    """Return the array type of so many bytes. Kept: a type that has no object is made anew, which takes 20 us."""
+    """Return the array type of so many bytes. Cached: a new type takes 20 us."""
     return ctypes.c_ubyte * nbytes
 
 
 class Crc32c:
-    """CRC-32C as a hash, for a seventh of SHA-256's processor time or less.
+    """CRC-32C as a hash, at a seventh of SHA-256's processor time or less.
 
-    It finds what broke, and proves no two objects the same: all files that end with their own CRC-32C have one.
+    It finds damage, but proves no two objects equal: all files that end with their own CRC-32C share one value.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Crc32c:
         self._value = extend(self._value, data if isinstance(data, bytes) else _uncopied(memoryview(data)))
 
     def hexdigest(self) -> str:
-        """Return eight digits, the highest first, as in the tables of a root."""
+        """Return eight digits, highest first, as in a root's tables."""
         return f"{self._value:08x}"
 
 
@@ -53,10 +53,9 @@ KINDS: dict[str, Callable[[], Hash]] = {"sha256": hashlib.sha256, "crc32c": Crc3
 
 
 class Digest:
-    """The digest of bytes that come one after the other.
+    """The digest of streamed bytes.
 
-    like: a digest to compare with; gives the kind.
-    kind: one of `KINDS`, where `like` is "".
+    like: a digest to compare with, which decides the kind. kind: one of `KINDS`, if `like` is "".
     """
 
     def __init__(self, like: str, kind: str) -> None:
@@ -69,12 +68,12 @@ class Digest:
 
 
 def proves(digest: str) -> bool:
-    """Return whether bytes that have the same digest are the same."""
+    """Return whether equal digests of this kind prove equal bytes."""
     return kind_of(digest) == "sha256"
 
 
 def kind_of(digest: str) -> str:
-    """Return the hash that a digest is of; "" where it is of none."""
+    """Return the hash's name in a digest, or ""."""
     kind = digest.partition(":")[0]
     return kind if kind in KINDS else ""
 
@@ -85,16 +84,16 @@ def in_words(digest: str) -> str:
 
 
 def to_columns(digest: str) -> tuple[str, ...]:
-    """Return a digest as tables have it: a column of hex for each of `KINDS`."""
+    """Return a digest as table columns: hex for each of `KINDS`."""
     return tuple(digest.partition(":")[2] if kind == kind_of(digest) else "" for kind in KINDS)
 
 
 def as_columns(key: str, nbytes: int, digest: str, etag: str) -> tuple[str | int, ...]:
-    """Return the note on an object, as a row of such a table."""
+    """Return the note on an object as a table row."""
     return key, nbytes, *to_columns(digest), etag
 
 
 def from_columns(*columns: str | None) -> str:
-    """Return the digest of columns that `to_columns` gave, or of a former release's, which had only the first."""
-    found = (f"{kind}:{said}" for kind, said in zip(KINDS, columns, strict=False) if said)
-    return next(found, "")
+    """Return the digest of `to_columns`; earlier releases had only the first column."""
+    digests = (f"{kind}:{value}" for kind, value in zip(KINDS, columns, strict=False) if value)
+    return next(digests, "")

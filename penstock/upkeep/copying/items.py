@@ -1,4 +1,4 @@
-"""The objects that a migration copies, its notes of the copied ones, and their check."""
+"""The objects that a migration copies, its notes of them, and their check."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from loader.storage import Store
 from .digest import in_words
 
 HELD_BYTES = 64 * 2**20
-"""A larger object goes through a file on this machine: its bytes are known to be right before the target has any."""
+"""Larger objects pass through a file of this machine, so that only correct bytes reach the target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,18 +18,17 @@ class Item:
     path: str
     """Key at the source and at the target."""
     nbytes: int | None
-    """Size in bytes; None where it is not known."""
+    """Size in bytes; None if unknown."""
     digest: str = ""
-    """Digest that its bytes must have; "" where it is not known."""
+    """Digest that its bytes must have, or ""."""
     etag: str = ""
-    """ETag of the object that was listed at the source; "" where any will do."""
-    look: bool = False
-    """True where it may be there already."""
+    """ETag of the listed object at the source; "" accepts any."""
+    may_exist: bool = False
+    """True if it may exist already."""
     was: str = ""
-    """Digest of the copy that an earlier run made of an object that seems to have changed since; "" for no such copy.
-    """
+    """Digest of an earlier copy of an object that seems to have changed since, or ""."""
     replace: bool = False
-    """True where it may be put in that copy's place."""
+    """True if that copy may be replaced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,27 +42,24 @@ class Copied:
     digest: str
     """Digest of its bytes; "" if they were not read."""
     etag: str = ""
-    """ETag of the source's object; "" where it does not count."""
+    """ETag of the source's object; "" if it does not matter."""
     written: bool = False
-    """True where this run wrote it."""
+    """True if this run wrote it."""
 
 
 def check(source: Store, item: Item, nbytes: int, digest: str) -> None:
-    """Check the bytes of an object. digest: "" before there is one.
-
-    Raises: Corrupt for bytes that are not what the item must have.
-    """
+    """Check the bytes of an object. digest: "" before there is one. Raises: Corrupt."""
     known = [
-        (said, found)
-        for said, found in (
+        (stated, actual)
+        for stated, actual in (
             ("" if item.nbytes is None else f"bytes {item.nbytes}", f"bytes {nbytes}"),
             (in_words(item.digest), in_words(digest)),
         )
-        if said and found
+        if stated and actual
     ]
-    if any(said != found for said, found in known):
+    if any(stated != actual for stated, actual in known):
         says, has = (", ".join(parts) for parts in zip(*known, strict=True))
         raise Corrupt(
-            f"{source.url}/{item.path} has {has}; the root says {says}. It was not copied: run penstock verify on the "
-            "source, restore the object, then run this again"
+            f"{source.url}/{item.path} has {has}; the root states {says}. It was not copied: run penstock verify on "
+            "the source, restore the object, then run this again"
         )

@@ -1,4 +1,4 @@
-"""The speed limit of a migration: one for all its threads."""
+"""The speed limit of a migration, shared by all its threads."""
 
 import time
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from loader.errors import InvalidRuntime
 
 
 class Pace:
-    """At most so many requests and bytes per second, on average from the first on; None: no limit. Thread-safe.
+    """Limits requests and bytes per second, on average from the first on; None: no limit. Thread-safe.
 
     Raises: InvalidRuntime for a limit that is not above 0.
     """
@@ -30,7 +30,7 @@ class Pace:
         self._free_s = [clock(), clock()]  # when the next request, the next byte may go
 
     def take(self, requests: int = 0, nbytes: int = 0) -> None:
-        """Wait until that much may go."""
+        """Wait until so much is allowed."""
         with self._lock:
             now, wait_s = self._clock(), 0.0
             for which, amount in enumerate((requests, nbytes)):

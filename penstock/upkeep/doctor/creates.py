@@ -1,4 +1,4 @@
-"""The probe of conditional creates. Everything that penstock promises of its history rests on them."""
+"""Probe conditional creates, on which every promise about the history rests."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +18,7 @@ ELSEWHERE = (
 
 
 def creates(scratch: Scratch) -> Iterator[Finding]:
-    """Check that a second create of a key fails, in turn and at once. 3 requests, and 2 per writer and round."""
+    """Check that a second create of a key fails, in turn and in parallel. 3 requests, and 2 per writer and round."""
     try:
         yield _in_turn(scratch)
     except InvalidStore as error:  # the backend states that it has no atomic create

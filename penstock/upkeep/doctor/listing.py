@@ -1,4 +1,4 @@
-"""The probe of listings: every key once, in order, after a given key, and only below a prefix."""
+"""Probe listings: every key once, in order, after a given key, and only below a prefix."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,14 +10,14 @@ from .scratch import Scratch
 
 AT_ONCE = 32
 ODD = ("a b", "a+b", "a.b", "a/b", "a0", "A", "Z/z", "ü", "%41", "日本", "𝄞", "~")
-"""Names whose order or escaping servers get wrong. (A disk cannot hold both 'a' and 'a/b'.)"""
+"""Names that servers order or escape wrongly. (A disk cannot hold both 'a' and 'a/b'.)"""
 PUBLISH_ELSEWHERE = "histories and collections are read by listing: publish elsewhere"
 
 
 def listing(scratch: Scratch, many: int) -> Iterator[Finding]:
     """Check a listing of odd names, and of `many` keys. `many` requests and a few.
 
-    More keys than a page of 1,000 show whether pages join.
+    More than 1,000 keys show whether pages join.
     """
     base = (
         scratch.prefix + "list/"
@@ -45,18 +45,18 @@ def _compared(scratch: Scratch, base: str, names: list[str]) -> Finding:
         "the prefix 'odd/a'": (listed("odd/a"), [name for name in names if name.startswith("odd/a")]),
         "a prefix that nothing has": (listed("nothing"), []),
     }
-    for what, (found, wanted) in asked.items():
-        if found != wanted:
-            return fail("listing", f"of {what}: {_difference(found, wanted)}", PUBLISH_ELSEWHERE)
+    for what, (listed_keys, expected) in asked.items():
+        if listed_keys != expected:
+            return fail("listing", f"of {what}: {_difference(listed_keys, expected)}", PUBLISH_ELSEWHERE)
     return ok(
         "listing",
         f"{len(names):,} keys, odd names among them, come once each and in order, after a key and by prefix",
     )
 
 
-def _difference(found: list[str], wanted: list[str]) -> str:
-    if missing := sorted(set(wanted) - set(found)):
-        return f"{len(missing)} of {len(wanted)} keys are missing ({missing[0]!r} ...)"
-    if extra := sorted(set(found) - set(wanted)):
+def _difference(listed_keys: list[str], expected: list[str]) -> str:
+    if missing := sorted(set(expected) - set(listed_keys)):
+        return f"{len(missing)} of {len(expected)} keys are missing ({missing[0]!r} ...)"
+    if extra := sorted(set(listed_keys) - set(expected)):
         return f"{len(extra)} keys come that were not asked for ({extra[0]!r} ...)"
-    return "some keys come twice" if len(found) > len(wanted) else "the keys are not in order"
+    return "some keys come twice" if len(listed_keys) > len(expected) else "the keys are not in order"

@@ -1,4 +1,4 @@
-"""Probes of reads after writes: at once, in ranges, unchanged, and under a new ETag each time."""
+"""Probe reads after writes: at once, in ranges, unchanged, and under a new ETag each time."""
 
 import hashlib
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from .scratch import Scratch
 TURNS = 8
 NBYTES = 2**20 + 17
 PARTS_BYTES = 64 * 2**20 + 1
-"""Bytes of an object just above the size that one request uploads."""
+"""Bytes of an object just above the limit of one upload request."""
 NOT_STRONG = (
     "a cache or a gateway stands before the store, or it is eventually consistent: give the store's own URL"
 )
@@ -25,18 +25,18 @@ DAMAGED = "nothing read from here can be trusted: look for a proxy that rewrites
 
 
 def writing(scratch: Scratch) -> Iterator[Finding]:
-    """Check that anything can be written at all: nothing else is worth trying without. Raises: StoreError."""
+    """Check that anything can be written. Raises: StoreError."""
     scratch.store.put(scratch.key("first"), b"")
     yield ok("writing", "objects can be written")
 
 
 def read_after_write(scratch: Scratch) -> Iterator[Finding]:
-    """Check that a write, an overwrite and a delete are seen at once. 9 requests a turn."""
+    """Check that a write, an overwrite and a delete are visible at once. 9 requests a turn."""
     check, store = "read after write", scratch.store
     for turn in range(TURNS):
         key = scratch.key(f"fresh/{turn}")
         if _there(scratch, key):
-            yield fail(check, f"a key that nobody wrote was there: {key}", NOT_STRONG)
+            yield fail(check, f"a key that was never written was there: {key}", NOT_STRONG)
             return
         for data in (b"one", b"two, longer"):
             store.put(key, data)
@@ -53,14 +53,14 @@ def read_after_write(scratch: Scratch) -> Iterator[Finding]:
 
 
 def etags(scratch: Scratch) -> Iterator[Finding]:
-    """Check that an ETag changes with its object, and is the same for every verb: a reader pins the first one seen."""
+    """Check that an ETag changes with its object, and is equal for every verb: readers pin the first one."""
     check, store, key = "etags", scratch.store, scratch.key("etag")
     store.put(key, b"first")
     first = store.get(key).etag
     seen = {"get": first, "a range": store.get_range(key, 0, 1).etag, "head": store.head(key).etag}
     if not first or len(set(seen.values())) > 1:
-        told = ", ".join(f"{verb}: {etag or 'none'}" for verb, etag in seen.items())
-        yield fail(check, f"one object has several ETags, or none: {told}", NOT_STRONG)
+        etags_seen = ", ".join(f"{verb}: {etag or 'none'}" for verb, etag in seen.items())
+        yield fail(check, f"one object has several ETags, or none: {etags_seen}", NOT_STRONG)
         return
     store.put(key, b"other")  # as long as the first
     if store.get(key).etag == first:
@@ -73,7 +73,7 @@ def etags(scratch: Scratch) -> Iterator[Finding]:
     try:
         store.get_range(key, 0, 1, first)
     except Changed:
-        yield ok(check, "every verb tells the same ETag, and an overwrite changes it")
+        yield ok(check, "every verb returns the same ETag, and an overwrite changes it")
         return
     yield fail(check, "a read that pins the old ETag got the new object", NOT_STRONG)
 
@@ -86,7 +86,7 @@ def ranges(scratch: Scratch) -> Iterator[Finding]:
     inside = ((0, 1), (NBYTES - 1, 1), (4096, 65536), (NBYTES - 5, 5), (0, NBYTES), (7, 0), (NBYTES, 0))
     for offset, nbytes in inside:
         if store.get_range(key, offset, nbytes).data != data[offset : offset + nbytes]:
-            yield fail(check, f"bytes {offset} to {offset + nbytes} are not those that were written", DAMAGED)
+            yield fail(check, f"bytes {offset} to {offset + nbytes} differ from the written bytes", DAMAGED)
             return
     spans = [Span(NBYTES // 2, 100), Span(0, 100), Span(NBYTES - 100, 100)]
     if [blob.data for blob in store.get_ranges(key, spans, max_gap=0)] != [
@@ -117,11 +117,11 @@ def checksums(scratch: Scratch) -> Iterator[Finding]:
         if crc32c(store.get(key).data) != crc32c(data):
             yield fail(check, f"the CRC-32C of {nbytes} bytes is another after they were read back", DAMAGED)
             return
-    key, found = scratch.key("sum/parts"), hashlib.sha256()
+    key, digest = scratch.key("sum/parts"), hashlib.sha256()
     with ExitStack() as held:
         try:
             file = held.enter_context(held_file("doctor", buffering=0))
-            wanted = _filled(file)
+            expected = _filled(file)
         except OSError as error:  # of this machine, not of the store
             what = (
                 "what is uploaded in parts was not checked: temporary space "
@@ -134,8 +134,8 @@ def checksums(scratch: Scratch) -> Iterator[Finding]:
         store.put_file(key, file.name)
     with store.open_stream(key) as stream:
         while piece := stream.read(2**20):
-            found.update(piece)
-    if wanted != found.digest():
+            digest.update(piece)
+    if expected != digest.digest():
         yield fail(
             check,
             "the SHA-256 of 64 MiB that were uploaded in parts is another after they were read back",
@@ -146,7 +146,7 @@ def checksums(scratch: Scratch) -> Iterator[Finding]:
 
 
 def copies(scratch: Scratch) -> Iterator[Finding]:
-    """Check that a copy inside the store is the same object under another name. 3 requests."""
+    """Check that a copy inside the store is equal. 3 requests."""
     store, source, target = scratch.store, scratch.key("copy/from"), scratch.key("copy/to ü +%41")
     store.put(source, b"copied")
     try:
@@ -158,11 +158,13 @@ def copies(scratch: Scratch) -> Iterator[Finding]:
     if held != b"copied":
         yield fail("copies", f"a copy holds {held!r} instead of b'copied'", DAMAGED)
     else:
-        yield ok("copies", "a copy inside the store is the same, under a name with blanks and letters too")
+        yield ok(
+            "copies", "a copy inside the store is the same, under a name with blanks and other characters too"
+        )
 
 
 def _filled(file: IO[bytes]) -> bytes:
-    """Write PARTS_BYTES; return their SHA-256. Raises: OSError."""
+    """Write PARTS_BYTES; return their SHA-256."""
     block, digest = memoryview(Random(2).randbytes(2**20)), hashlib.sha256()
     for at in range(0, PARTS_BYTES, len(block)):
         piece = block[: PARTS_BYTES - at]

@@ -1,4 +1,4 @@
-"""The settings of an S3 bucket, asked through boto3, that a root would find out too late."""
+"""Check the settings of an S3 bucket through boto3, before a root suffers from them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from inspect import iscoroutinefunction
@@ -76,7 +76,7 @@ def s3_bucket(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
             code = str(error.response.get("Error", {}).get("Code", ""))
             yield _refused(check, code)
             if code in STRANGERS:
-                break  # it answers everything so
+                break  # it answers every question so
         except BotoCoreError as error:
             yield _not_asked(check, error, secrets)
         except (ResponseParserError, ParseError, LookupError, TypeError, ValueError) as error:
@@ -101,14 +101,14 @@ def _refused(check: str, code: str) -> Finding:
 
 
 def _keys(provider: Any) -> dict[str, Any]:
-    """Return a provider's keys by boto3's names; {} leaves it to find them as it does."""
+    """Return a provider's keys by boto3's names; {} lets boto3 find them."""
     if provider is None:
         return {}
-    given = provider()
+    credentials = provider()
     return {
-        "aws_access_key_id": given["access_key_id"],
-        "aws_secret_access_key": given["secret_access_key"],
-        "aws_session_token": given.get("token"),
+        "aws_access_key_id": credentials["access_key_id"],
+        "aws_secret_access_key": credentials["secret_access_key"],
+        "aws_session_token": credentials.get("token"),
     }
 
 

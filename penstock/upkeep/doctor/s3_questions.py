@@ -15,9 +15,9 @@ UNSET = {
     "ServerSideEncryptionConfigurationNotFoundError",
 }
 AWS = ".amazonaws.com"
-"""Part of the addresses of Amazon's own servers."""
+"""Part of the addresses of Amazon's servers."""
 PAGES = 10
-"""Pages of 1,000 keys that are looked through for archived objects."""
+"""Pages of 1,000 keys to search for archived objects."""
 
 
 class Bucket:
@@ -27,7 +27,7 @@ class Bucket:
         self.client, self.name, self.prefix, self.config = client, name, prefix, config
 
     def ask(self, verb: str, **more: Any) -> Any:
-        """Return the answer; {} where nothing is set. Raises: ClientError; BotoCoreError."""
+        """Return the answer, {} if nothing is set. Raises: ClientError; BotoCoreError."""
         from botocore.exceptions import ClientError  # type: ignore[import-untyped]
 
         payer = {"RequestPayer": "requester"} if self.config.get("request_payer") and "list" in verb else {}
@@ -46,23 +46,23 @@ def _encryption(bucket: Bucket) -> Iterator[Finding]:
     if not str(default.get("SSEAlgorithm", "")).startswith("aws:kms"):
         yield ok(check, f"{default.get('SSEAlgorithm') or 'none'} by default; no key of KMS is needed")
         return
-    told = f"every object is encrypted with the KMS key {default.get('KMSMasterKeyID', 'aws/s3')}"
+    what = f"every object is encrypted with the KMS key {default.get('KMSMasterKeyID', 'aws/s3')}"
     rights = "writers need kms:GenerateDataKey on it, readers kms:Decrypt"
     if rules[0].get("BucketKeyEnabled"):
-        yield note(check, f"{told}, through a bucket key; {rights}")
+        yield note(check, f"{what}, through a bucket key; {rights}")
     else:
         do = f"{rights}. Switch the bucket key on: without it each request is one of KMS too, paid and throttled"
-        yield warn(check, told, do)
+        yield warn(check, what, do)
 
 
 def _payer(bucket: Bucket) -> Iterator[Finding]:
     if bucket.ask("get_bucket_request_payment").get("Payer") != "Requester":
         yield ok("requester pays", "no: the bucket's owner pays for requests and transfer")
     elif bucket.config.get("request_payer"):
-        yield note("requester pays", "yes, and the option requester_pays is given: whoever reads is billed")
+        yield note("requester pays", "yes, and the option requester_pays is given: the reader is billed")
     else:
         do = "give the option requester_pays=true; without it requests of other accounts are refused"
-        yield warn("requester pays", "yes: whoever reads is billed", do)
+        yield warn("requester pays", "yes: the reader is billed", do)
 
 
 def _versioning(bucket: Bucket) -> Iterator[Finding]:
@@ -79,16 +79,16 @@ def _versioning(bucket: Bucket) -> Iterator[Finding]:
 
 def _lock(bucket: Bucket) -> Iterator[Finding]:
     check = "object lock"
-    found = bucket.ask("get_object_lock_configuration").get("ObjectLockConfiguration", {})
-    default = found.get("Rule", {}).get("DefaultRetention")
-    if found.get("ObjectLockEnabled") != "Enabled":
+    configuration = bucket.ask("get_object_lock_configuration").get("ObjectLockConfiguration", {})
+    default = configuration.get("Rule", {}).get("DefaultRetention")
+    if configuration.get("ObjectLockEnabled") != "Enabled":
         yield ok(check, "off")
     elif default:
         term = f"{default['Days']} days" if default.get("Days") else f"{default.get('Years')} years"
         do = "use a bucket without default retention: neither a collector nor a takedown can delete here before that"
         yield fail(check, f"every new object is locked for {term} ({default.get('Mode')})", do)
     else:
-        do = "lock nothing below the root: a takedown says 'incomplete' as long as a lock lasts"
+        do = "lock nothing below the root: a takedown stays 'incomplete' as long as a lock lasts"
         yield warn(check, "on, without a default: single objects may be locked", do)
 
 
@@ -100,13 +100,13 @@ def _lifecycle(bucket: Bucket) -> Iterator[Finding]:
 def _uploads(bucket: Bucket) -> Iterator[Finding]:
     check = "uploads"
     answer = bucket.ask("list_multipart_uploads", Prefix=bucket.prefix)
-    found = answer.get("Uploads", [])
-    if not found:
+    uploads = answer.get("Uploads", [])
+    if not uploads:
         yield ok(check, "no unfinished multipart uploads")
         return
-    count = f"{len(found):,}{' and more' if answer.get('IsTruncated') else ''}"
-    dated = [upload for upload in found if "Initiated" in upload]  # some servers do not tell
-    oldest = min(dated, key=lambda upload: upload["Initiated"], default=found[0])
+    count = f"{len(uploads):,}{' and more' if answer.get('IsTruncated') else ''}"
+    dated = [upload for upload in uploads if "Initiated" in upload]  # some servers leave it out
+    oldest = min(dated, key=lambda upload: upload["Initiated"], default=uploads[0])
     since = f"the oldest of {oldest['Initiated']:%Y-%m-%d} of" if dated else "one of"
     what = f"{count} unfinished multipart uploads, {since} {oldest['Key']!r}"
     do = (
@@ -121,10 +121,10 @@ def _tiers(bucket: Bucket) -> Iterator[Finding]:
     check, looked, archived, more = "tiers", 0, list[str](), dict[str, str]()
     for _ in range(PAGES):
         answer = bucket.ask("list_objects_v2", Prefix=bucket.prefix, **more)
-        for one in answer.get("Contents", []):
+        for entry in answer.get("Contents", []):
             looked += 1
-            if one.get("StorageClass") in ARCHIVES:
-                archived.append(one["Key"])
+            if entry.get("StorageClass") in ARCHIVES:
+                archived.append(entry["Key"])
         if not answer.get("IsTruncated") or "NextContinuationToken" not in answer:
             break
         more = {"ContinuationToken": answer["NextContinuationToken"]}

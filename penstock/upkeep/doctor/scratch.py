@@ -1,4 +1,4 @@
-"""A scratch prefix of the store, or a scratch folder, that is one examination's own."""
+"""A private scratch prefix of the store, or scratch folder, for one examination."""
 
 import os
 import secrets
@@ -11,10 +11,9 @@ from loader.storage.store import TEMPORARY
 
 
 class Folder:
-    """A fresh folder of the probes' own inside the store's.
+    """A fresh folder inside the store's.
 
-    At the end it goes, with the folders that had to be made above it. disk: a folder in it that the store does not
-    list.
+    It is removed at the end with new folders above it. disk: a folder in it that the store does not list.
     """
 
     def __init__(self, root: str, prefix: str) -> None:
@@ -26,7 +25,7 @@ class Folder:
         os.makedirs(self.disk)
 
     def remove(self) -> None:
-        """Remove the folder with all files in it, and then empty folders up to the first that was there before."""
+        """Remove the folder with all files, then new empty folders above it."""
         shutil.rmtree(self.path, ignore_errors=True)
         above = os.path.dirname(self.path)
         with suppress(OSError):  # another process keeps something there
@@ -36,23 +35,22 @@ class Folder:
 
 
 class Scratch:
-    """Names keys below a fresh prefix, and deletes them all at the end.
+    """Names keys below a fresh prefix, and deletes them at the end.
 
-    The prefix is one that may lie beside a root before it is made, so that a killed doctor hinders nobody else from
-    making one there.
+    A root can be made beside the prefix, so a killed doctor blocks no writer.
     """
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.prefix = f"{PROBES}{secrets.token_hex(8)}/"
-        self._given: set[str] = set()
+        self._keys: set[str] = set()
 
     def key(self, name: str) -> str:
         """Return the key of a probe's object."""
         key = self.prefix + name
-        self._given.add(key)
+        self._keys.add(key)
         return key
 
     def remove(self) -> None:
-        """Delete all objects, even unlisted ones. Raises: StoreError."""
-        self.store.delete_many(sorted(self._given))
+        """Delete all objects, also unlisted ones. Raises: StoreError."""
+        self.store.delete_many(sorted(self._keys))

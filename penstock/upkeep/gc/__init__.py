@@ -1,4 +1,4 @@
-"""The collector: it finds unneeded stored bytes, counts for how long they were unneeded, and deletes them."""
+"""The collector: finds unneeded objects, counts for how long, and deletes them."""
 
 from .clock import Moment
 from .collector import Options, collect

@@ -1,8 +1,8 @@
-"""The time that passed between two looks, of which a clock that is set must not make more.
+"""Measure the time between two looks, without trusting a clock that can be set.
 
-Within one run of a machine the time since it started counts, which no one can set. Between two runs, or two machines,
-there are only wall clocks: one that is put right makes hours or years at once of no time. The time that such a step
-counts is bounded by its caller, to a part of its wait, so that no step ends a wait by itself.
+Within one boot of a machine the time since its start counts. Between boots or machines there are only wall clocks,
+and a correction can make years of no time. The caller bounds what such a step counts, so no step ends a wait by
+itself.
 """
 
 import logging
@@ -15,29 +15,29 @@ from functools import cache
 from pathlib import Path
 
 SLACK_US = 1_000_000
-"""Microseconds that a wall clock may be put back without a warning: daily corrections."""
+"""Backward step of a wall clock without a warning, in microseconds."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """A moment by two clocks."""
+    """A moment on two clocks."""
 
     at_us: int
-    """The wall clock's time, UTC microseconds since 1970."""
+    """Wall clock, UTC microseconds since 1970."""
     run: str = ""
-    """The name of the machine's run; "" if it is unknown."""
+    """Name of the machine's boot, or ""."""
     run_us: int = 0
-    """Microseconds since that run began."""
+    """Microseconds since that boot."""
 
     def to_json(self) -> dict[str, object]:
-        """Return the moment as notes have it."""
+        """Return the moment as notes store it."""
         return {"at_us": self.at_us, "run": self.run, "run_us": self.run_us}
 
     @staticmethod
     def from_json(body: Mapping[str, object]) -> "Moment":
-        """Return the moment of notes; an earlier release's have only the wall clock. Raises: KeyError; ValueError."""
+        """Return the moment of notes; earlier releases stored only the wall clock. Raises: KeyError; ValueError."""
         return Moment(
             at_us=int(str(body["at_us"])),
             run=str(body.get("run", "")),
@@ -46,7 +46,7 @@ class Moment:
 
 
 def now() -> Moment:
-    """Return this machine's moment; its run is the machine's on Linux, sleep included, and this process's elsewhere."""
+    """Return this machine's moment. Its run is the boot on Linux, sleep included, and this process elsewhere."""
     at_us = time.time_ns() // 1000
     if boot := _boot():
         return Moment(at_us=at_us, run=boot, run_us=time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000)
@@ -54,10 +54,9 @@ def now() -> Moment:
 
 
 def passed(before: Moment | None, now: Moment, most_us: int) -> int | None:
-    """Return the microseconds between two looks that count. most_us: most that count by wall clocks.
+    """Return the microseconds between two looks that count. most_us: most by wall clocks.
 
-    None at a first look, and where the wall clock is all there is and stands before the look before: what was seen then
-    does not count any more.
+    None at a first look, or if only wall clocks compare and the time went back: earlier observations no longer count.
     """
     if before is None:
         return None
@@ -79,9 +78,9 @@ def passed(before: Moment | None, now: Moment, most_us: int) -> int | None:
 
 
 def earliest_us(before: Moment | None, now: Moment) -> int:
-    """Return the wall clock's time, or the time by the clock of a look before in the same run, where that is earlier.
+    """Return the wall clock's time, or an earlier look's time plus the time since, whichever is earlier.
 
-    The latter is its wall clock's time and the time since: a clock that was put forward meanwhile makes nothing older.
+    A clock put forward meanwhile makes nothing older.
     """
     if before is None or not before.run or before.run != now.run:
         return now.at_us
@@ -90,10 +89,7 @@ def earliest_us(before: Moment | None, now: Moment) -> int:
 
 @cache
 def _boot() -> str:
-    """Return the name of this run of the machine, and of the container where that has a time of its own.
-
-    "" where the system has none.
-    """
+    """Return the name of this boot, and of a container with its own time; "" if the system has none."""
     try:
         return f"{_BOOT_ID.read_text().strip()} {os.readlink('/proc/self/ns/time')}"
     except OSError:

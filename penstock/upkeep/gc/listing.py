@@ -1,4 +1,4 @@
-"""The objects under `data/`, listed once into a file on this machine's disk and read from there piece by piece."""
+"""A listing of `data/` in a file on this machine's disk, read piece by piece."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -13,19 +13,19 @@ from loader.storage.disk.unlisted_files import list_in_place
 from loader.storage.store import ObjectInfo
 
 ROWS = 65_536
-"""Objects looked at together."""
+"""Objects per batch."""
 SCHEMA = pa.schema([("key", pa.large_string()), ("nbytes", pa.int64()), ("link", pa.bool_())])
 
 
 def scratch() -> AbstractContextManager[None]:
-    """Return a context for writes on this machine's disk. Raises: StoreError where there is no room."""
+    """Return a context for writes on this machine's disk. Raises: StoreError if there is no room."""
     meanwhile = "while a root was looked at; nothing was deleted"
     return on_scratch(None, meanwhile, room_for="the names of its objects", again="look again")
 
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Yield a folder that is deleted at the end. Raises: as `scratch`."""
+    """Yield a temporary folder. Raises: as `scratch`."""
     with scratch():
         folder = HeldFolder("collect")
     with closing(folder):
@@ -34,10 +34,10 @@ def scratch_folder() -> Iterator[Path]:
 
 @contextmanager
 def listed(store: Store, prefix: str) -> Iterator["Listing"]:
-    """Yield a listing, as it is now; its file is deleted at the end.
+    """Yield a listing; its file is deleted at the end.
 
-    In a folder it has the files that writers have not finished, and links in place of the files behind them. Memory: of
-    `ROWS` objects. Raises: StoreError.
+    In a folder it includes unfinished files, and links instead of their targets. Memory: `ROWS` objects. Raises:
+    StoreError.
     """
     with scratch_folder() as folder:
         path = folder / "listing.arrow"
@@ -57,7 +57,7 @@ def as_batch(infos: Iterable[tuple[ObjectInfo, bool]]) -> pa.RecordBatch:
 
 
 class Listing:
-    """A listing of one moment, in key order."""
+    """A listing, in key order."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -71,7 +71,7 @@ class Listing:
 
 
 def stretch(ascending: pa.Array, keys: pa.Array) -> slice:
-    """Return the stretch of one ascending array in which the elements of another may lie."""
+    """Return the slice of an ascending array in which another's elements may lie."""
     if not len(keys):
         return slice(0, 0)
     return slice(_first(ascending, keys[0].as_py()), _first(ascending, keys[-1].as_py() + "\0"))

@@ -1,8 +1,8 @@
-"""The plan: every condemned object, why, and for how long the collector has seen it so.
+"""The plan: every condemned object, why, and how long the collector has seen it condemned.
 
     collect/<name>/plan.parquet    key, nbytes, dataset, txn, why, age_us; in key order
 
-Made anew at each look: an object in the plan before has grown older by the time since, another begins at 0.
+Written anew at each look: known objects grow older, others begin at 0.
 """
 
 import logging
@@ -32,16 +32,16 @@ logger = logging.getLogger(__name__)
 
 
 class Before:
-    """The ages of condemned objects in the plan before. Memory: 0.1 KB per object."""
+    """The ages of condemned objects in the previous plan. Memory: 0.1 KB per object."""
 
     def __init__(self, keys: pa.Array, ages: pa.Array) -> None:
         self._keys, self._ages = keys, ages
 
     @staticmethod
     def read(store: Store, name: str, at: Moment, most_us: int) -> "Before":
-        """Return the ages of the collector's plan, older by the time that passed; most_us: as for `passed`.
+        """Return the ages of the collector's plan plus the time that passed; none if it is missing or damaged.
 
-        Nothing, where there is none or it is damaged. Raises: FormatTooNew; StoreError.
+        most_us: as for `passed`. Raises: FormatTooNew; StoreError.
         """
         nothing = Before(pa.array([], _TEXT), pa.array([], pa.int64()))
         key = f"{FOLDER}{name}/plan.parquet"
@@ -63,20 +63,20 @@ class Before:
             return nothing
 
     def ages(self, keys: pa.Array) -> pa.Array:
-        """Return int64 us for each of `keys`, ascending; 0 for objects that were not condemned."""
+        """Return int64 us for each of `keys` (ascending); 0 for new objects."""
         known = stretch(self._keys, keys)
         at = pc.index_in(keys, value_set=self._keys[known])
         return pc.fill_null(self._ages[known].take(at), 0)
 
 
 class Plan:
-    """A plan in a file on this machine, while the collector works."""
+    """A plan in a file on this machine."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def due(self, grace_us: int) -> Iterator[pa.Table]:
-        """Yield the objects that have been condemned for so long, `ROWS` at most at a time."""
+        """Yield the objects condemned for so long, at most `ROWS` at a time."""
         for batch in pq.ParquetFile(self._path, pre_buffer=False).iter_batches(
             batch_size=ROWS, use_threads=False
         ):
@@ -90,7 +90,7 @@ class Plan:
 def planned(
     store: Store, name: str, condemned: Iterable[pa.Table], at: Moment, grace_us: int
 ) -> Iterator[Plan]:
-    """Write the plan, under the root for the next look, and into a file that is deleted at the end.
+    """Write the plan into the root for the next look, and into a temporary file.
 
     condemned: tables of `CONDEMNED`, keys ascending over all. Raises: StoreError.
     """

@@ -1,12 +1,12 @@
-"""Plain prefixes: any objects from one place to another, told apart by what earlier runs have noted, sizes and ETags.
+"""Copy plain prefixes between places, compared by earlier notes, sizes and ETags.
 
-Objects at the target beside the copies:
+Objects at the target besides the copies:
 
     .penstock-migration/source.json             {"format", "source"}: its source
     .penstock-migration/manifest-<n>.parquet    key, nbytes, sha256, crc32c, etag of every object there
     .penstock-migration/<run>-<k>.jsonl         the same (key as "path"), of unfinished runs
 
-sha256 and crc32c are "" for objects that another tool copied, until `verify --full` has read them; else one is not.
+Both hashes are "" for objects of another tool, until `verify --full` has read them.
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ...compute.cluster import Cluster
 
 UNREAD = "unknown"
-"""In place of the digest of an unread object."""
+"""Stands for the digest of an unread object."""
 FORMAT = 1
 
 
@@ -46,9 +46,9 @@ class PrefixReport(Copies):
     source: str
     """URL of the source."""
     markers: int = 0
-    """Keys that stores list for a folder that a console made."""
+    """Keys that stand for folders made by a console."""
     unhashed: int = 0
-    """Objects that were there before, accepted by their size."""
+    """Earlier objects, accepted by size."""
 
     def failed(self, path: str, error: PenstockError, nbytes: int | None = None) -> None:
         if nbytes == 0 and isinstance(error, ObjectNotFound):
@@ -58,54 +58,51 @@ class PrefixReport(Copies):
 
     def to_text(self) -> str:
         head, *lines = self.lines()
-        more = f"; {self.unhashed} were taken by their size" if self.unhashed else ""
+        more = f"; {self.unhashed} were accepted by size" if self.unhashed else ""
         more += f"; {self.markers} folder markers left out" if self.markers else ""
         return "\n".join([f"{self.source} -> {head}{more}", *lines])
 
 
 @dataclass(slots=True, kw_only=True)
 class Sides:
-    """One key, seen from both sides, and what was noted of it."""
+    """One key on both sides, with its note."""
 
     key: str
     """The key."""
     source: ObjectInfo | None = None
-    """The source's object; None where there is none."""
+    """The source's object, or None."""
     target: ObjectInfo | None = None
-    """The target's object; None where there is none."""
+    """The target's object, or None."""
     noted: Copied | None = None
-    """The journal's note; None where there is none."""
+    """The journal's note, or None."""
 
 
 def both_sides(
     source: Store, target: Store, journal: Journal, refuse: Refuse | None = None
 ) -> Iterator[Sides]:
-    """Yield every key of either side, in order.
+    """Yield every key of either side, in order. Costs two listings, and a journal look-up per key.
 
-    refuse: receives what a listing of the source cannot hand out.
+    refuse: receives keys that a listing of the source cannot return.
 
-    Costs two listings, and a look into the journal for each key; memory of a page each.
-
-    Raises: Conflict for a root inside the source, before its marker is given.
+    Raises: Conflict for a root inside the source, before its marker is yielded.
     """
     here, there = _without_roots(source, refuse), objects(target)
     with in_background(next, there, None) as first:  # both wait for their first page
-        left, right = next(here, None), first.result()
-    while left or right:
-        key = min(one.key for one in (left, right) if one)
+        ours, theirs = next(here, None), first.result()
+    while ours or theirs:
+        key = min(one.key for one in (ours, theirs) if one)
         sides = Sides(key=key, noted=journal.find(key))
-        if left and left.key == key:
-            sides.source, left = left, next(here, None)
-        if right and right.key == key:
-            sides.target, right = right, next(there, None)
+        if ours and ours.key == key:
+            sides.source, ours = ours, next(here, None)
+        if theirs and theirs.key == key:
+            sides.target, theirs = theirs, next(there, None)
         yield sides
 
 
 def item_of(sides: Sides, *, replace: bool = False) -> Item | None:
-    """Return the item to copy of a key that the source has; None where it is there.
+    """Return the item to copy, or None if the target has it.
 
-    Raises: Changed where the target's object is not the one that was copied; AlreadyExists where another object lies
-    there.
+    Raises: Changed if the target's object is not the copied one; AlreadyExists for another object there.
     """
     info, there, noted = sides.source, sides.target, sides.noted
     assert info is not None
@@ -122,7 +119,7 @@ def item_of(sides: Sides, *, replace: bool = False) -> Item | None:
         )
     if there.nbytes != noted.nbytes:
         raise Changed(
-            f"it has {there.nbytes} bytes at the target, and {noted.nbytes} were copied: somebody else wrote there; "
+            f"it has {there.nbytes} bytes at the target, and {noted.nbytes} were copied: another tool wrote there; "
             "move that object away, then run this again"
         )
     if noted.etag == info.etag and noted.nbytes == info.nbytes:
@@ -142,16 +139,14 @@ def migrate_prefix(
     hash: str = "sha256",
     cluster: "Cluster | None" = None,
 ) -> PrefixReport:
-    """Copy what the target lacks, and name what can be no object there.
+    """Copy what the target lacks, and name keys that cannot be copied.
 
-    Objects that changed at the source since they were copied are named, or replaced with `replace`; nothing is
-    deleted. Memory: 228 MiB of objects at most, whatever their number.
+    Objects that changed at the source since their copy are named, or replaced with `replace`; nothing is deleted.
+    Memory: at most 228 MiB of objects.
 
-    hash: one of `digest.KINDS`, taken of every byte that is copied, and noted.
-    cluster: as `migrate` takes it.
+    hash: one of `digest.KINDS`, computed and noted for every copied object. cluster: as for `migrate`.
 
-    Raises: as `check_places`; Corrupt for an edited journal; what listing raises; with a cluster as
-    `attach`.
+    Raises: as `check_places`; Corrupt for an edited journal; as listing; with a cluster as `attach`.
     """
     check_places(source, target)
     report = PrefixReport(source=source.url, target=target.url)
@@ -162,7 +157,7 @@ def migrate_prefix(
             return _items(source, target, journal, report, replace)
 
         def total() -> int:
-            return sum(item.nbytes or 0 for item in wanted(source, target, journal))
+            return sum(item.nbytes or 0 for item in missing_items(source, target, journal))
 
         journal.begin()
         journal.will_keep()
@@ -185,7 +180,7 @@ def migrate_prefix(
 def _items(
     source: Store, target: Store, journal: Journal, report: PrefixReport, replace: bool
 ) -> Iterator[Item]:
-    """Yield the items to copy; count, note or name the other keys of the source."""
+    """Yield the items to copy; count, note or name the other keys."""
     for sides in both_sides(source, target, journal, report.failures.__setitem__):
         if sides.source is None:
             continue
@@ -204,8 +199,8 @@ def _items(
         report.unhashed += sides.noted is None or not sides.noted.digest
 
 
-def wanted(source: Store, target: Store, journal: Journal) -> Iterator[Item]:
-    """Yield the items that a run would copy, or look at again, without the failures."""
+def missing_items(source: Store, target: Store, journal: Journal) -> Iterator[Item]:
+    """Yield the items that a run would copy or check, without the failures."""
     for sides in both_sides(source, target, journal):
         if sides.source is not None:
             try:
@@ -217,15 +212,12 @@ def wanted(source: Store, target: Store, journal: Journal) -> Iterator[Item]:
 
 
 def left_out(source: Store) -> Iterator[tuple[str, str]]:
-    """Yield (path, reason) of what lies in a folder and cannot be copied, as no listing names it.
-
-    Raises: Forbidden; Transient.
-    """
+    """Yield (path, reason) of files that no listing names. Raises: Forbidden; Transient."""
     return unlisted(source.url) if isinstance(source, LocalStore) else iter(())
 
 
 def is_marker(source: Store, info: ObjectInfo) -> bool:
-    """Return whether a listed key stands for a folder that a console made. Costs a request, if empty."""
+    """Return whether a listed key stands for a folder made by a console. Costs a request, if empty."""
     if info.nbytes:
         return False
     try:
@@ -236,9 +228,9 @@ def is_marker(source: Store, info: ObjectInfo) -> bool:
 
 
 def _without_roots(store: Store, refuse: Refuse | None) -> Iterator[ObjectInfo]:
-    """Yield the objects of a place that has no root in it.
+    """Yield the objects of a place without a root.
 
-    A root that is copied as it lies there would be written to at both places. Raises: Conflict.
+    A root copied as files would be written to at both places. Raises: Conflict.
     """
     for info in objects(store, refuse):
         if info.key.endswith(f"/{MARKER}") and _is_root(store, info.key):

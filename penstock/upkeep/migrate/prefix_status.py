@@ -14,24 +14,24 @@ from .prefix_places import FOLDER, check_places
 
 @dataclass(slots=True, kw_only=True)
 class PrefixStatus:
-    """Counts of the objects of a plain prefix."""
+    """Counts of a plain prefix's objects."""
 
     missing: int = 0
-    """Objects that are not at the target."""
+    """Objects that the target lacks."""
     missing_nbytes: int = 0
     """Their bytes."""
     changed: int = 0
-    """Objects that are others at the source than were copied."""
+    """Objects that changed at the source since their copy."""
     refused: int = 0
-    """Objects that a run would name, and not copy."""
+    """Objects that a run would name, not copy."""
     uncopied: int = 0
-    """Things in the source's folder that can be no object."""
+    """Files of the source's folder that can be no object."""
     there: int = 0
-    """Objects that are at the target."""
+    """Objects that the target has."""
     unhashed: int = 0
-    """Objects of `there` that were accepted by their size."""
+    """Objects of `there` accepted by size."""
     unfinished: bool = False
-    """True where a run was killed, or is at work."""
+    """True if a run was killed or is at work."""
 
     @property
     def lags(self) -> bool:
@@ -42,7 +42,7 @@ class PrefixStatus:
 
     def to_text(self) -> str:
         return (
-            f"{self.there} objects are there ({self.unhashed} taken by their size), {self.missing} missing "
+            f"{self.there} objects are there ({self.unhashed} accepted by size), {self.missing} missing "
             f"({size(self.missing_nbytes)}), {self.changed} changed at the source, {self.refused} are others at "
             + "the target"
             + (
@@ -55,26 +55,26 @@ class PrefixStatus:
 
 
 def prefix_status(source: Store, target: Store, scratch: str | None = None) -> PrefixStatus:
-    """Return the progress of a plain prefix, by two listings. Raises: as `check_places`; what listing raises."""
+    """Return the progress of a plain prefix, by two listings. Raises: as `check_places`; as listing."""
     check_places(source, target)
-    found, refused = PrefixStatus(), dict[str, str]()
+    status, refused = PrefixStatus(), dict[str, str]()
     with Journal(target, FOLDER, scratch) as journal:
-        found.unfinished = journal.is_resumed
+        status.unfinished = journal.is_resumed
         for sides in both_sides(source, target, journal, refused.__setitem__):
             if sides.source is None:
                 continue
             try:
                 item = item_of(sides)
             except PenstockError:
-                found.refused += 1
+                status.refused += 1
                 continue
             if item is None:
-                found.there += 1
-                found.unhashed += sides.noted is None or not sides.noted.digest
+                status.there += 1
+                status.unhashed += sides.noted is None or not sides.noted.digest
             elif item.was:
-                found.changed += 1
+                status.changed += 1
             elif not is_marker(source, sides.source):
-                found.missing += 1
-                found.missing_nbytes += item.nbytes or 0
-    found.uncopied = len(refused | dict(left_out(source)))
-    return found
+                status.missing += 1
+                status.missing_nbytes += item.nbytes or 0
+    status.uncopied = len(refused | dict(left_out(source)))
+    return status

@@ -1,9 +1,6 @@
-"""Remains of deleted blobs on Azure: soft-deleted blobs, versions, snapshots, uncommitted blocks.
+"""Find remains of deleted blobs on Azure: soft-deleted blobs, versions, snapshots, uncommitted blocks.
 
-`Kept` and `Unseen` say for every kind of store what is kept, or cannot be known.
-
-Listed with azure-storage-blob, with the credentials that the root's own store finds in the environment. Settings would
-not tell: what was deleted while soft delete or versioning was on stays after it is off.
+Settings would not show them: what was deleted under soft delete or versioning stays after both are off.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,13 +22,13 @@ class Kept:
     what: str
     """The kind of bytes, in words."""
     until: str
-    """Reason why it cannot be deleted here; "" where it can."""
+    """Why it cannot be deleted here, or ""."""
     delete: Callable[[], object] | None = None
-    """Deletes it, where `until` is ""; None where penstock cannot."""
+    """Deletes it if `until` is ""; None if penstock cannot."""
 
 
 class Unseen(Exception):
-    """A store's remains of deleted objects cannot be looked at; the text has the reason."""
+    """A store's remains of deleted objects cannot be listed; the text has the reason."""
 
 
 SEEN = ["snapshots", "versions", "deleted", "deletedwithversions", "uncommittedblobs"]
@@ -40,7 +37,7 @@ SEEN = ["snapshots", "versions", "deleted", "deletedwithversions", "uncommittedb
 def kept_by_azure(url: str, paths: Sequence[str]) -> Iterator[Kept]:
     """Yield the remains of these paths. Costs a request per path, and one for the account.
 
-    Raises: Unseen where they cannot be listed; InvalidStore.
+    Raises: Unseen if they cannot be listed; InvalidStore.
     """
     try:
         from azure.core.exceptions import AzureError
@@ -67,17 +64,17 @@ def kept_by_azure(url: str, paths: Sequence[str]) -> Iterator[Kept]:
 
 
 def _of(blobs: Any, name: str, path: str) -> Iterator[Kept]:
-    """Yield everything but the blob that a reader gets."""
-    for one in blobs.list_blobs(name_starts_with=name, include=SEEN):
-        if one.name != name:
+    """Yield all but the current blob."""
+    for blob in blobs.list_blobs(name_starts_with=name, include=SEEN):
+        if blob.name != name:
             continue
-        if one.deleted:
-            days = one.remaining_retention_days
+        if blob.deleted:
+            days = blob.remaining_retention_days
             yield Kept(path=path, what="a deleted blob", until=f"soft delete keeps it for {days} more days")
-        elif one.snapshot:
-            yield Kept(path=path, what=f"snapshot {one.snapshot}", until="delete it with Azure's own tools")
-        elif one.has_versions_only or (one.version_id and not one.is_current_version):
-            what = f"noncurrent version {one.version_id or ''}".rstrip()
+        elif blob.snapshot:
+            yield Kept(path=path, what=f"snapshot {blob.snapshot}", until="delete it with Azure's own tools")
+        elif blob.has_versions_only or (blob.version_id and not blob.is_current_version):
+            what = f"noncurrent version {blob.version_id or ''}".rstrip()
             yield Kept(path=path, what=what, until="delete it with Azure's own tools")
         elif not blobs.get_blob_client(name).exists():
             until = "Azure forgets them a week after the last of them"

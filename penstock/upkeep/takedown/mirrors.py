@@ -15,44 +15,39 @@ from .excluded import FOLDER
 from .noncurrent import delete_noncurrent, noncurrent
 
 COLLECTED = ("data/", SEALS, FOREIGN)
-"""Folders of objects that readers of the mirror may need: its collector decides."""
+"""Folders of objects that the mirror's own collector deletes, as its readers may need them."""
 
 
 def purge_mirror(url: str, record: Record, root: Store) -> int:
-    """Delete from a mirror the objects of a takedown. Returns how many objects and versions that was.
+    """Delete a takedown's objects from a mirror. Returns the number of objects and versions.
 
-    They are the cards, plans, views, packs, lists and records of exclusions that were deleted at its primary and were
-    not made there again. Records that were replaced there go too, and the next migration copies them as they are. So do
-    the versions that an S3 bucket keeps of anything that had to go. Objects of versions go by the mirror's own
-    collector, which counts the readers.
+    They are cards, plans, views, packs, lists, pages and exclusions that the primary deleted or replaced, and
+    versions of them in an S3 bucket. The next migration copies replaced records.
 
     Raises: InvalidRuntime for a place that is no mirror of this root; StoreError.
     """
     store = open_store(url, None)
     if root_id(store) != root_id(root):
         raise InvalidRuntime(f"{url} is no mirror of {root.url}: it has another root's id, or none")
-    there = [path for path in _left(store, record, root) if not path.startswith(COLLECTED)]
+    there = [path for path in _paths_to_delete(store, record, root) if not path.startswith(COLLECTED)]
     store.delete_many(there)
     return len(there) + delete_noncurrent(store, record.paths)
 
 
 def still_there(store: Store, places: Iterable[Place]) -> list[str]:
-    """Return the paths of these places that a store has. A request for each."""
+    """Return the paths of these places that a store has. Costs a request each."""
     return [place["path"] for place in places if is_there(store, place["path"])]
 
 
-def _left(store: Store, record: Record, root: Store) -> list[str]:
-    """Return the paths that a mirror still has and must not.
-
-    An object that was made again at the primary belongs to a current version.
-    """
+def _paths_to_delete(store: Store, record: Record, root: Store) -> list[str]:
+    """Return paths that a mirror has and must not. An object made again at the primary belongs to a current version."""
     remade = still_there(store, record.having("remade"))
-    gone = [path for path in remade if not is_there(root, path)]
-    return still_there(store, record.having("absent")) + gone + _former(store, record, root)
+    deleted = [path for path in remade if not is_there(root, path)]
+    return still_there(store, record.having("absent")) + deleted + _former(store, record, root)
 
 
 def _former(store: Store, record: Record, root: Store) -> list[str]:
-    """Return the paths of records of exclusions that were replaced at the primary, and a mirror has as they were."""
+    """Return paths of exclusions that the primary replaced and a mirror has unchanged."""
     replaced = [place for place in record.having("replaced") if place["path"].startswith(FOLDER)]
     return [
         path
@@ -64,9 +59,9 @@ def _former(store: Store, record: Record, root: Store) -> list[str]:
 def mirror_places(
     root: Root, record: Record, urls: Sequence[str], keeps_nothing: Sequence[str] = ()
 ) -> Iterator[Place]:
-    """Yield each mirror that the log names, and each URL given.
+    """Yield a place for each mirror in the log and each given URL.
 
-    The same paths have to be absent there, and nothing may be kept of them. keeps_nothing: URLs of such stores.
+    The same paths must be absent there, with no remains. keeps_nothing: URLs of stores without remains.
     """
     denied = DeniedBytes(root.store, root.state.denies)
     named = {str(body.get("url", body.get("name", body["n"]))) for body in root.state.mirrors}
@@ -90,4 +85,4 @@ def mirror_places(
             }
         else:
             yield {**place, "clean": True, "evidence": "none of the objects that had to go is there"}
-        yield from noncurrent(store, record.paths, told=url in keeps_nothing, mirror=url)
+        yield from noncurrent(store, record.paths, stated=url in keeps_nothing, mirror=url)

@@ -1,4 +1,4 @@
-"""Objects that no version protects, about to be replaced or deleted: on record first, then done."""
+"""Replace or delete objects that no version protects, and record it first."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ class Edits:
 
 
 def do(store: Store, n: int, dataset: str, edits: Edits) -> list[str]:
-    """Put the edits on record, then make them. Returns the paths. Again is no change. Raises: StoreError."""
+    """Record the edits, then make them. Returns the paths. Idempotent. Raises: StoreError."""
     places: list[Place] = [
         {"check": "replaced", "what": "an object without a name any more", "of": dataset, "path": path}
         for path in edits.puts
@@ -43,7 +43,7 @@ def do(store: Store, n: int, dataset: str, edits: Edits) -> list[str]:
     for path, data in edits.puts.items():
         store.put(path, data)
     # First what only plans name: killed before it deletes the plans, the next run finds the rest by them.
-    for gone in (edits.remade, edits.deletes):
-        if gone:
-            store.delete_many(list(gone))
+    for paths in (edits.remade, edits.deletes):
+        if paths:
+            store.delete_many(list(paths))
     return [*edits.puts, *edits.remade, *edits.deletes]

@@ -1,4 +1,4 @@
-"""One shard against its version: its size and its index, and its bytes or a row of them."""
+"""Check one shard against its version: size, index, and all bytes or one row."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,10 +17,9 @@ from .shard import Problem, ShardProblems, check_bytes, check_last_row, shard_ad
 def check_shard(
     version: Version, shard: dict[str, Any], keys: list[str] | None, *, full: bool
 ) -> ShardProblems:
-    """Return what is wrong with a shard and its index.
+    """Return the problems of a shard and its index.
 
-    keys: of its part, by the samples table; None if unknown.
-    full: whether every byte is read.
+    keys: of its part, by the samples table; None if unknown. full: read every byte.
     """
     unverified: list[int] = []
     problems = list(_problems(version, shard, keys, unverified.append, full=full))
@@ -41,39 +40,36 @@ def _problems(
         if registered and not version.parts.live_members(version.parts.position(shard["part"])).any():
             return  # its object may be another now, or gone: registering again has left its samples out
         index = IndexFile(version.store, IndexPlace.of(shard))
-        found = _head(version, shard, index)
-        if found.nbytes != shard["nbytes"]:
+        info = _head(version, shard, index)
+        if info.nbytes != shard["nbytes"]:
             yield Problem(
                 address=address,
-                what=f"the shard has {found.nbytes} bytes, the manifest says {shard['nbytes']}",
+                what=f"the shard has {info.nbytes} bytes, the manifest states {shard['nbytes']}",
             )
         if index.n_rows != shard["n_rows"]:
             yield Problem(
                 address=address,
-                what=f"its index has {index.n_rows} rows, the manifest says {shard['n_rows']}",
+                what=f"its index has {index.n_rows} rows, the manifest states {shard['n_rows']}",
             )
         if full:
             there = version.store.head(shard["index_path"]).nbytes
             if there != shard["index_nbytes"]:  # readers ask for its first bytes, and see no others
                 yield Problem(
                     address=address,
-                    what=f"its index has {there} bytes, the manifest says {shard['index_nbytes']}",
+                    what=f"its index has {there} bytes, the manifest states {shard['index_nbytes']}",
                 )
             if registered:
                 yield from check_registered(version, shard, address, index, keys, unverified)
             else:
                 yield from check_bytes(version, shard, address, index, keys)
-        elif not registered and index.n_rows and found.nbytes == shard["nbytes"]:
+        elif not registered and index.n_rows and info.nbytes == shard["nbytes"]:
             yield from check_last_row(version, shard, index)
     except (PenstockError, OSError) as error:
         yield Problem(address=address, what=str(error))
 
 
 def _head(version: Version, shard: dict[str, Any], index: IndexFile) -> ObjectInfo:
-    """Return the facts of a shard from its store. Raises: Changed for a registered object that is another now.
-
-    Objects of which every sample is left out need not be there: a deleted one is not.
-    """
+    """Return the facts of a shard from its store. Raises: Changed for a registered object that is another now."""
     placed, path = version.placed, shard["path"]
     if placed is None or not is_foreign(path):
         return version.store.head(path)

@@ -1,4 +1,4 @@
-"""Bytes that were registered where they lie: that the objects are still those, and with `--full` every field."""
+"""Check registered bytes: the objects are unchanged, and with `--full` every field."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from loader.storage import Span
 from .shard import Problem, other_key, too_few_rows
 
 READ_BYTES = 16 * 2**20
-"""Bytes of fields that are read together, or one larger field."""
+"""Bytes of fields read together, or one larger field."""
 
 
 def check_registered(
@@ -27,14 +27,14 @@ def check_registered(
     keys: list[str] | None,
     unverified: Callable[[int], None],
 ) -> Iterator[Problem]:
-    """Read every field of a registered shard, and hold it against the checksum that is known of it.
+    """Read every field of a registered shard, and compare it with its known checksum.
 
-    keys: of the part, by the samples table; None where they are not known. unverified: told the bytes of fields
-    of which no checksum is known.
+    keys: of the part, by the samples table; None if unknown. unverified: receives the bytes of fields without a
+    checksum.
     """
     decoded = version.placed.objects(shard["path"])[0].decoded if version.placed else None
     if decoded is not None:
-        decoded.forget()  # what lies there is asked for
+        decoded.forget()  # read the stored bytes, not cached ones
     row = 0
     while row < index.n_rows:
         rows = index.read_group(index.row_group_of(row))
@@ -52,21 +52,21 @@ def _fields(
     *,
     by_chunk: bool,
 ) -> Iterator[Problem]:
-    """Check the fields of these rows, in the order of their offsets. by_chunk: they are decoded by the chunk."""
+    """Check the fields of these rows, by offset. by_chunk: they are decoded by the chunk."""
     names = sorted(rows.offset)
     order = np.argsort(rows.places[:, :, 0], axis=None, kind="stable")
     nbytes = rows.places[:, :, 1].reshape(-1)[order]
     cuts = np.flatnonzero(np.diff(np.cumsum(nbytes) // READ_BYTES)) + 1
     windows = deque(np.split(order, cuts))
     while windows:
-        some = windows.popleft()
-        at = [divmod(flat, len(names)) for flat in some.tolist()]
+        window = windows.popleft()
+        at = [divmod(flat, len(names)) for flat in window.tolist()]
         places = [rows.places[local, number].tolist() for local, number in at]
         try:
             blobs = version.shard_store.get_ranges(shard["path"], [Span(*place[:2]) for place in places])
         except PenstockError as error:
-            if by_chunk and len(some) > 1 and isinstance(error, Corrupt):
-                windows.extendleft(reversed(np.array_split(some, 2)))
+            if by_chunk and len(window) > 1 and isinstance(error, Corrupt):
+                windows.extendleft(reversed(np.array_split(window, 2)))
                 continue
             yield Problem(
                 address=_where(version, shard, rows.keys[at[0][0]], names[at[0][1]], places[0]),
@@ -76,10 +76,10 @@ def _fields(
         for (local, number), place, blob in zip(at, places, blobs, strict=True):
             if place[2] == UNKNOWN_CRC:
                 unverified(place[1])
-            elif (found := crc32c(blob.data)) != place[2]:
+            elif (actual := crc32c(blob.data)) != place[2]:
                 yield Problem(
                     address=_where(version, shard, rows.keys[local], names[number], place),
-                    what=f"its CRC-32C is {found:08x}, {place[2]:08x} is known of it",
+                    what=f"its CRC-32C is {actual:08x}, {place[2]:08x} is known of it",
                 )
 
 

@@ -1,4 +1,4 @@
-"""Every byte of one shard, in one pass: the file's hash, its pages', each member's header and checksum, the keys."""
+"""Check every byte of one shard in one pass: hashes of file and pages, headers, checksums, keys."""
 
 import hashlib
 from collections.abc import Iterator
@@ -19,12 +19,12 @@ BLOCK_BYTES = 4 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing that is wrong."""
+    """One problem."""
 
     address: str
-    """Version, part, field, byte range and key as far as they are known."""
+    """Version, part, field, byte range and key, as far as known."""
     what: str
-    """The damage, and often the remedy, in words."""
+    """The damage in words, often with the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +32,9 @@ class ShardProblems:
     """The result of a shard."""
 
     problems: list[Problem]
-    """Things that are wrong."""
+    """Problems."""
     unverified_nbytes: int
-    """Bytes that were read, and of which no checksum is known."""
+    """Bytes that were read and have no known checksum."""
 
 
 def shard_address(version: Version, shard: dict[str, Any]) -> str:
@@ -45,9 +45,9 @@ def shard_address(version: Version, shard: dict[str, Any]) -> str:
 def check_bytes(
     version: Version, shard: dict[str, Any], address: str, index: IndexFile, keys: list[str] | None
 ) -> Iterator[Problem]:
-    """Check every byte of a shard against its hash and its index, and the index against the keys of its part.
+    """Check every byte of a shard against its hash and index, and the index against the keys of its part.
 
-    keys: by the samples table; None where they are not known.
+    keys: by the samples table; None if unknown.
     """
     pages = index.page_hashes(shard["nbytes"])
     with version.store.open_stream(shard["path"]) as stream:
@@ -65,7 +65,7 @@ def check_bytes(
     if reader.sha256.hexdigest() != shard["sha256"]:
         yield Problem(
             address=address,
-            what=f"its SHA-256 is {reader.sha256.hexdigest()}, the manifest says {shard['sha256']}",
+            what=f"its SHA-256 is {reader.sha256.hexdigest()}, the manifest states {shard['sha256']}",
         )
     elif pages is not None and (bad := pages.others(reader.pages())):
         yield Problem(
@@ -76,48 +76,48 @@ def check_bytes(
 
 
 def other_key(address: str, rows: IndexRows, first: int, keys: list[str] | None) -> Iterator[Problem]:
-    """Yield the first row of an index, from row `first` on, whose key differs from the samples table.
+    """Yield the first row of an index whose key differs from the samples table.
 
-    keys: of the part, by the samples table; None where they are not known.
+    first: number of its first row. keys: of the part, by the samples table; None if unknown.
     """
     named = rows.keys if keys is None else keys[first : first + len(rows.keys)]
-    for position, (got, wanted) in enumerate(zip_longest(rows.keys, named)):
-        if got != wanted:
+    for position, (got, expected) in enumerate(zip_longest(rows.keys, named)):
+        if got != expected:
             yield Problem(
                 address=f"{address} row {first + position}",
-                what=f"its index has key {got!r}, the samples table {wanted!r}",
+                what=f"its index has key {got!r}, the samples table {expected!r}",
             )
             return
 
 
 def too_few_rows(address: str, n_rows: int, keys: list[str] | None) -> Iterator[Problem]:
-    """Yield the problem of an index that has fewer rows than the samples table has keys of its part."""
+    """Yield a problem if an index has fewer rows than the samples table has keys of its part."""
     if keys is not None and len(keys) > n_rows:
         yield Problem(address=address, what=f"its index has {n_rows} rows, the samples table {len(keys)}")
 
 
 def check_last_row(version: Version, shard: dict[str, Any], index: IndexFile) -> Iterator[Problem]:
-    """Check the last row's smallest field at the place in its index.
+    """Check the last row's smallest field where its index places it.
 
-    A shard that was exchanged for another has another key there. Costs one index row group and one range; of a field
-    above `BLOCK_BYTES` only the header is read.
+    An exchanged shard has another key there. Costs one index row group and one range; only the header of a field
+    above `BLOCK_BYTES`.
     """
     rows = index.read_group(index.row_group_of(index.n_rows - 1))
     name = min(rows.nbytes, key=lambda field: int(rows.nbytes[field][-1]))
     offset, nbytes, crc = (int(table[name][-1]) for table in (rows.offset, rows.nbytes, rows.crc32c))
     header = member_header(member_name(rows.keys[-1], name), nbytes)
-    wanted = nbytes if nbytes <= BLOCK_BYTES else 0
-    data = version.store.get_range(shard["path"], offset - len(header), len(header) + wanted).data
+    n_checked = nbytes if nbytes <= BLOCK_BYTES else 0
+    data = version.store.get_range(shard["path"], offset - len(header), len(header) + n_checked).data
     span = f"{shard['group']}[{offset}:{offset + nbytes}]"
     where = f"{version.name}/{shard['part']} {span} sample {rows.keys[-1]!r} field {name!r} ({shard['path']})"
     if data[: len(header)] != header:
         yield Problem(address=where, what="the tar header before it is not this member's")
-    elif wanted and (found := extend(0, data[len(header) :])) != crc:
-        yield Problem(address=where, what=f"its CRC-32C is {found:08x}, the index says {crc:08x}")
+    elif n_checked and (actual := extend(0, data[len(header) :])) != crc:
+        yield Problem(address=where, what=f"its CRC-32C is {actual:08x}, the index states {crc:08x}")
 
 
 def _rows(version: Version, shard: dict[str, Any], rows: IndexRows, reader: "_Hashing") -> Iterator[Problem]:
-    """Check the members of these rows, in the order of their offsets."""
+    """Check the members of these rows, by offset."""
     names = list(rows.offset)
     offsets = np.stack([rows.offset[field] for field in names])
     for flat in np.argsort(offsets, axis=None, kind="stable").tolist():
@@ -133,19 +133,19 @@ def _rows(version: Version, shard: dict[str, Any], rows: IndexRows, reader: "_Ha
         reader.skip(offset - len(header))
         if reader.take(len(header)) != header:
             yield Problem(address=where, what="the tar header before it is not this member's")
-        found = reader.crc32c(nbytes)
+        actual = reader.crc32c(nbytes)
         if reader.ended:
             yield Problem(
                 address=where,
                 what=f"the shard ends at byte {reader.at}: this field is cut off, as all after it",
             )
             return
-        if found != crc:
-            yield Problem(address=where, what=f"its CRC-32C is {found:08x}, the index says {crc:08x}")
+        if actual != crc:
+            yield Problem(address=where, what=f"its CRC-32C is {actual:08x}, the index states {crc:08x}")
 
 
 class _Hashing:
-    """Reads a stream forward in blocks and hashes all of it on the way, also by pages unless `page_bytes` is 0.
+    """Reads a stream in blocks and hashes it, also by pages unless `page_bytes` is 0.
 
     at: bytes read; ended: it was too short.
     """
@@ -157,12 +157,12 @@ class _Hashing:
         self.at, self.ended = 0, False
 
     def skip(self, until: int | None = None) -> None:
-        """Read on to byte `until`, or to the end."""
+        """Read to byte `until`, or to the end."""
         for _ in self._blocks(None if until is None else until - self.at):
             pass
 
     def take(self, nbytes: int) -> bytes:
-        """Return the next bytes; fewer at the end."""
+        """Return the next bytes, fewer at the end."""
         return b"".join(self._blocks(nbytes))
 
     def crc32c(self, nbytes: int) -> int:
@@ -192,9 +192,9 @@ class _Hashing:
     def _hash_pages(self, block: bytes) -> None:
         view, start = memoryview(block), 0
         while self._page_bytes and start < len(block):
-            left = self._page_bytes - (self.at + start) % self._page_bytes
-            self._page.update(view[start : start + left])
-            if start + left <= len(block):
+            rest = self._page_bytes - (self.at + start) % self._page_bytes
+            self._page.update(view[start : start + rest])
+            if start + rest <= len(block):
                 self._digests.append(self._page.digest())
                 self._page = hashlib.sha256()
-            start += left
+            start += rest

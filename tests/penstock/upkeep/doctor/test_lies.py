@@ -35,7 +35,7 @@ LIES = [
     ("stale", contents.read_after_write, "read after write", "nobody wrote"),
     ("keeps", contents.read_after_write, "delete", "still there after it was deleted"),
     ("etag", contents.etags, "etags", "has the same ETag"),
-    ("flips", contents.ranges, "ranges", "not those that were written"),
+    ("flips", contents.ranges, "ranges", "differ from the written bytes"),
     ("flips", contents.checksums, "checksums", "65537 bytes is another"),
     ("rots", contents.checksums, "checksums", "uploaded in parts is another"),
     ("loses", few, "listing", "1 of 22 keys are missing"),

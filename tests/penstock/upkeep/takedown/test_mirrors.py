@@ -305,9 +305,9 @@ def test_a_store_that_cannot_be_looked_at_is_incomplete_until_its_operator_tells
         proof = kit.prove(root, n, keeps_nothing=[root.url])
         assert proof["result"] == "complete"
         (told,) = (one for one in proof["places"] if one["check"] == "noncurrent")
-        assert told["evidence"].startswith("told by whoever proved this, not looked at")
+        assert told["evidence"].startswith("stated by the author of this proof, not listed")
         assert SECRET not in json.dumps(proof)
-        with pytest.raises(InvalidRuntime, match="is none of what is looked at: gs://bucket/takedown-"):
+        with pytest.raises(InvalidRuntime, match="is none of the checked stores: gs://bucket/takedown-"):
             kit.prove(root, n, keeps_nothing=["gs://other"])
 
 

@@ -53,7 +53,7 @@ def test_a_large_object_of_another_size_does_not_arrive(monkeypatch):
     monkeypatch.setattr("penstock.upkeep.copying.copy_one.HELD_BYTES", 100)
     source, target = (open_store(f"memory://transfer-{next(_numbers)}") for _ in range(2))
     source.put("k", DATA)
-    with pytest.raises(Corrupt, match=f"has bytes {len(DATA)}; the root says bytes 999"):
+    with pytest.raises(Corrupt, match=f"has bytes {len(DATA)}; the root states bytes 999"):
         Transfer(source, target, Pace())(Item(path="k", nbytes=999))
     assert list(target.list("")) == []
 

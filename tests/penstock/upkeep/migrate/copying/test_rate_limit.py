@@ -46,11 +46,11 @@ def taken(places, monkeypatch):
         monkeypatch.setattr(f"penstock.upkeep.copying.copy_one.{name}", 4_000)
     monkeypatch.setattr("loader.storage.stream.MAX_BYTES", 4_000)
 
-    def taken(look=False, **item):
+    def taken(may_exist=False, **item):
         source, target = places
         source.put("k", DATA)
         pace = Counted()
-        found = Transfer(source, target, pace)(Item(path="k", **item), look=look)
+        found = Transfer(source, target, pace)(Item(path="k", **item), may_exist=may_exist)
         assert target.get("k").data == DATA
         assert (found.digest, found.written) == ("", False) if look else (SHA256, True)
         return pace.requests, pace.nbytes
@@ -76,7 +76,7 @@ def test_of_an_object_whose_size_nobody_says(taken):
 
 def test_of_an_object_that_is_there(taken):
     taken(nbytes=len(DATA))
-    assert taken(nbytes=len(DATA), look=True) == (1, 0)
+    assert taken(nbytes=len(DATA), may_exist=True) == (1, 0)
 
 
 def test_a_run_takes_each_byte_once(places):

@@ -243,7 +243,7 @@ def test_objects_that_are_there_already_are_told_apart(places):
     assert set(full.problems) == {"v/005.bin", "v/006.bin"}
     assert manifest(target)["v/007.bin"] == hashlib.sha256(made["v/007.bin"]).hexdigest()
     target.put("v/003.bin", b"by hand")  # what we copied is not ours any more
-    assert "somebody else wrote there" in migrate_prefix(source, target, Pace()).failures["v/003.bin"]
+    assert "another tool wrote there" in migrate_prefix(source, target, Pace()).failures["v/003.bin"]
     target.put("v/004.bin", b"abcd")  # as long as ours
     assert set(verify_prefix(source, target, full=True).problems) >= {"v/003.bin", "v/004.bin"}
 
@@ -438,9 +438,9 @@ def test_from_s3_to_s3_other_bytes_of_the_same_size_are_not_taken_for_a_copy(s3)
         assert "already holds another object" in report.failures["broken"]
         assert prefix_status(source, target).lags
         copy = Transfer(source, target, Pace())
-        assert not copy(Item(path="same", nbytes=4, look=True)).written
+        assert not copy(Item(path="same", nbytes=4, may_exist=True)).written
         with pytest.raises(AlreadyExists):
-            copy(Item(path="broken", nbytes=6, look=True))
+            copy(Item(path="broken", nbytes=6, may_exist=True))
         target.delete_many(["broken"])
         assert migrate_prefix(source, target, Pace()).failures == {}
         assert there(target)["broken"] == b"broken"
@@ -461,7 +461,7 @@ def test_a_large_object_of_the_same_size_is_read_before_it_is_taken_for_a_copy(s
         target.put("same", data)
         report = migrate_prefix(source, target, Pace())
         assert list(report.failures) == ["other"]
-        assert "has other bytes: somebody else wrote there" in report.failures["other"]
+        assert "has other bytes: another tool wrote there" in report.failures["other"]
         assert target.get("other").data == data[:-1] + b"x"
         same = Transfer(source, target, Pace())(Item(path="same", nbytes=5000))
         assert (same.written, same.digest) == (False, f"sha256:{hashlib.sha256(data).hexdigest()}")

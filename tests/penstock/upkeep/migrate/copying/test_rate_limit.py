@@ -52,7 +52,7 @@ def taken(places, monkeypatch):
         pace = Counted()
         found = Transfer(source, target, pace)(Item(path="k", **item), may_exist=may_exist)
         assert target.get("k").data == DATA
-        assert (found.digest, found.written) == ("", False) if look else (SHA256, True)
+        assert (found.digest, found.written) == ("", False) if may_exist else (SHA256, True)
         return pace.requests, pace.nbytes
 
     return taken

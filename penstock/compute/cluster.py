@@ -13,8 +13,7 @@ from loader.errors import InvalidCluster
 from ..units import parse_size
 from . import runner_process
 from .engines.engine import Engine
-from .engines.kubernetes import KubernetesEngine
-from .engines.kubernetes_job import KubernetesCluster, Placing
+from .engines.kubernetes import KubernetesCluster, KubernetesEngine, Placing
 from .engines.local_engine import InlineEngine, LocalEngine
 from .engines.ray_engine import RayEngine
 from .engines.slurm import SlurmCluster, SlurmEngine

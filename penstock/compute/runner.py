@@ -24,11 +24,10 @@ from typing import Any
 from loader.errors import CodeMismatch, InvalidRuntime, StoreError
 from loader.storage.disk.scratch import held_folder
 
-from .code import libraries_here, python_release, source_hash
 from .job import MAX_STARTS, Head, JobDescription, JobFolder, Spent, Start, StoredOutcome, now_us
 from .pool import Compute
 from .pool.environment import store_variables
-from .work import Work
+from .work import Work, libraries_here, python_release, source_hash
 from .worker_calls import WorkerCalls
 
 DONE, FAILED, REFUSED, STOPPED = 0, 1, 3, 143

@@ -20,7 +20,7 @@ from loader.storage import open_store
 
 from .job import JobFolder
 from .pool import Compute, LocalCompute
-from .pool.gpus import visible_gpus
+from .pool.environment import visible_gpus
 from .runner import FAILED, REFUSED, Runner, RunnerName
 from .work import work_at
 

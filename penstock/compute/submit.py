@@ -15,10 +15,9 @@ from loader.errors import Changed, Corrupt, JobFailed, ObjectNotFound
 from loader.storage.disk.scratch import held_folder
 
 from .blocks import UnitsFile, write_units
-from .code import python_release, source_hash
 from .job import FOLDER, Job, JobDescription, JobFolder, now_us
 from .plain import from_frame, from_json, to_json
-from .work import StoredPlace, Work
+from .work import StoredPlace, Work, python_release, source_hash
 
 U = TypeVar("U")
 R = TypeVar("R")

@@ -1,4 +1,4 @@
-"""Work: a function over units, with all that a runner needs to run it.
+"""Work: a function over units, with all that a runner needs to run it, and the hash of its source tree.
 
     def read_shard(unit: ShardUnit, node: Node) -> ShardProblems: ...
 
@@ -10,10 +10,13 @@ Units and results lie in the store as JSON, so both are frozen dataclasses of pl
 level of its function's module, where nodes find it.
 """
 
+import hashlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from types import NoneType
 from typing import Any, Generic, TypeVar
@@ -23,7 +26,58 @@ from loader.storage import Store, StoreSpec
 from loader.storage.disk.scratch import HeldFolder
 
 from .pool import Outcome
-from .pool.gpus import place_here
+from .pool.environment import place_here
+
+OURS = ("loader", "penstock", "resources", "assets")
+"""Our packages, in the order of their imports."""
+
+
+def python_release() -> str:
+    """Return Python's minor release: '3.11'."""
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def source_hash(work_place: str) -> str:
+    """Return the SHA-256 (hex) of the Python files that a work can import.
+
+    Other packages do not count: whether they can be imported depends on the current folder.
+
+    work_place: 'module:name'.
+    """
+    sha256 = hashlib.sha256()
+    own = work_place.partition(":")[0].partition(".")[0]
+    ours = OURS[: OURS.index(own) + 1] if own in OURS else OURS
+    for package in sorted({*ours, own}):
+        for name, path in _files(package):
+            of_file = hashlib.sha256(path.read_bytes()).hexdigest()
+            sha256.update(f"{package}/{name}\0{of_file}\0".encode())
+    return sha256.hexdigest()
+
+
+def libraries_here(names: Sequence[str]) -> dict[str, str]:
+    """Return distribution -> installed release, "" if none is installed."""
+    releases = {}
+    for name in names:
+        try:
+            releases[name] = version(name)
+        except PackageNotFoundError:
+            releases[name] = ""
+    return releases
+
+
+def _files(package: str) -> list[tuple[str, Path]]:
+    spec = find_spec(package)
+    if spec is None:
+        return []
+    if not spec.submodule_search_locations:
+        return [(package, Path(spec.origin))] if spec.origin else []
+    files: dict[str, Path] = {}
+    for folder in map(
+        Path, spec.submodule_search_locations
+    ):  # the first folder wins, as it does for an import
+        files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.py")} | files
+    return sorted(files.items())
+
 
 U = TypeVar("U")
 R = TypeVar("R")

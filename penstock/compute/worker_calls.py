@@ -13,7 +13,7 @@ from loader.errors import Corrupt, Forbidden, Throttled, Transient
 from .job import StoredOutcome
 from .plain import from_json, to_json
 from .pool import Compute, Failure, Outcome, Progress
-from .pool.gpus import shares
+from .pool.environment import shares
 from .work import Block, Fault, Node, Work, work_at
 
 FINISH_S = 3600.0

@@ -19,13 +19,11 @@ from loader.dataset.tables.parquet import TableFile, get_table
 
 from ..confirmed_listing import listed_twice
 from .cells import LABELS, WORDS, class_names_without, scrub, searched
-from .denied_bytes import DeniedBytes
+from .denied_bytes import DeniedBytes, by_shard, objects_with, owners_place
 from .hashed_names import Marks
-from .keys_tables import KeysTables
-from .names import keys_files, names_of
+from .keys_tables import KeysTables, keys_files, names_of
 from .readable_versions import Whole, over_whole
 from .record import Place
-from .registered_objects import by_shard, objects_with, owners_place
 
 
 @dataclass(slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from loader.dataset.log.denies import names_of_files
 from loader.errors import InvalidStore
 from loader.storage import Store
 
-from .json_text import json_object
+from .cells import json_object
 
 _BATCH = re.compile(r"[0-9]{6,}\.json")
 _ROOT_MARKER = "penstock.json"

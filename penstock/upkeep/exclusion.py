@@ -1,23 +1,39 @@
-"""Records of excluded samples, and of withdrawn exclusions.
+"""Exclude samples by a person's decision: first a record, then the version without them; and withdraw exclusions.
 
     exclusions/<dataset>/<16 hex>.json      a random name, created once; only a takedown replaces or deletes it
 
-A withdrawal is a record that names the exclusions that it ends, so concurrent actions lose nothing. The version
-without the samples names its record in `producer.exclusion`.
+A process killed in between leaves a record that the next build obeys. A withdrawal is a record that names the
+exclusions that it ends, so concurrent actions lose nothing. The version without the samples names its record in
+`producer.exclusion`.
 """
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loader.dataset.log.entries import DAMAGED, canonical
+from loader.dataset.log.marker import check_primary
 from loader.dataset.names import check_dataset_name
-from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
+from loader.dataset.versions.samples_table import live_ordinals
+from loader.errors import (
+    Conflict,
+    Corrupt,
+    EmptyVersion,
+    FormatTooNew,
+    InvalidKey,
+    InvalidRuntime,
+    ObjectNotFound,
+    SampleNotFound,
+    VersionNotFound,
+)
 from loader.json_text import is_text, parse_json_object
 from loader.storage import Store
+
+if TYPE_CHECKING:
+    from loader import Root, Version
 
 FORMAT = 1
 _AT_ONCE = 16  # requests
@@ -211,3 +227,225 @@ def _folder(dataset: str) -> str:
 
 def _path(dataset: str, name: str) -> str:
     return f"{_folder(dataset)}{name}.json"
+
+
+_TRIES = 8
+_SHOWN = 5
+"""Keys that a message names."""
+
+
+def exclude(
+    root: "Root",
+    ref: str,
+    keys: Collection[str],
+    *,
+    reason: str,
+    by: str,
+    page: str = "",
+    whole_objects: bool = False,
+) -> tuple[Exclusion, "Version"]:
+    """Leave samples out of a dataset's next version, and of all later builds of these samples.
+
+    Returns the record, and the newest version, without the samples. Repeating the action, by the same person for the
+    same reason, continues it and publishes nothing twice. Versions of concurrent publishers are kept.
+
+    Args:
+    root: Root of the dataset.
+    ref: Version in which the samples were seen. A later one may be the newest.
+    keys: Keys of live samples of that version.
+    reason: Reason in words.
+    by: Name of the person.
+    page: Address of the page of the decision, or "".
+    whole_objects: True excludes all that was or will be cut from the same raw objects. A sample that is all of its
+    raw object, such as a photo, is always excluded so.
+
+    Raises: SampleNotFound for an unknown key, before anything is written; EmptyVersion for all samples of the newest
+    version; InvalidKey; InvalidRuntime without a reason or a name, or for unknown whole objects; VersionRetired;
+    Conflict in a mirror; MissingDependency without polars.
+    """
+    checked_keys = _checked(keys, reason, by, page)
+    version = root.open(ref)
+    _check_writable(root)
+    known = records(root.store, version.dataset)
+    stands = standing(known)
+    words = (reason, by, page)
+    own_records = [
+        one for one in known if isinstance(one, Exclusion) and (one.reason, one.by, one.page) == words
+    ]
+    if same := [one for one in own_records if _is_of(one, checked_keys, whole_objects, stands)]:
+        return same[0], _publish(root, same[0], same[0].keys)
+    samples = _samples(version, checked_keys, whole_objects)
+    if missing := [key for key in checked_keys if key not in samples]:
+        raise SampleNotFound(_missing(version.name, missing, stands))
+    record = Exclusion(
+        dataset=version.dataset,
+        samples=tuple(samples[key] for key in sorted(samples)),
+        reason=reason,
+        by=by,
+        page=page,
+        version=version.name,
+        version_id=version.id,
+    )
+    _check_some_stay(_newest(root, version.dataset), record.keys)
+    write_record(root.store, record)
+    return record, _publish(root, record, record.keys)
+
+
+def obey(root: "Root", dataset: str) -> "Version | None":
+    """Publish the newest version without its excluded samples; return None if it has none.
+
+    It has some if a process stopped after its record, or the version without them was retired. A version of only such
+    samples stays. Costs the key column of the version if an exclusion stands.
+
+    Raises: Conflict; Corrupt; StoreError.
+    """
+    stands = standing(records(root.store, dataset))
+    newest = root.state.newest(dataset)
+    if not stands or newest is None:
+        return None
+    version = root.open(newest.id)
+    live = _live(version, sorted(stands))
+    if not live or len(live) == len(version):
+        return None
+    for record in {stands[key][0].path: stands[key][0] for key in live}.values():
+        version = _publish(root, record, [key for key in live if stands[key][0] == record])
+    return version
+
+
+def withdraw(
+    root: "Root", ref: str, keys: Collection[str], *, reason: str, by: str, page: str = ""
+) -> Withdrawal:
+    """End the exclusions of these keys. Versions do not change: later builds take the samples again.
+
+    ref: any version of the dataset, also a retired one. Raises: SampleNotFound for a key without a standing
+    exclusion, before anything is written; else as `exclude`.
+    """
+    checked_keys = _checked(keys, reason, by, page)
+    dataset = root.record(ref, retired=True).dataset
+    _check_writable(root)
+    stands = standing(records(root.store, dataset))
+    if missing := [key for key in checked_keys if key not in stands]:
+        raise SampleNotFound(
+            f"{_named(missing)} of {dataset}: no exclusion stands, so nothing was withdrawn. Name keys "
+            "with a standing exclusion"
+        )
+    record = Withdrawal(
+        dataset=dataset,
+        keys=tuple(checked_keys),
+        withdraws=tuple(sorted({one.path for key in checked_keys for one in stands[key]})),
+        reason=reason,
+        by=by,
+        page=page,
+    )
+    write_record(root.store, record)
+    return record
+
+
+def _checked(keys: Collection[str], reason: str, by: str, page: str) -> list[str]:
+    """Return the keys, sorted, each once."""
+    if isinstance(keys, str):
+        raise InvalidKey(f"a list of keys is needed, got the str {keys!r}; pass [{keys!r}]")
+    if strange := [key for key in keys if not is_text(key)]:
+        raise InvalidKey(f"a key is UTF-8 text, got {strange[0]!r}")
+    if not keys:
+        raise InvalidRuntime("no key is given; name at least one")
+    for name, words in (("reason", reason), ("name", by)):
+        if not is_text(words) or not words.strip():
+            raise InvalidRuntime(
+                f"an exclusion needs a {name}, got {words!r}: pass text that others will read"
+            )
+    if not is_text(page):
+        raise InvalidRuntime(f"page={page!r} is no text; pass an address, or nothing")
+    return sorted(set(keys))
+
+
+def _check_writable(root: "Root") -> None:
+    """Raise Conflict if the root's history continues elsewhere."""
+    root.create()
+    check_primary(root.store, root.state)
+
+
+def _is_of(
+    record: Exclusion, keys: Sequence[str], whole_objects: bool, stands: Mapping[str, Sequence[Exclusion]]
+) -> bool:
+    """Return whether a standing record is of these keys; a record of whole objects may name more."""
+    if not all(record in stands.get(key, ()) for key in record.keys):
+        return False
+    if not whole_objects:
+        return list(record.keys) == list(keys)
+    return set(keys) <= set(record.keys) and all(one.whole_object for one in record.samples)
+
+
+def _samples(version: "Version", keys: Sequence[str], whole_objects: bool) -> dict[str, ExcludedSample]:
+    """Return key -> live sample of the version; with `whole_objects` all samples of their raw objects."""
+    import polars as pl
+
+    known = version.manifest["columns"]
+    facts = [name for name in ("unit_id", "raw_uri", "raw_sha256", "raw_end") if name in known]
+    table = version.samples().select("key", *facts)
+    chosen = table.filter(pl.col("key").is_in(list(keys))).collect()
+    if whole_objects:
+        objects = set(chosen["raw_sha256"]) if "raw_sha256" in known else {None}
+        if not all(objects):
+            raise InvalidRuntime(
+                f"{version.name} does not name the raw object of each of these samples; exclude them only by key"
+            )
+        chosen = table.filter(pl.col("raw_sha256").is_in(sorted(objects))).collect()
+    samples = {}
+    for row in chosen.iter_rows(named=True):
+        sha256, end = row.get("raw_sha256") or "", row.pop("raw_end", None)
+        whole = whole_objects or bool(sha256 and not end)
+        texts = {name: value or "" for name, value in row.items()}
+        samples[row["key"]] = ExcludedSample(**texts, whole_object=whole)
+    return samples
+
+
+def _missing(version: str, keys: Sequence[str], stands: Mapping[str, Sequence[Exclusion]]) -> str:
+    """Return the message about keys that are not live in a version."""
+    message = f"{version} has no live sample {_named(keys)}; nothing was excluded"
+    excluded = [(key, stands[key][-1]) for key in keys if key in stands]
+    if excluded:
+        key, record = excluded[0]
+        message += f". {key!r} was excluded already, by {record.by}: {record.reason}"
+    return f"{message}. List keys with version.samples()"
+
+
+def _named(keys: Sequence[str]) -> str:
+    more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+    return ", ".join(map(repr, keys[:_SHOWN])) + more
+
+
+def _newest(root: "Root", dataset: str) -> "Version":
+    """Return the newest version."""
+    newest = root.state.newest(dataset)
+    if newest is None:
+        raise Conflict(f"every version of {dataset} was retired meanwhile; later builds obey the exclusion")
+    return root.open(newest.id)
+
+
+def _check_some_stay(newest: "Version", keys: Sequence[str]) -> None:
+    """Raise EmptyVersion if the newest version has no other samples."""
+    if len(_live(newest, keys)) == len(newest):
+        raise EmptyVersion(
+            f"these {len(keys)} keys are all samples of {newest.name}; nothing was excluded: keep at least one"
+        )
+
+
+def _live(version: "Version", keys: Sequence[str]) -> list[str]:
+    return [key for key, at in zip(keys, live_ordinals(version, keys), strict=True) if at >= 0]
+
+
+def _publish(root: "Root", record: Exclusion, keys: Sequence[str]) -> "Version":
+    """Return the newest version, published without the samples if it has one."""
+    producer = {"exclusion": record.path, "by": record.by, "reason": record.reason, "page": record.page}
+    for attempt in range(_TRIES):
+        newest = _newest(root, record.dataset)
+        live = _live(newest, keys)
+        if not live:
+            return newest
+        try:
+            return root.exclude(newest.id, live, reason=record.reason, producer=producer)
+        except (Conflict, SampleNotFound, VersionNotFound):  # another process excluded one, or retired this
+            if attempt == _TRIES - 1:
+                raise
+    raise AssertionError("unreachable")

@@ -14,8 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from loader.errors import InvalidRuntime
 
 from .contract import Compute, Failure, Outcome, Progress
-from .inline import InlineCompute
-from .local import LocalCompute
+from .local import InlineCompute, LocalCompute
 
 __all__ = [
     "ENGINES",

@@ -1,6 +1,7 @@
-"""Run units in processes of this machine: a poison unit costs only itself.
+"""Run units in processes of this machine, or in the caller's thread.
 
-A thread per worker hands the next lot of units to a process and waits for a reply, its end or the timeout.
+A poison unit costs only itself: a thread per worker hands the next lot of units to a process and waits for a reply,
+its end or the timeout. `pool` decides about units whose process dies.
 """
 
 import pickle
@@ -17,6 +18,63 @@ from .contract import Failure, Outcome, Progress, check_workers, checked, checke
 from .environment import worker_environment
 from .pool import MapStopped, Pool, Task
 from .process import Reply
+from .worker import encoded
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class InlineCompute:
+    """Engine that runs a unit when its outcome is requested.
+
+    Units are pickled and values encoded, so the same code works with other engines. Time limits are ignored.
+    """
+
+    isolates = False
+
+    def __init__(self, workers: int | None = None, variables: Collection[str] = ()) -> None:
+        check_workers(workers)
+        self._closed = False
+
+    def map(
+        self,
+        function: Callable[[T], R],
+        units: Sequence[T],
+        *,
+        timeout_s: float | Sequence[float],
+        progress: Progress | None = None,
+        variables: Collection[str] = (),
+        gpus: Sequence[str] = (),
+    ) -> Iterator[Outcome[R]]:
+        """See `Compute.map`."""
+        checked_limits(timeout_s, len(units))
+        return self._outcomes(checked(function), units, progress)
+
+    def _outcomes(
+        self, pickled: bytes, units: Sequence[T], progress: Progress | None
+    ) -> Iterator[Outcome[R]]:
+        function: Callable[[T], R] = pickle.loads(pickled)  # noqa: S301 - our own
+        types = answer_types(function)
+        for position, unit in enumerate(units):
+            if self._closed:
+                raise InvalidRuntime("this engine was closed; open another one")
+            outcome = _run_here(function, unit, types)
+            if progress is not None:
+                progress(position + 1, len(units))
+            yield outcome
+
+    def close(self) -> None:
+        """See `Compute.close`."""
+        self._closed = True
+
+
+def _run_here(function: Callable[[T], R], unit: T, types: Types) -> Outcome[R]:
+    try:
+        value = function(pickle.loads(pickle.dumps(unit, protocol=5)))  # noqa: S301 - our own
+        return Outcome(value=decoded(encoded(value), types))
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the function raises is the outcome
+        return Outcome(error=failure_of(error))
+
 
 T = TypeVar("T")
 R = TypeVar("R")

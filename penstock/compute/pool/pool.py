@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from loader.errors import InvalidRuntime
 
 from .contract import Failure
-from .gpus import bound_to
+from .environment import bound_to
 from .process import Death, Reply, Worker
 
 _GRACE_S = 2.0  # for idle workers to leave by themselves

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.json import ParseOptions, ReadOptions, read_json
 
-from .digest import KINDS, as_columns, from_columns
+from .items import KINDS, as_columns, from_columns
 
 Row = tuple[str, int, str, str]
 """Key, bytes, digest, the source's ETag."""

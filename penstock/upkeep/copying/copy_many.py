@@ -13,8 +13,7 @@ from loader.storage.shared.threads import DaemonPool
 from ...units import size
 from .compare import Compared
 from .copy_one import Transfer
-from .items import Copied, Item
-from .rate_limit import Pace
+from .items import Copied, Item, Pace
 
 
 @dataclass(slots=True, kw_only=True)

@@ -20,9 +20,7 @@ from loader.storage.shared.threads import DaemonPool
 from loader.storage.store import disk_of
 from loader.storage.stream import MAX_BYTES, Pieces, fill_from
 
-from .digest import Digest, in_words, proves
-from .items import HELD_BYTES, Copied, Item, check
-from .rate_limit import Pace
+from .items import HELD_BYTES, Copied, Digest, Item, Pace, check, in_words, proves
 from .s3_to_s3 import SendOn
 
 PIECE_BYTES, SMALL_PIECE_BYTES = 16 * 2**20, 4 * 2**20

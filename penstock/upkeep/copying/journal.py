@@ -25,8 +25,7 @@ from loader.json_text import parse_json_object
 from loader.storage import Store
 from loader.storage.disk.scratch import HeldFolder, on_scratch
 
-from .digest import KINDS, as_columns, from_columns
-from .items import Copied
+from .items import KINDS, Copied, as_columns, from_columns
 
 FOLDER = "migrations/"
 LINES = 64

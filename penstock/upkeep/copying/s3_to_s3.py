@@ -13,9 +13,7 @@ from loader.storage.sequential_read import LOOK_BYTES, SequentialRead
 from loader.storage.shared.memory_budget import MemoryBudget
 from loader.storage.stream import AHEAD, MAX_BYTES
 
-from .digest import Digest
-from .items import HELD_BYTES, Copied, Item, check
-from .rate_limit import Pace
+from .items import HELD_BYTES, Copied, Digest, Item, Pace, check
 
 
 class SendOn:

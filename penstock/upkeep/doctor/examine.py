@@ -19,12 +19,10 @@ from loader.storage import Store, is_local, open_store
 from loader.storage.memory import MemoryStore
 
 from ...progress import progress
-from . import read_back as contents
+from . import store_probes
 from . import target as place
-from .creates import creates
 from .finding import Finding, Report, fail, note, warn
-from .listing import listing
-from .scratch import Folder, Scratch
+from .store_probes import Folder, Scratch, creates, listing
 
 PATIENCE = {"retry_deadline_s": 10.0}
 """Options of a store that soon gives up without an answer."""
@@ -32,11 +30,11 @@ Probe = Callable[[Scratch], Iterator[Finding]]
 
 PROBES: dict[str, Probe] = {
     "create-only": creates,
-    "read after write": contents.read_after_write,
-    "etags": contents.etags,
-    "ranges": contents.ranges,
-    "checksums": contents.checksums,
-    "copies": contents.copies,
+    "read after write": store_probes.read_after_write,
+    "etags": store_probes.etags,
+    "ranges": store_probes.ranges,
+    "checksums": store_probes.checksums,
+    "copies": store_probes.copies,
 }
 """Name -> probe; each writes only below the scratch prefix."""
 
@@ -100,7 +98,7 @@ class Examination:
         try:
             if folder is not None:
                 self._collect("disk", place.disk(folder.disk))
-            self._collect("writing", contents.writing(self.scratch), needed=True)
+            self._collect("writing", store_probes.writing(self.scratch), needed=True)
             listed = partial(listing, many=FEW if quick else MANY)
             probes: list[tuple[str, Probe]] = [*PROBES.items(), ("listing", listed)]
             for name, probe in progress(probes, "probes"):

@@ -23,12 +23,10 @@ from loader.errors import Conflict, InvalidRuntime, ObjectNotFound, VersionNotFo
 from loader.storage.external_shards import FOREIGN
 
 from .classify import Tally, sorter
-from .clients import FOLDERS, JOBS, Clients, check_name, own_name, read_clients
-from .clock import Moment, now
+from .clients import FOLDERS, JOBS, Clients, Moment, check_name, now, own_name, read_clients
 from .deleted_record import PrimaryRecord, Record, swept_by_primary
-from .listing import listed
 from .needed import References, Unreadable, owners, protected, references
-from .plan import Plan, planned
+from .plan import Plan, listed, planned
 from .report import Report
 from .side_objects import SideObject, adopted, as_table, cards, heartbeats, hints, jobs, seals, unfinished
 from .side_objects import leases as dead_leases

@@ -28,7 +28,7 @@ from loader.storage.external_shards import FOREIGN
 
 from ...progress import progress
 from .deleted_record import read_swept
-from .listing import stretch
+from .plan import stretch
 
 logger = logging.getLogger(__name__)
 

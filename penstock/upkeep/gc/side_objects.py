@@ -21,8 +21,8 @@ from loader.storage.store import ObjectInfo
 
 from .classify import Tally
 from .clients import JOBS, Clients, job_folder
-from .listing import ROWS
 from .needed import References
+from .plan import LISTED_ROWS
 
 _CARD = re.compile(r"cards/([^/]+)/[0-9]{6}-(v-[0-9a-f]{64})/[^/]+")
 _SEAL = re.compile(rf"{SEALS}[0-9a-f]{{64}}\.parquet")
@@ -57,7 +57,7 @@ def _unneeded(
     store: Store, prefix: str, ours: re.Pattern[str], why: str, live: References, tally: Tally
 ) -> Iterator[SideObject]:
     infos = _in_place(store, prefix, tally)
-    while batch := list(islice(infos, ROWS)):
+    while batch := list(islice(infos, LISTED_ROWS)):
         needed = live.within(pa.array([info.key for info in batch], pa.large_string())).to_pylist()
         for info, is_needed in zip(batch, needed, strict=True):
             if not ours.fullmatch(info.key):

@@ -14,8 +14,7 @@ from ..copying.items import Item
 from ..copying.journal import Journal
 from ..copying.s3_to_s3 import sends
 from .contents import new_items, new_versions
-from .prefix_copy import missing_items
-from .prefix_places import FOLDER, check_places
+from .prefix_copy import FOLDER, check_places, missing_items
 from .target import copied_entries
 
 

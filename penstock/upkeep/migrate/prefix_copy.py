@@ -1,4 +1,4 @@
-"""Copy plain prefixes between places, compared by earlier notes, sizes and ETags.
+"""Copy plain prefixes between places, compared by earlier notes, sizes and ETags; and report the progress.
 
 Objects at the target besides the copies:
 
@@ -9,30 +9,121 @@ Objects at the target besides the copies:
 Both hashes are "" for objects of another tool, until `verify --full` has read them.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
-from loader.dataset.log.entries import canonical
+from loader.dataset.log.entries import DAMAGED, canonical
 from loader.dataset.log.marker import MARKER
-from loader.errors import AlreadyExists, Changed, Conflict, ObjectNotFound, PenstockError
+from loader.errors import (
+    AlreadyExists,
+    Changed,
+    Conflict,
+    Corrupt,
+    InvalidStore,
+    ObjectNotFound,
+    PenstockError,
+)
 from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import ObjectInfo, Store
 from loader.storage.cloud.s3_puts import differ
 from loader.storage.disk.store import LocalStore
 from loader.storage.disk.unlisted_files import unlisted
-from loader.storage.refusals import Refuse
+from loader.storage.refusals import Refuse, list_place
 from loader.storage.shared.threads import in_background
+from loader.storage.spec import Opened
 
+from ...units import size
 from ..copying.copy_all import copy_all
 from ..copying.copy_many import Copies, Migration
-from ..copying.items import Copied, Item
+from ..copying.items import Copied, Item, Pace
 from ..copying.journal import Journal
-from ..copying.rate_limit import Pace
-from .prefix_places import FOLDER, SOURCE, check_places, objects, read
+from ..doctor.target import PROVIDERS
 
 if TYPE_CHECKING:
     from ...compute.cluster import Cluster
+
+FOLDER = ".penstock-migration/"
+"""Hidden, so that a listing of media there skips it."""
+SOURCE = f"{FOLDER}source.json"
+_OF_SERVER = ("endpoint_url", "account_name", "account_host")
+"""fsspec's options that locate a server; ours have the same names."""
+
+
+def check_places(source: Store, target: Store) -> None:
+    """Check that a plain prefix may be copied between the places.
+
+    Raises: Conflict if one of them is a root, or the target was filled from another source; InvalidStore if one
+    contains the other, or the source is empty and nothing was copied from it; Corrupt for an edited note.
+    """
+    if _is_inside(source, target) or _is_inside(target, source):
+        raise InvalidStore(
+            f"{source.url} and {target.url}: one lies in the other, so copies would be copied again; give another"
+        )
+    with in_background(next, objects(source), None) as first:
+        for store in (source, target):
+            if read(store, MARKER) is not None:
+                raise Conflict(
+                    f"{store.url} is a root, whose log is copied last: penstock migrate run without --from, and its "
+                    "URL as --root, makes a mirror of it; give other places here"
+                )
+        note = read(target, SOURCE)
+        if note is None and first.result() is None:  # one that was emptied since is no mistake
+            raise InvalidStore(
+                f"{source.url}: nothing lies there; check the URL, whose last part is a folder"
+            )
+    if note is not None:
+        noted = _noted_source(target, note)
+        if noted != source.url:
+            raise Conflict(
+                f"{target.url} was filled from {noted} (by its {SOURCE}), not from {source.url}: keys of both "
+                "would lie on each other; give another place"
+            )
+
+
+def objects(store: Store, refuse: Refuse | None = None) -> Iterator[ObjectInfo]:
+    """Return the objects of a place, without the notes of migrations."""
+    infos = list_place(store, refuse=refuse, outside=True)
+    return (info for info in infos if not info.key.startswith(FOLDER))
+
+
+def read(store: Store, key: str) -> bytes | None:
+    """Return the bytes of an object, or None."""
+    try:
+        return store.get(key).data
+    except ObjectNotFound:
+        return None
+
+
+def _noted_source(target: Store, note: bytes) -> str:
+    """Return the source's URL in the target's note. Raises: Corrupt."""
+    try:
+        return str(parse_json_object(note)["source"])
+    except DAMAGED as error:
+        raise Corrupt(
+            f"{target.url}/{SOURCE} is not what a migration wrote: it was edited; delete it, and give the source "
+            "that the target was filled from"
+        ) from error
+
+
+def _is_inside(outer: Store, inner: Store) -> bool:
+    """Return whether a place lies in another of the same server."""
+    if not (isinstance(outer, Opened) and isinstance(inner, Opened)):
+        return False
+    return f"{inner.url}/".startswith(f"{outer.url}/") and _server(outer) == _server(inner)
+
+
+def _server(store: Opened) -> str:
+    """Return the URL of a store's server, from its options, the environment or a profile; "" for the only one."""
+    scheme, options = store.url.partition("://")[0], store.spec.options
+    if scheme not in PROVIDERS:
+        return ""
+    own = options.get("fsspec")
+    if isinstance(own, Mapping):
+        inner = {**own, **(own.get("client_kwargs") or {})}
+        options = {name: inner[name] for name in _OF_SERVER if name in inner}
+    return PROVIDERS[scheme][0](store.url, options).rstrip("/")
+
 
 UNREAD = "unknown"
 """Stands for the digest of an unread object."""
@@ -247,3 +338,71 @@ def _is_root(store: Store, key: str) -> bool:
         return {"format", "id"} <= parse_json_object(read(store, key) or b"").keys()
     except DamagedJson:
         return False
+
+
+@dataclass(slots=True, kw_only=True)
+class PrefixStatus:
+    """Counts of a plain prefix's objects."""
+
+    missing: int = 0
+    """Objects that the target lacks."""
+    missing_nbytes: int = 0
+    """Their bytes."""
+    changed: int = 0
+    """Objects that changed at the source since their copy."""
+    refused: int = 0
+    """Objects that a run would name, not copy."""
+    uncopied: int = 0
+    """Files of the source's folder that can be no object."""
+    there: int = 0
+    """Objects that the target has."""
+    unhashed: int = 0
+    """Objects of `there` accepted by size."""
+    unfinished: bool = False
+    """True if a run was killed or is at work."""
+
+    @property
+    def lags(self) -> bool:
+        return bool(self.missing or self.changed or self.refused or self.uncopied)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def to_text(self) -> str:
+        return (
+            f"{self.there} objects are there ({self.unhashed} accepted by size), {self.missing} missing "
+            f"({size(self.missing_nbytes)}), {self.changed} changed at the source, {self.refused} are others at "
+            + "the target"
+            + (
+                f"; {self.uncopied} can never be copied: penstock migrate verify names them"
+                if self.uncopied
+                else ""
+            )
+            + ("; a run was not finished, or is at work" if self.unfinished else "")
+        )
+
+
+def prefix_status(source: Store, target: Store, scratch: str | None = None) -> PrefixStatus:
+    """Return the progress of a plain prefix, by two listings. Raises: as `check_places`; as listing."""
+    check_places(source, target)
+    status, refused = PrefixStatus(), dict[str, str]()
+    with Journal(target, FOLDER, scratch) as journal:
+        status.unfinished = journal.is_resumed
+        for sides in both_sides(source, target, journal, refused.__setitem__):
+            if sides.source is None:
+                continue
+            try:
+                item = item_of(sides)
+            except PenstockError:
+                status.refused += 1
+                continue
+            if item is None:
+                status.there += 1
+                status.unhashed += sides.noted is None or not sides.noted.digest
+            elif item.was:
+                status.changed += 1
+            elif not is_marker(source, sides.source):
+                status.missing += 1
+                status.missing_nbytes += item.nbytes or 0
+    status.uncopied = len(refused | dict(left_out(source)))
+    return status

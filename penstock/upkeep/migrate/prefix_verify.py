@@ -13,11 +13,9 @@ from loader.storage.stream import MAX_BYTES
 
 from ...progress import progress
 from ...units import size
-from ..copying.digest import Digest, in_words
-from ..copying.items import Copied
+from ..copying.items import Copied, Digest, in_words
 from ..copying.journal import Journal
-from .prefix_copy import Sides, both_sides, is_marker, left_out
-from .prefix_places import FOLDER, check_places
+from .prefix_copy import FOLDER, Sides, both_sides, check_places, is_marker, left_out
 
 AT_ONCE = 16
 

@@ -25,7 +25,7 @@ from loader.errors import Conflict, Corrupt
 from loader.storage import Store
 
 from ..copying.copy_many import Copies
-from ..copying.rate_limit import Pace
+from ..copying.items import Pace
 from ..verify.log import check_log
 from ..verify.root import verify_root
 from .run import Report, migrate

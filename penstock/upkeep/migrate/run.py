@@ -13,9 +13,8 @@ from loader.storage import Store
 from ..copying.compare import copy_entries, put_compared, read_twice
 from ..copying.copy_all import copy_all
 from ..copying.copy_many import Copies, Migration
-from ..copying.items import Item
+from ..copying.items import Item, Pace
 from ..copying.journal import Journal
-from ..copying.rate_limit import Pace
 from .contents import OWN, new_items, new_versions
 from .target import close_former, copied_entries, make_mirror
 

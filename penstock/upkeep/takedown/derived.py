@@ -1,20 +1,104 @@
-"""Objects derived from versions with denied samples: cards, gate pages, plans, views, packs, lists, ledgers.
+"""Edits of objects that no version protects: cards, gate pages, plans, views, packs, lists, ledgers, exclusions.
 
-No version needs them to be read. All but lists and ledgers are made again on demand.
+No version needs them to be read. All but lists, ledgers and exclusions are made again on demand.
 """
 
 import json
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from typing import Any
 
+from loader.dataset.log.entries import canonical
 from loader.dataset.log.state import VersionRecord
 from loader.dataset.names import card_folder
 from loader.dataset.tables.parquet import parse_table, table_facts
 from loader.storage import Store
 
+from ...denied.cells import OWN, WORDS, json_object
 from ...denied.hashed_names import TAKEN_DOWN, Marks
-from .recorded_edits import Edits
+from ...denied.record import Place, add_to_record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edits:
+    """Changes to objects that no version protects."""
+
+    puts: Mapping[str, bytes] = field(default_factory=dict)
+    """Path -> its new bytes."""
+    deletes: tuple[str, ...] = ()
+    """Paths to delete for ever."""
+    remade: tuple[str, ...] = ()
+    """Paths of views, packs and pages to delete, which may come again."""
+
+
+def do(store: Store, n: int, dataset: str, edits: Edits) -> list[str]:
+    """Record the edits, then make them. Returns the paths. Idempotent. Raises: StoreError."""
+    places: list[Place] = [
+        {"check": "replaced", "what": "an object without a name any more", "of": dataset, "path": path}
+        for path in edits.puts
+    ]
+    places += [
+        {"check": "absent", "what": "an object of no version", "of": dataset, "path": path}
+        for path in edits.deletes
+    ]
+    places += [
+        {
+            "check": "remade",
+            "what": "a view, pack or page, made again if asked for",
+            "of": dataset,
+            "path": path,
+        }
+        for path in edits.remade
+    ]
+    add_to_record(store, n, places)
+    for path, data in edits.puts.items():
+        store.put(path, data)
+    # First what only plans name: killed before it deletes the plans, the next run finds the rest by them.
+    for paths in (edits.remade, edits.deletes):
+        if paths:
+            store.delete_many(list(paths))
+    return [*edits.puts, *edits.remade, *edits.deletes]
+
+
+FOLDER = "exclusions/"
+
+
+def exclusion_edits(store: Store, dataset: str, marks: Marks) -> Edits:
+    """Return the edits of a dataset's records. Costs a read of each. Raises: Corrupt; StoreError."""
+    puts: dict[str, bytes] = {}
+    deletes: list[str] = []
+    for info in store.list(f"{FOLDER}{dataset}/"):
+        if not info.key.endswith(".json"):
+            continue
+        body = json_object(store.get(info.key).data, info.key, store.url)
+        edited = exclusion_without(body, marks)
+        if edited is None:
+            deletes.append(info.key)
+        elif edited != body:
+            puts[info.key] = canonical(edited)
+    return Edits(puts=puts, deletes=tuple(deletes))
+
+
+def exclusion_without(body: Mapping[str, Any], marks: Marks) -> dict[str, Any] | None:
+    """Return a record without denied samples, an equal one if it has none, or None if no sample is left."""
+    of = "keys" if "keys" in body else "samples"
+    named = body.get(of)
+    named = named if isinstance(named, list) else []
+    kept = [one for one in named if not _is_taken(one if isinstance(one, Mapping) else {"key": one}, marks)]
+    if named and not kept:
+        return None
+    words = {name: marks.without(body[name]) for name in WORDS if isinstance(body.get(name), str)}
+    return {**body, **({of: kept} if named else {}), **words}
+
+
+def _is_taken(sample: Mapping[str, Any], marks: Marks) -> bool:
+    return any(
+        isinstance(value, str) and value and name in OWN and marks.takes(OWN[name], value)
+        for name, value in sample.items()
+    )
+
 
 _VIEW = re.compile(rb'"w-([0-9a-f]{64})"')
 _LIST = re.compile(rb'"list":"([0-9a-f]{64})"')

@@ -19,10 +19,9 @@ from loader.dataset.writing.redact import redact_rows, rows_of
 from loader.errors import Corrupt, ObjectNotFound
 from loader.storage import Store
 
-from ...denied.cells import scrub, taken_rows
+from ...denied.cells import json_object, scrub, taken_rows
 from ...denied.find import producer_names_some
 from ...denied.hashed_names import Marks
-from ...denied.json_text import json_object
 from ...denied.readable_versions import Whole, over_whole
 from ...denied.record import Place
 from ..gc.classify import OURS

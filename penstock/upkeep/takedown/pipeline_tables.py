@@ -17,11 +17,10 @@ from loader.dataset.log.entries import canonical
 from loader.dataset.tables.parquet import parse_table, put_named_table, table_facts
 from loader.storage import Store
 
-from ...denied.cells import scrubbed, taken_rows, without_rows
+from ...denied.cells import json_object, scrubbed, taken_rows, without_rows
 from ...denied.hashed_names import Marks
-from ...denied.json_text import json_object
 from ...stages import settled_path
-from .recorded_edits import Edits
+from .derived import Edits
 
 Json = dict[str, Any]
 AHEAD = "clips_ahead"

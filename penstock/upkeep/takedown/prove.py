@@ -14,12 +14,11 @@ from loader import Root
 from loader.errors import InvalidRuntime, ObjectNotFound, PenstockError
 from loader.storage import Store, is_there
 
+from ...denied.denied_bytes import look_at_owners
 from ...denied.find import Findings, all_datasets, find
 from ...denied.record import Place, Record, read_record
-from ...denied.registered_objects import look_at_owners
 from ...progress import progress
-from .mirrors import mirror_places
-from .node_caches import cache_places
+from .mirrors import cache_places, mirror_places
 from .noncurrent import noncurrent
 from .raw_objects import shared_marks
 from .run import deny_entry, keys_tables

@@ -16,10 +16,10 @@ from loader.errors import InvalidRuntime, InvalidStore, ObjectNotFound
 from loader.storage import Store, open_store
 
 from ...confirmed_listing import listed_twice
+from ...denied.cells import cell_texts, json_object, texts
 from ...denied.find import all_datasets
 from ...denied.hashed_names import TAKEN_DOWN, mark
-from ...denied.json_text import cell_texts, json_object, texts
-from ...denied.names import keys_files, waiting_tables
+from ...denied.keys_tables import keys_files, waiting_tables
 from ...denied.readable_versions import Whole, over_whole
 from ...denied.record import Place, Record
 from ...denied.sources import joined_objects, plain_uri

@@ -23,7 +23,6 @@ from ...denied.keys_tables import KeysTables
 from ...denied.record import add_to_record, read_record
 from ...denied.sources import landings, why_not
 from ...progress import progress
-from .outcome import TakedownReport
 from .raw_objects import (
     FilesBeside,
     RawDeletion,
@@ -33,7 +32,7 @@ from .raw_objects import (
     raw_places,
     used_by_others,
 )
-from .steps import Steps
+from .steps import Steps, TakedownReport
 
 if TYPE_CHECKING:
     from ...compute.cluster import Cluster

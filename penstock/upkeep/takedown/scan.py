@@ -19,16 +19,13 @@ from loader.storage import ObjectInfo, Store, is_there
 from loader.storage.external_shards import FOREIGN
 from loader.storage.refusals import list_place
 
-from ...denied.cells import OWN, scrub, scrubbed, searched, taken_rows
-from ...denied.denied_bytes import DeniedBytes
+from ...denied.cells import OWN, json_object, scrub, scrubbed, searched, taken_rows, texts
+from ...denied.denied_bytes import DeniedBytes, by_shard
 from ...denied.find import all_datasets, producer_names_some
 from ...denied.hashed_names import Marks
-from ...denied.json_text import json_object, texts
 from ...denied.readable_versions import Whole, over_whole
 from ...denied.record import Place, Record
-from ...denied.registered_objects import by_shard
-from .derived import card_folders, ledger_without, page_names, plan_is_of
-from .excluded import exclusion_without
+from .derived import card_folders, exclusion_without, ledger_without, page_names, plan_is_of
 from .orphans import member_keys
 from .pipeline_tables import is_hint, table_without, with_units, without_names
 

@@ -1,7 +1,8 @@
-"""Check every byte of one shard in one pass: hashes of file and pages, headers, checksums, keys."""
+"""Check one shard against its version: size, index, and all bytes in one pass or one row; also registered bytes."""
 
 import hashlib
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, BinaryIO
@@ -11,8 +12,13 @@ from google_crc32c import extend
 
 from loader import Version
 from loader.dataset.names import member_name
-from loader.dataset.shards.index import IndexFile, IndexRows
-from loader.dataset.shards.shard import member_header
+from loader.dataset.shards.address import UNKNOWN_CRC
+from loader.dataset.shards.index import IndexFile, IndexPlace, IndexRows
+from loader.dataset.shards.shard import crc32c, member_header
+from loader.dataset.tables.foreign_objects import is_foreign
+from loader.errors import Corrupt, PenstockError
+from loader.storage import ObjectInfo, Span
+from loader.storage.external_shards import SEVERAL
 
 BLOCK_BYTES = 4 * 2**20
 
@@ -198,3 +204,148 @@ class _Hashing:
                 self._digests.append(self._page.digest())
                 self._page = hashlib.sha256()
             start += rest
+
+
+READ_BYTES = 16 * 2**20
+"""Bytes of fields read together, or one larger field."""
+
+
+def check_registered(
+    version: Version,
+    shard: dict[str, Any],
+    address: str,
+    index: IndexFile,
+    keys: list[str] | None,
+    unverified: Callable[[int], None],
+) -> Iterator[Problem]:
+    """Read every field of a registered shard, and compare it with its known checksum.
+
+    keys: of the part, by the samples table; None if unknown. unverified: receives the bytes of fields without a
+    checksum.
+    """
+    decoded = version.placed.objects(shard["path"])[0].decoded if version.placed else None
+    if decoded is not None:
+        decoded.forget()  # read the stored bytes, not cached ones
+    row = 0
+    while row < index.n_rows:
+        rows = index.read_group(index.row_group_of(row))
+        yield from other_key(address, rows, row, keys)
+        yield from _fields(version, shard, rows, unverified, by_chunk=decoded is not None)
+        row += len(rows.keys)
+    yield from too_few_rows(address, row, keys)
+
+
+def _fields(
+    version: Version,
+    shard: dict[str, Any],
+    rows: IndexRows,
+    unverified: Callable[[int], None],
+    *,
+    by_chunk: bool,
+) -> Iterator[Problem]:
+    """Check the fields of these rows, by offset. by_chunk: they are decoded by the chunk."""
+    names = sorted(rows.offset)
+    order = np.argsort(rows.places[:, :, 0], axis=None, kind="stable")
+    nbytes = rows.places[:, :, 1].reshape(-1)[order]
+    cuts = np.flatnonzero(np.diff(np.cumsum(nbytes) // READ_BYTES)) + 1
+    windows = deque(np.split(order, cuts))
+    while windows:
+        window = windows.popleft()
+        at = [divmod(flat, len(names)) for flat in window.tolist()]
+        places = [rows.places[local, number].tolist() for local, number in at]
+        try:
+            blobs = version.shard_store.get_ranges(shard["path"], [Span(*place[:2]) for place in places])
+        except PenstockError as error:
+            if by_chunk and len(window) > 1 and isinstance(error, Corrupt):
+                windows.extendleft(reversed(np.array_split(window, 2)))
+                continue
+            yield Problem(
+                address=_where(version, shard, rows.keys[at[0][0]], names[at[0][1]], places[0]),
+                what=str(error),
+            )
+            continue
+        for (local, number), place, blob in zip(at, places, blobs, strict=True):
+            if place[2] == UNKNOWN_CRC:
+                unverified(place[1])
+            elif (actual := crc32c(blob.data)) != place[2]:
+                yield Problem(
+                    address=_where(version, shard, rows.keys[local], names[number], place),
+                    what=f"its CRC-32C is {actual:08x}, {place[2]:08x} is known of it",
+                )
+
+
+def _where(version: Version, shard: dict[str, Any], key: str, field: str, place: list[int]) -> str:
+    span = f"{shard['group']}[{place[0]}:{place[0] + place[1]}]"
+    return f"{version.name}/{shard['part']} {span} sample {key!r} field {field!r} ({shard['path']})"
+
+
+def check_shard(
+    version: Version, shard: dict[str, Any], keys: list[str] | None, *, full: bool
+) -> ShardProblems:
+    """Return the problems of a shard and its index.
+
+    keys: of its part, by the samples table; None if unknown. full: read every byte.
+    """
+    unverified: list[int] = []
+    problems = list(_problems(version, shard, keys, unverified.append, full=full))
+    return ShardProblems(problems=problems, unverified_nbytes=sum(unverified))
+
+
+def _problems(
+    version: Version,
+    shard: dict[str, Any],
+    keys: list[str] | None,
+    unverified: Callable[[int], None],
+    *,
+    full: bool,
+) -> Iterator[Problem]:
+    address = shard_address(version, shard)
+    try:
+        registered = is_foreign(shard["path"])
+        if registered and not version.parts.live_members(version.parts.position(shard["part"])).any():
+            return  # its object may be another now, or gone: registering again has left its samples out
+        index = IndexFile(version.store, IndexPlace.of(shard))
+        info = _head(version, shard, index)
+        if info.nbytes != shard["nbytes"]:
+            yield Problem(
+                address=address,
+                what=f"the shard has {info.nbytes} bytes, the manifest states {shard['nbytes']}",
+            )
+        if index.n_rows != shard["n_rows"]:
+            yield Problem(
+                address=address,
+                what=f"its index has {index.n_rows} rows, the manifest states {shard['n_rows']}",
+            )
+        if full:
+            there = version.store.head(shard["index_path"]).nbytes
+            if there != shard["index_nbytes"]:  # readers ask for its first bytes, and see no others
+                yield Problem(
+                    address=address,
+                    what=f"its index has {there} bytes, the manifest states {shard['index_nbytes']}",
+                )
+            if registered:
+                yield from check_registered(version, shard, address, index, keys, unverified)
+            else:
+                yield from check_bytes(version, shard, address, index, keys)
+        elif not registered and index.n_rows and info.nbytes == shard["nbytes"]:
+            yield from check_last_row(version, shard, index)
+    except (PenstockError, OSError) as error:
+        yield Problem(address=address, what=str(error))
+
+
+def _head(version: Version, shard: dict[str, Any], index: IndexFile) -> ObjectInfo:
+    """Return the facts of a shard from its store. Raises: Changed for a registered object that is another now."""
+    placed, path = version.placed, shard["path"]
+    if placed is None or not is_foreign(path):
+        return version.store.head(path)
+    live = version.parts.live_members(version.parts.position(shard["part"]))
+    if live.all() or len(placed.objects(path)) == 1:
+        return placed.head(path)
+    needed, row = set[int](), 0
+    while row < index.n_rows:
+        rows = index.read_group(index.row_group_of(row))
+        fields = rows.places[live[row : row + len(rows.keys)]].reshape(-1, 3)
+        needed.update(fields[fields[:, 1] > 0, 0].tolist())
+        row += len(rows.keys)
+    placed.look_at(path, needed)
+    return ObjectInfo(key=path, nbytes=shard["nbytes"], etag=SEVERAL)

@@ -16,8 +16,7 @@ from ...compute.attach import outcomes_anew
 from ...compute.cluster import Cluster
 from ...compute.job import Job
 from ...compute.work import Node, Work
-from .check_shard import check_shard
-from .shard import Problem, ShardProblems, shard_address
+from .shard import Problem, ShardProblems, check_shard, shard_address
 from .tables import keys_of_parts
 
 READ_BYTES_PER_S = 200e6

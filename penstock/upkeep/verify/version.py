@@ -16,8 +16,7 @@ from loader.dataset.tables.parquet import TableFile, get_tables
 from loader.errors import PenstockError
 
 from ...progress import progress
-from .check_shard import check_shard
-from .shard import Problem, ShardProblems
+from .shard import Problem, ShardProblems, check_shard
 from .tables import any_in, bad_tables, check_statistics, compare_tables, keys_of_parts
 
 if TYPE_CHECKING:

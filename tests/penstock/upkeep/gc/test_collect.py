@@ -18,18 +18,17 @@ from loader.dataset import leases as renewal
 from loader.dataset.leases import Lease
 from loader.errors import Forbidden, FormatTooNew, InvalidName, InvalidRuntime, NotARoot, Throttled
 from penstock.units import parse_length, parse_size
-from penstock.upkeep.gc import Moment, Options, collect, listing, sweep
+from penstock.upkeep.gc import Moment, Options, collect, plan, sweep
 from penstock.upkeep.gc import clients as notes
 from penstock.upkeep.gc.classify import ABORTED, FOREIGN, Tally, _count
-from penstock.upkeep.gc.clients import Signs, read_signs
-from penstock.upkeep.gc.clock import earliest_us, now, passed
+from penstock.upkeep.gc.clients import Signs, earliest_us, now, passed, read_signs
 from penstock.upkeep.gc.deleted_record import read_swept
 from penstock.upkeep.gc.plan import Before
 
 
 def test_what_a_look_costs_does_not_grow_with_the_objects(monkeypatch):
     """But for the listing, and 0.2 KB of memory: of Python's own next to nothing."""
-    monkeypatch.setattr(listing, "ROWS", 500)
+    monkeypatch.setattr(plan, "LISTED_ROWS", 500)
     requests, peaks = [], []
     for objects in (4_000, 16_000):
         root, store = root_of(objects, f"costs-{objects}")

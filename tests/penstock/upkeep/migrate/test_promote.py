@@ -13,7 +13,7 @@ from loader.dataset.log.snapshots import dump_state, load_state, write_hint
 from loader.errors import Conflict, Corrupt, InvalidStore
 from loader.storage import open_store
 from penstock.cli import main
-from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.migrate.promote import promote, promote_alone
 from penstock.upkeep.migrate.run import migrate
 from penstock.upkeep.migrate.target import make_mirror, make_primary

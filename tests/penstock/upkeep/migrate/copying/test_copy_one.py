@@ -9,8 +9,7 @@ import pytest
 from loader.errors import Changed, Corrupt
 from loader.storage import open_store
 from penstock.upkeep.copying.copy_one import Transfer
-from penstock.upkeep.copying.items import Item
-from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.copying.items import Item, Pace
 
 DATA = bytes(range(250)) * 5
 _numbers = itertools.count()

@@ -8,10 +8,9 @@ import pytest
 
 import loader
 from loader.storage import open_store
-from penstock.upkeep.copying import rate_limit as pace_module
+from penstock.upkeep.copying import items as pace_module
 from penstock.upkeep.copying.copy_one import Transfer
-from penstock.upkeep.copying.items import Item
-from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.copying.items import Item, Pace
 from penstock.upkeep.migrate import prefix_copy as prefix_module
 from penstock.upkeep.migrate import promote as promote_module
 from penstock.upkeep.migrate import run as run_module

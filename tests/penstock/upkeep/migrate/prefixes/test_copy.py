@@ -21,14 +21,10 @@ from loader.errors import AlreadyExists, Conflict, Corrupt, InvalidStore
 from loader.storage import open_store
 from penstock.cli import main
 from penstock.upkeep.copying.copy_one import Transfer
-from penstock.upkeep.copying.digest import in_words
-from penstock.upkeep.copying.items import Item
+from penstock.upkeep.copying.items import Item, Pace, in_words
 from penstock.upkeep.copying.journal import Journal
-from penstock.upkeep.copying.rate_limit import Pace
 from penstock.upkeep.migrate.plan import plan_prefix
-from penstock.upkeep.migrate.prefix_copy import migrate_prefix
-from penstock.upkeep.migrate.prefix_places import FOLDER
-from penstock.upkeep.migrate.prefix_status import prefix_status
+from penstock.upkeep.migrate.prefix_copy import FOLDER, migrate_prefix, prefix_status
 from penstock.upkeep.migrate.prefix_verify import AT_ONCE, verify_prefix
 
 
@@ -122,7 +118,7 @@ def test_all_objects_arrive_once_and_are_in_the_manifest(places, monkeypatch):
 KILLED = """
 import sys
 from loader.storage import open_store
-from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.migrate.prefix_copy import migrate_prefix
 print("begun", flush=True)
 migrate_prefix(open_store(sys.argv[1]), open_store(sys.argv[2]), Pace(requests_per_s=150), at_once=4)

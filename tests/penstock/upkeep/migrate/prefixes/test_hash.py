@@ -11,9 +11,8 @@ from google_crc32c import value
 import loader
 from loader.storage import open_store
 from penstock.cli import main
-from penstock.upkeep.copying.rate_limit import Pace
-from penstock.upkeep.migrate.prefix_copy import migrate_prefix
-from penstock.upkeep.migrate.prefix_places import FOLDER
+from penstock.upkeep.copying.items import Pace
+from penstock.upkeep.migrate.prefix_copy import FOLDER, migrate_prefix
 from penstock.upkeep.migrate.prefix_verify import verify_prefix
 
 RIGHT = {

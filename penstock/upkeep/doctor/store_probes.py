@@ -1,18 +1,186 @@
-"""Probe reads after writes: at once, in ranges, unchanged, and under a new ETag each time."""
+"""Probe a store below a scratch prefix: conditional creates, listings, and reads after writes."""
 
 import hashlib
+import os
+import secrets
+import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from random import Random
+from threading import Barrier
 from typing import IO
 
+from loader.dataset.log.marker import PROBES
 from loader.dataset.shards.shard import crc32c
-from loader.errors import Changed, Corrupt, InvalidStore, ObjectNotFound, StoreError
-from loader.storage import Span
+from loader.errors import AlreadyExists, Changed, Corrupt, InvalidStore, ObjectNotFound, StoreError
+from loader.storage import Span, Store
 from loader.storage.disk.scratch import default_place, held_file
+from loader.storage.store import TEMPORARY
 
 from .finding import Finding, fail, note, ok, warn
-from .scratch import Scratch
+
+
+class Folder:
+    """A fresh folder inside the store's.
+
+    It is removed at the end with new folders above it. disk: a folder in it that the store does not list.
+    """
+
+    def __init__(self, root: str, prefix: str) -> None:
+        """Make the folder. Raises: OSError."""
+        self.path = self._there = os.path.join(root, prefix.rstrip("/"))
+        self.disk = os.path.join(self.path, f"{TEMPORARY}disk")
+        while not os.path.isdir(self._there):
+            self._there = os.path.dirname(self._there)
+        os.makedirs(self.disk)
+
+    def remove(self) -> None:
+        """Remove the folder with all files, then new empty folders above it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        above = os.path.dirname(self.path)
+        with suppress(OSError):  # another process keeps something there
+            while above != self._there:
+                os.rmdir(above)
+                above = os.path.dirname(above)
+
+
+class Scratch:
+    """Names keys below a fresh prefix, and deletes them at the end.
+
+    A root can be made beside the prefix, so a killed doctor blocks no writer.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.prefix = f"{PROBES}{secrets.token_hex(8)}/"
+        self._keys: set[str] = set()
+
+    def key(self, name: str) -> str:
+        """Return the key of a probe's object."""
+        key = self.prefix + name
+        self._keys.add(key)
+        return key
+
+    def remove(self) -> None:
+        """Delete all objects, also unlisted ones. Raises: StoreError."""
+        self.store.delete_many(sorted(self._keys))
+
+
+WRITERS = 16
+ROUNDS = 4
+ELSEWHERE = (
+    "publish elsewhere: two writers here could both believe they had won, and a version be lost. S3, GCS, Azure, Ceph "
+    "and POSIX disks create atomically; `rclone serve s3`, s3rver and gateways that ignore If-None-Match do not"
+)
+
+
+def creates(scratch: Scratch) -> Iterator[Finding]:
+    """Check that a second create of a key fails, in turn and in parallel. 3 requests, and 2 per writer and round."""
+    try:
+        yield _in_turn(scratch)
+    except InvalidStore as error:  # the backend states that it has no atomic create
+        yield fail("create-only", str(error), ELSEWHERE)
+        return
+    yield _at_once(scratch)
+
+
+def _in_turn(scratch: Scratch) -> Finding:
+    key = scratch.key("create/second")
+    scratch.store.put_if_absent(key, b"first")
+    try:
+        scratch.store.put_if_absent(key, b"second")
+    except AlreadyExists:
+        held = scratch.store.get(key).data
+        if held == b"first":
+            return ok("create-only", "a second create of a key is refused, and changes nothing")
+        return fail("create-only", f"a refused create replaced the object: it holds {held!r}", ELSEWHERE)
+    return fail(
+        "create-only", "a second create of a key replaced the first: creates are not conditional", ELSEWHERE
+    )
+
+
+def _at_once(scratch: Scratch) -> Finding:
+    check = "creates at once"
+    with ThreadPoolExecutor(WRITERS) as threads:
+        for number in range(ROUNDS):
+            key = scratch.key(f"create/{number}")
+            start = Barrier(WRITERS)
+
+            def create(writer: int, key: str = key, start: Barrier = start) -> bool:
+                start.wait()
+                try:
+                    scratch.store.put_if_absent(key, b"writer %d" % writer)
+                except AlreadyExists:
+                    return False
+                return True
+
+            won = [writer for writer, created in enumerate(threads.map(create, range(WRITERS))) if created]
+            held = scratch.store.get(key).data
+            if [b"writer %d" % writer for writer in won] != [held]:
+                return fail(
+                    check,
+                    f"of {WRITERS} creates of one key at once {len(won)} won; the object holds {held!r}",
+                    ELSEWHERE,
+                )
+    return ok(
+        check, f"of {WRITERS} creates of one key at once exactly one wins, {ROUNDS} times out of {ROUNDS}"
+    )
+
+
+AT_ONCE = 32
+ODD = ("a b", "a+b", "a.b", "a/b", "a0", "A", "Z/z", "ü", "%41", "日本", "𝄞", "~")
+"""Names that servers order or escape wrongly. (A disk cannot hold both 'a' and 'a/b'.)"""
+PUBLISH_ELSEWHERE = "histories and collections are read by listing: publish elsewhere"
+
+
+def listing(scratch: Scratch, many: int) -> Iterator[Finding]:
+    """Check a listing of odd names, and of `many` keys. `many` requests and a few.
+
+    More than 1,000 keys show whether pages join.
+    """
+    base = (
+        scratch.prefix + "list/"
+    )  # (an empty object looks like a folder that a console made: none is empty)
+    names = [f"odd/{name}" for name in ODD] + [f"many/{number:06}" for number in range(many)]
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        list(threads.map(lambda name: scratch.store.put(scratch.key(f"list/{name}"), b"x"), names))
+    names.sort()
+    try:
+        yield _compared(scratch, base, names)
+    except StoreError as error:
+        yield fail("listing", str(error), PUBLISH_ELSEWHERE)
+
+
+def _compared(scratch: Scratch, base: str, names: list[str]) -> Finding:
+    def listed(prefix: str, start_after: str | None = None) -> list[str]:
+        after = None if start_after is None else base + start_after
+        return [info.key[len(base) :] for info in scratch.store.list(base + prefix, after)]
+
+    middle = names[len(names) // 2]
+    asked = {
+        "everything": (listed(""), names),
+        f"what follows {middle!r}": (listed("", middle), [name for name in names if name > middle]),
+        "what follows the last": (listed("", names[-1]), []),
+        "the prefix 'odd/a'": (listed("odd/a"), [name for name in names if name.startswith("odd/a")]),
+        "a prefix that nothing has": (listed("nothing"), []),
+    }
+    for what, (listed_keys, expected) in asked.items():
+        if listed_keys != expected:
+            return fail("listing", f"of {what}: {_difference(listed_keys, expected)}", PUBLISH_ELSEWHERE)
+    return ok(
+        "listing",
+        f"{len(names):,} keys, odd names among them, come once each and in order, after a key and by prefix",
+    )
+
+
+def _difference(listed_keys: list[str], expected: list[str]) -> str:
+    if missing := sorted(set(expected) - set(listed_keys)):
+        return f"{len(missing)} of {len(expected)} keys are missing ({missing[0]!r} ...)"
+    if extra := sorted(set(listed_keys) - set(expected)):
+        return f"{len(extra)} keys come that were not asked for ({extra[0]!r} ...)"
+    return "some keys come twice" if len(listed_keys) > len(expected) else "the keys are not in order"
+
 
 TURNS = 8
 NBYTES = 2**20 + 17

@@ -75,7 +75,7 @@ def attach(
     cluster: Cluster,
     on_state: StateCallback | None = None,
 ) -> Iterator[BlockOutcomes[R]]:
-    """Yield the blocks of a job as they finish; begin it, or its missing blocks, if no process works on it.
+    """Yield the blocks of a job as they finish; begin missing blocks if no process works on them.
 
     on_state: called at each poll. Raises: as `submitted` and `follow`.
     """
@@ -116,9 +116,8 @@ def follow(
 
     Memory: 100 bytes per block, and one block's outcomes. Requests: one per block, and a listing per poll.
 
-    Raises: JobFailed for a block that began eight times, runners that never begin, or blocks of different library
-    releases; JobCancelled; EngineUnreachable after a day of silence; InvalidRuntime for an idle job that this process
-    may not begin; StoreError.
+    Raises: JobFailed for a block that began eight times, runners that never begin, or mixed library releases;
+    JobCancelled; EngineUnreachable after a day of silence; InvalidRuntime for an idle job without `begins`.
     """
     folder, description = there.folder, there.description
     waiter = _Waiter(there, engine, cluster, begins=begins)
@@ -266,7 +265,6 @@ class _Waiter:
         return AttemptStatus(state="waiting", reason="submitted")
 
     def _check_ended(self, attempt: AttemptRecord) -> None:
-        """Raise JobFailed if another attempt would not help."""
         starts = self._folder.n_starts()
         done = set(self._folder.done())
         tired = sorted(block for block, n in starts.items() if n >= MAX_STARTS and block not in done)

@@ -23,9 +23,12 @@ R = TypeVar("R")
 class ClusterCompute:
     """An engine whose works run on a cluster.
 
-    here: engine of this machine, for `map`; closed with this one. tell: receives a line at each change of a job's
-    state. given_up: True once a person ended the work. waits: receives the id of a job before the wait, and "" after
-    it. file: the cluster's file, for messages. ended: receives the last state of each job.
+    here: engine of this machine, for `map`; closed with this one.
+    tell: receives a line at each change of a job's state.
+    given_up: True once a person ended the work.
+    waits: receives the id of a job before the wait, and "" after it.
+    file: the cluster's file, for messages.
+    ended: receives the last state of each job.
     """
 
     isolates = True

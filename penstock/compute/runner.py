@@ -229,7 +229,6 @@ class _BlockRun:
         self.n_computed = 0
 
     def outcomes(self) -> list[StoredOutcome[Any]]:
-        """Return the outcome of each unit."""
         self._units = self._runner.units(self._block)
         numbers = range(len(self._units))
         missing = [number for number in numbers if number not in self._outcomes]

@@ -53,8 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def open_runner(arguments: argparse.Namespace, compute: Callable[[int], Compute]) -> Runner:
     """Return the runner of these arguments. compute: makes a pool of so many workers.
 
-    Raises: Changed for a description other than the submitter's; CodeMismatch; InvalidRuntime; StoreError;
-    ObjectNotFound.
+    Raises: Changed for a description other than the submitter's; CodeMismatch; InvalidRuntime; ObjectNotFound.
     """
     store = open_store(arguments.root, json.loads(arguments.options))
     folder = JobFolder(store, arguments.job)

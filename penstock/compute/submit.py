@@ -47,12 +47,11 @@ def submitted(
 ) -> Submission:
     """Submit a job, or return the same job of another process.
 
-    A folder of other work stays and is named; the job then uses the id of its next attempt. Memory: one block's
-    units.
+    A folder of other work stays; the job then uses the id of its next attempt. Memory: one block's units.
 
     tell: receives a line about such a folder. anew: skip the same job if it has ended.
 
-    Raises: InvalidRuntime for a store or work that nodes cannot open or import; JobFailed for too many such folders.
+    Raises: InvalidRuntime for a store or work that nodes cannot open; JobFailed for too many such folders.
     """
     StoredPlace.of(job.store)
     n_others = 0

@@ -168,7 +168,6 @@ def _answer(make: Callable[[], Any]) -> bytes:
 
 
 def _read(answer: bytes) -> tuple[memoryview, str]:
-    """Return the JSON of an answer, and the text of its fault or ""."""
     body = memoryview(answer)[1:]
     return body, "" if answer[:1] == _RESULT else str(body, errors="replace")
 

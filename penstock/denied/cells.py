@@ -25,7 +25,7 @@ from .hashed_names import TAKEN_DOWN, Marks
 
 
 def json_object(data: bytes, path: str, url: str) -> dict[str, Any]:
-    """Return the JSON object at a path of the store at `url`. Raises: Corrupt."""
+    """Return the JSON object at a path of the store at `url`."""
     try:
         return parse_json_object(data)
     except DamagedJson as error:

@@ -133,7 +133,6 @@ class DeniedBytes:
 
     @cached_property
     def _on_record(self) -> list[tuple[str, Place]]:
-        """Return salt and place of each registered object on record."""
         return [
             (deny.salt, place)
             for deny in self._denies
@@ -142,7 +141,6 @@ class DeniedBytes:
 
     @cached_property
     def _marks(self) -> dict[tuple[str, str], set[str]]:
-        """Return (salt, dataset) -> marks of paths."""
         out: dict[tuple[str, str], set[str]] = {}
         for salt, place in self._on_record:
             out.setdefault((salt, place["of"]), set()).add(place["mark"])
@@ -227,7 +225,7 @@ class DeniedBytes:
     def of_version(self, version: Version, among: Collection[str]) -> dict[str, list[str]]:
         """Return path of a registered shard -> paths of its objects that hold such bytes.
 
-        among: paths of the objects to check; a shard without one is skipped. Raises: Corrupt.
+        among: paths of the objects to check; a shard without one is skipped.
         """
         if not self._denies or not among or not version.manifest.get("foreign"):
             return {}
@@ -244,7 +242,6 @@ class DeniedBytes:
         return out
 
     def _denied(self, version: Version) -> Rows:
-        """Return the denied rows of a version."""
         if version.id not in self._rows:
             self._rows[version.id] = denied_rows(version, self._denies)
         return self._rows[version.id]

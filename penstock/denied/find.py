@@ -51,12 +51,10 @@ class Findings:
 def find(tables: KeysTables, dataset: str, known: Iterable[str] = ()) -> Findings:
     """Return the findings of a takedown in the versions of a dataset.
 
-    Versions that are partly collected are left out: `left_over` finds their rest. Costs a read of each keys table, of
-    tables that name other samples, of open transactions' samples, and of all tables of affected versions.
+    Partly collected versions are left to `left_over`. Costs a read of each keys table, of tables that name other
+    samples, of open transactions' samples, and of all tables of affected versions.
 
-    known: marks that are on record.
-
-    Raises: Corrupt; StoreError.
+    known: marks on record.
     """
     marks = frozenset(known)
     return over_whole(tables.root, dataset, lambda versions: _find(tables, dataset, versions, marks))
@@ -134,7 +132,6 @@ class _Search:
         )
 
     def _with_rows(self, version: Version, entry: Mapping[str, Any]) -> frozenset[str]:
-        """Return the parts of a table with denied rows."""
         path, rows = entry["path"], self._findings.rows
         if path not in self._parts:
             table = get_table(version.store, TableFile.from_json(dict(entry)), ["part", "row"])
@@ -161,7 +158,6 @@ class _Search:
         return self._hashed[path]
 
     def places(self, record: VersionRecord, version: Version) -> Iterator[Place]:
-        """Yield the places of these samples: the version, shards with indexes, and tables."""
         parts = self._parts_of(version)
         yield {"check": "retired", "what": f"version {record.name}", "of": record.dataset, "id": record.id}
 
@@ -204,7 +200,6 @@ class _Search:
     def _registered(
         self, version: Version, shard: dict[str, Any], absent: Callable[[str, str], Place]
     ) -> Iterator[Place]:
-        """Yield the objects of a registered shard with these samples."""
         if version.id not in self._objects:
             objects = by_shard(version)
             places = {object_.place for objects_of_shard in objects.values() for object_ in objects_of_shard}
@@ -222,8 +217,7 @@ class _Search:
 def folders(manifest: Mapping[str, Any]) -> dict[str, str]:
     """Return path -> folder of its run, for samples and statistics files.
 
-    A run's files share a folder with its statistics. Earlier releases gave each annotation of a refresh a folder, and
-    put the statistics of all beside these, under the same transaction.
+    Earlier releases gave each annotation of a refresh a folder, and put the statistics of all beside these.
     """
     folder_of = {entry["path"]: _folder(entry) for entry in (*manifest["samples"], *manifest["stats"])}
     counted = {_folder(entry) for entry in manifest["stats"]}

@@ -41,7 +41,7 @@ class KeysTables:
         self.root, self.deny = root, deny
 
     def denied(self, dataset: str, files: Sequence[KeysFile]) -> Iterator[DeniedRows]:
-        """Yield the denied rows of each table. Raises: Corrupt; StoreError."""
+        """Yield the denied rows of each table."""
         for file in files:
             yield denied_in(self.root.store, self.deny, self.root.state.denies, dataset, file)
 
@@ -50,22 +50,21 @@ class KeysTables:
     ) -> Iterator[set[str]]:
         """Yield for each table the marks of names that remaining rows share.
 
-        marks: of all names of the denied rows. denied: path of a table -> its denied rows. Raises: Corrupt;
-        StoreError.
+        marks: of all names of the denied rows. denied: path of a table -> its denied rows.
         """
         for file in files:
             yield shared_in(self.root.store, marks, file, denied[file["path"]].every)
 
 
 def denied_in(store: Store, deny: Deny, denies: Sequence[Deny], dataset: str, file: KeysFile) -> DeniedRows:
-    """Return the denied rows of a table. denies: all takedowns. Raises: Corrupt; StoreError."""
+    """Return the denied rows of a table. denies: all takedowns."""
     own = denied_files(store, [deny], dataset, [file])
     every = own if len(denies) == 1 else denied_files(store, denies, dataset, [file])
     return DeniedRows(own=own, every=every)
 
 
 def shared_in(store: Store, marks: Marks, file: KeysFile, denied: Rows) -> set[str]:
-    """Return the marks of names that remaining rows share. denied: all denied rows. Raises: Corrupt; StoreError."""
+    """Return the marks of names that remaining rows share. denied: all denied rows."""
     table = names_in(store, file)
     at = zip(table["part"].to_pylist(), table["row"].to_pylist(), strict=True)
     stays = pa.array([row not in denied.get(part, ()) for part, row in at], pa.bool_())
@@ -74,7 +73,7 @@ def shared_in(store: Store, marks: Marks, file: KeysFile, denied: Rows) -> set[s
 
 
 def names_in(store: Store, file: KeysFile) -> pa.Table:
-    """Return a table's columns of names, with part and row. Raises: Corrupt; StoreError."""
+    """Return a table's columns of names, with part and row."""
     names = [name for name in NAMES if name in file["columns"]]
     return get_table(store, TableFile.from_json(dict(file)), ["part", "row", *names])
 
@@ -143,13 +142,9 @@ def names_of(
     denied: Mapping[str, DeniedRows],
     known: frozenset[str],
 ) -> Named:
-    """Return the names of a takedown's samples in a dataset.
-
-    A name that anything remaining shares, in any column, is not only theirs.
+    """Return the names of a takedown's samples in a dataset; a name that anything remaining shares is not theirs.
 
     files: path -> keys table, of all versions. denied: path -> its denied rows. known: marks on record.
-
-    Raises: Corrupt; StoreError.
     """
     root, deny = tables.root, tables.deny
     names: dict[str, set[str]] = {name: set() for name in NAMES}
@@ -193,7 +188,6 @@ def names_of(
 def _of_other_rows(
     store: Store, dataset: str, tests: DenyList, names: Mapping[str, set[str]]
 ) -> Iterator[pa.ChunkedArray]:
-    """Yield the names of units and raw objects without denied samples. names: column -> denied names."""
     for kind, columns in _TABLES.items():
         for info in listed_twice(store, f"tables/{dataset}/{kind}/"):
             if not info.key.endswith(".parquet"):

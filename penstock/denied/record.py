@@ -57,7 +57,7 @@ def folder(n: int) -> str:
 
 
 def read_record(store: Store, n: int) -> Record:
-    """Return the record of a takedown. Raises: Corrupt."""
+    """Return the record of a takedown."""
     places: dict[bytes, Place] = {}
     marks: dict[str, set[str]] = {}
     for info in store.list(folder(n)):
@@ -108,9 +108,8 @@ def add_to_record(
 
 
 def condemned(store: Store, denies: Iterable[Deny]) -> frozenset[str]:
-    """Return the ids of versions in which takedowns found samples.
+    """Return the ids of versions in which takedowns found samples: after retirement nothing keeps them.
 
-    After retirement neither a name nor a lease keeps them. Costs a listing per takedown and a read per record.
-    Raises: Corrupt.
+    Costs a listing per takedown and a read per record.
     """
     return frozenset(id for deny in denies for id in read_record(store, deny.n).versions())

@@ -21,7 +21,7 @@ _ROOT_MARKER = "penstock.json"
 
 
 def landings(store: Store, dataset: str) -> frozenset[str]:
-    """Return the landing places of a dataset's batches. Reads each manifest. Raises: Corrupt."""
+    """Return the landing places of a dataset's batches. Reads each manifest."""
     places = (body.get("landing") for body in _manifests(store, dataset))
     return frozenset(landing for landing in places if isinstance(landing, str))
 
@@ -38,7 +38,7 @@ class Joined(NamedTuple):
 
 
 def joined_objects(store: Store, dataset: str) -> Iterator[Joined]:
-    """Yield the raw objects of a dataset's batches that lie in several files. Reads each manifest. Raises: Corrupt."""
+    """Yield the raw objects of a dataset's batches that lie in several files. Reads each manifest."""
     for body in _manifests(store, dataset):
         for entry in body.get("objects", ()):
             if files := entry.get("files"):

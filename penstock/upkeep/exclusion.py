@@ -151,14 +151,14 @@ class Withdrawal:
 
 
 def write_record(store: Store, record: Exclusion | Withdrawal) -> None:
-    """Create the record. Raises: StoreError."""
+    """Create the record."""
     store.put_if_absent(record.path, canonical(record.to_json()))
 
 
 def records(store: Store, dataset: str) -> list[Exclusion | Withdrawal]:
     """Return every record of a dataset, oldest first.
 
-    Costs a listing, and a GET per record, sixteen at a time. Raises: Corrupt; FormatTooNew; StoreError.
+    Costs a listing, and a GET per record, sixteen at a time.
     """
     paths = [info.key for info in store.list(_folder(dataset)) if info.key.endswith(".json")]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -167,10 +167,7 @@ def records(store: Store, dataset: str) -> list[Exclusion | Withdrawal]:
 
 
 def standing(history: Sequence[Exclusion | Withdrawal]) -> dict[str, tuple[Exclusion, ...]]:
-    """Return key -> its exclusions that were not withdrawn, oldest first; only keys with one.
-
-    history: every record of a dataset, oldest first.
-    """
+    """Return key -> its exclusions that were not withdrawn, oldest first. history: every record, oldest first."""
     ended = {
         (path, key)
         for one in history
@@ -197,7 +194,7 @@ def _read(store: Store, path: str) -> Exclusion | Withdrawal | None:
 
 
 def parse(data: bytes | memoryview, path: str) -> Exclusion | Withdrawal:
-    """Return the record of these bytes at this path. Raises: Corrupt; FormatTooNew."""
+    """Return the record of these bytes at this path."""
     try:
         body = parse_json_object(bytes(data))
         if int(body["format"]) > FORMAT:
@@ -215,7 +212,6 @@ def parse(data: bytes | memoryview, path: str) -> Exclusion | Withdrawal:
 
 
 def _texts(body: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
-    """Return these fields. Raises: KeyError; TypeError for one that is no text."""
     if strange := [name for name in names if not is_text(body[name])]:
         raise TypeError(f"{strange[0]} = {body[strange[0]]!r:.100} is no text")
     return {name: body[name] for name in names}
@@ -247,17 +243,13 @@ def exclude(
     """Leave samples out of a dataset's next version, and of all later builds of these samples.
 
     Returns the record, and the newest version, without the samples. Repeating the action, by the same person for the
-    same reason, continues it and publishes nothing twice. Versions of concurrent publishers are kept.
+    same reason, publishes nothing twice. Versions of concurrent publishers are kept.
 
-    Args:
-    root: Root of the dataset.
-    ref: Version in which the samples were seen. A later one may be the newest.
-    keys: Keys of live samples of that version.
-    reason: Reason in words.
-    by: Name of the person.
-    page: Address of the page of the decision, or "".
-    whole_objects: True excludes all that was or will be cut from the same raw objects. A sample that is all of its
-    raw object, such as a photo, is always excluded so.
+    ref: version in which the samples were seen; a later one may be the newest.
+    keys: keys of live samples of that version.
+    page: address of the page of the decision, or "".
+    whole_objects: exclude all that was or will be cut from the same raw objects, as is always done for a sample that
+    is all of its raw object.
 
     Raises: SampleNotFound for an unknown key, before anything is written; EmptyVersion for all samples of the newest
     version; InvalidKey; InvalidRuntime without a reason or a name, or for unknown whole objects; VersionRetired;
@@ -296,8 +288,6 @@ def obey(root: "Root", dataset: str) -> "Version | None":
 
     It has some if a process stopped after its record, or the version without them was retired. A version of only such
     samples stays. Costs the key column of the version if an exclusion stands.
-
-    Raises: Conflict; Corrupt; StoreError.
     """
     stands = standing(records(root.store, dataset))
     newest = root.state.newest(dataset)
@@ -315,7 +305,7 @@ def obey(root: "Root", dataset: str) -> "Version | None":
 def withdraw(
     root: "Root", ref: str, keys: Collection[str], *, reason: str, by: str, page: str = ""
 ) -> Withdrawal:
-    """End the exclusions of these keys. Versions do not change: later builds take the samples again.
+    """End the exclusions of these keys: later builds take the samples again.
 
     ref: any version of the dataset, also a retired one. Raises: SampleNotFound for a key without a standing
     exclusion, before anything is written; else as `exclude`.
@@ -342,7 +332,6 @@ def withdraw(
 
 
 def _checked(keys: Collection[str], reason: str, by: str, page: str) -> list[str]:
-    """Return the keys, sorted, each once."""
     if isinstance(keys, str):
         raise InvalidKey(f"a list of keys is needed, got the str {keys!r}; pass [{keys!r}]")
     if strange := [key for key in keys if not is_text(key)]:
@@ -377,7 +366,6 @@ def _is_of(
 
 
 def _samples(version: "Version", keys: Sequence[str], whole_objects: bool) -> dict[str, ExcludedSample]:
-    """Return key -> live sample of the version; with `whole_objects` all samples of their raw objects."""
     import polars as pl
 
     known = version.manifest["columns"]
@@ -401,7 +389,6 @@ def _samples(version: "Version", keys: Sequence[str], whole_objects: bool) -> di
 
 
 def _missing(version: str, keys: Sequence[str], stands: Mapping[str, Sequence[Exclusion]]) -> str:
-    """Return the message about keys that are not live in a version."""
     message = f"{version} has no live sample {_named(keys)}; nothing was excluded"
     excluded = [(key, stands[key][-1]) for key in keys if key in stands]
     if excluded:
@@ -416,7 +403,6 @@ def _named(keys: Sequence[str]) -> str:
 
 
 def _newest(root: "Root", dataset: str) -> "Version":
-    """Return the newest version."""
     newest = root.state.newest(dataset)
     if newest is None:
         raise Conflict(f"every version of {dataset} was retired meanwhile; later builds obey the exclusion")
@@ -436,7 +422,6 @@ def _live(version: "Version", keys: Sequence[str]) -> list[str]:
 
 
 def _publish(root: "Root", record: Exclusion, keys: Sequence[str]) -> "Version":
-    """Return the newest version, published without the samples if it has one."""
     producer = {"exclusion": record.path, "by": record.by, "reason": record.reason, "page": record.page}
     for attempt in range(_TRIES):
         newest = _newest(root, record.dataset)

@@ -50,14 +50,12 @@ def plan_repair(
 ) -> list[Step]:
     """Return the steps that repair the log, in order; none for a healthy log. Writes nothing.
 
-    Reads every entry once, and entries near a fault three times.
-
     by: name for the records. mirror: a copy of the root to compare with.
     believe: whether the stored entry is right, or the next writer's reading of it, if neither mirror nor checksum
     decides.
 
     Raises: Corrupt, naming the entry and what would help, if the log cannot be repaired so; Conflict for a mirror of
-    another root, or if `believe` must decide; InvalidName for `by`; StoreError.
+    another root, or if `believe` must decide; InvalidName for `by`.
     """
     check_words("name of who repairs", by)
     if mirror is not None and root_id(mirror) != root_id(store):
@@ -190,7 +188,6 @@ class _Repair:
         return before.data, f"entry {entry.n} was written after {what}"
 
     def _restored(self, n: int, data: bytes | None, error: Corrupt) -> Entry:
-        """Return entry n as it was written."""
         copy, following = self._copy(n), _prev_of(n + 1, _read(self.store, n + 1))
         for candidate in [copy] if copy is not None and copy != data else []:
             if entry := self._valid_entry(n, candidate):
@@ -216,7 +213,6 @@ class _Repair:
         )
 
     def _valid_entry(self, n: int, data: bytes) -> Entry | None:
-        """Return the entry of these bytes, or None if they could not stand here."""
         try:
             entry = self._parsed(n, data)
             fold(self.state, entry)
@@ -245,14 +241,13 @@ def _read(store: Store, n: int) -> bytes | None:
 
 
 def misread(store: Store, n: int, sha256: str) -> str | None:
-    """Return how bytes of this hash differ from entry n as stored, if by one byte, else None. Raises: StoreError."""
+    """Return how bytes of this hash differ from entry n as stored, if by one byte, else None."""
     data = store.get(entry_key(n)).data
     read = next((one for one in _changed(data) if _sha256(one) == sha256), None)
     return None if read is None else _difference(data, read)
 
 
 def _prev_of(n: int, data: bytes | None) -> str:
-    """Return the hash that entry n follows, "" if unknown."""
     try:
         return "" if data is None else parse(n, data).prev
     except (Corrupt, FormatTooNew):

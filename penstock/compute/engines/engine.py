@@ -22,7 +22,7 @@ class AttemptStatus:
     running: int = 0
     """Runners that run."""
     place: str = ""
-    """Where a person finds the attempt: 'Slurm job 12 in partition long', or ""."""
+    """The attempt for people: 'Slurm job 12 in partition long', or ""."""
 
 
 class Engine(Protocol):

@@ -83,7 +83,6 @@ class KubernetesCluster:
     """Place of pods."""
 
     def __post_init__(self) -> None:
-        """Check numbers and image. Raises: InvalidCluster."""
         for name, least in {"slots": 1, "cpus": 1, "memory_bytes": 0, "gpus": 0, "scratch_bytes": 0}.items():
             value = getattr(self, name)
             if type(value) is not int or value < least:
@@ -104,10 +103,7 @@ def elements_of(n_blocks: int, slots: int) -> int:
 def job_object(
     cluster: KubernetesCluster, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int]
 ) -> dict[str, Any]:
-    """Return the Job of an attempt.
-
-    runner: its command, without element and elements. final: exit codes after which it does not begin again.
-    """
+    """Return the Job of an attempt. runner, final: as for `Engine.submit`."""
     elements = elements_of(n_blocks, cluster.slots)
     labels = {"app.kubernetes.io/name": "penstock", "app.kubernetes.io/managed-by": "penstock"}
     rules: list[dict[str, Any]] = [
@@ -211,11 +207,9 @@ class KubernetesEngine:
         self._api = KubernetesApi(cluster.placing.context, cluster.placing.namespace)
 
     def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
-        """Place an attempt; an existing attempt of this name stays and counts.
+        """See `Engine.submit`. An existing attempt of this name stays and counts.
 
         A Job that has ended keeps its name for a day; it belongs to a cleared folder and is replaced.
-
-        Raises: EngineUnreachable, although the attempt may exist; InvalidCluster.
         """
         body = job_object(self._cluster, name, runner, n_blocks, final)
         until_s = time.monotonic() + CANCEL_S
@@ -230,14 +224,11 @@ class KubernetesEngine:
             time.sleep(ASK_S)
 
     def find(self, name: str) -> bool:
-        """Return whether Kubernetes has an attempt. Raises: EngineUnreachable."""
+        """See `Engine.find`."""
         return self._api.job(name) is not None
 
     def status(self, name: str) -> AttemptStatus:
-        """Return the state of a placed attempt. Costs a request, and one more if pods wait.
-
-        Raises: EngineUnreachable, which is no end.
-        """
+        """See `Engine.status`. Costs a request, and one more if pods wait."""
         job = self._api.job(name)
         if job is None:
             remaining = [
@@ -278,7 +269,7 @@ class KubernetesEngine:
         return f"suspended by queue {queue}: {reason or 'no word of Kueue'}"
 
     def cancel(self, name: str) -> None:
-        """Delete an attempt; return when its last pod is gone. Raises: EngineUnreachable."""
+        """See `Engine.cancel`."""
         until_s = time.monotonic() + CANCEL_S
         while self.status(name).state != "ended":
             job = self._api.job(name)
@@ -289,7 +280,7 @@ class KubernetesEngine:
             time.sleep(ASK_S)
 
     def logs(self, name: str, element: int) -> str:
-        """Return the last 64 KiB of an element's newest pod, and how it ended, or "". Raises: EngineUnreachable."""
+        """See `Engine.logs`: of the newest pod, with its end."""
         pods = self._api.pods(name, element=element)
         for pod in sorted(pods, key=lambda entry: str(entry["metadata"]["creationTimestamp"]), reverse=True):
             text, end = self._api.log(pod["metadata"]["name"]), how_ended(pod)

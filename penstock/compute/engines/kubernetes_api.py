@@ -123,7 +123,6 @@ class KubernetesApi:
     def _ask(
         self, call: Callable[..., Any], *, silent: tuple[int, ...] = (), **arguments: Any
     ) -> bytes | None:
-        """Return the body of an answer, or None for a status of `silent`."""
         from urllib3.exceptions import HTTPError
 
         try:

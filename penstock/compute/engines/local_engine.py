@@ -102,7 +102,6 @@ class LocalEngine:
         self._begun.clear()
 
     def _remove_left(self) -> None:
-        """Remove old files of dead runners."""
         for lock in self._folder.glob("*.lock"):
             with suppress(FileNotFoundError):
                 if time.time() - lock.stat().st_mtime > KEPT_S and self._runner(lock.stem) is None:
@@ -113,7 +112,6 @@ class LocalEngine:
         return self._folder / f"{name}.{kind}"
 
     def _runner(self, name: str) -> int | None:
-        """Return the process id of a live runner, or None."""
         try:
             with self._path(name, "lock").open() as lock:
                 try:

@@ -80,7 +80,6 @@ class _Driver:
         self._running[self._task.remote(*arguments)] = number
 
     def _result(self, ref: Any) -> tuple[int, str]:
-        """Return exit status and last output of a runner, or Ray's error."""
         try:
             code, text = self._ray.get(ref)
             return int(code), str(text)
@@ -93,7 +92,6 @@ class _Driver:
             print(f"element {number}: {line}", flush=True)
 
     def _cancel(self) -> None:
-        """Cancel all runners, and wait for them."""
         for ref in self._running:
             self._ray.cancel(ref, force=False)
         if self._running:

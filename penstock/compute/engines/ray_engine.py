@@ -53,7 +53,7 @@ class RayEngine:
         gpu_type: str = "",
         environment: str = "",
     ) -> None:
-        """Costs nothing. The token of a cluster is read where Ray's own tools read it.
+        """Read no token yet: Ray's own tools' places are read at each request.
 
         address: of the head's dashboard, such as "http://head:8265". environment: file of NAME=value lines on nodes.
         gpu_type: in Ray's words, such as "A100"; "": any.
@@ -135,7 +135,6 @@ class RayEngine:
         return job
 
     def _counts(self, job_id: str) -> Mapping[str, int]:
-        """Return state -> number of a job's runners."""
         if not job_id:
             return {}
         query = f"?filter_keys=job_id&filter_predicates=%3D&filter_values={job_id}"

@@ -94,7 +94,7 @@ class Elements:
 
     @property
     def place(self) -> str:
-        """Where Slurm's commands find the elements: 'Slurm job 12 in partition long'."""
+        """The elements for Slurm's commands: 'Slurm job 12 in partition long'."""
         more = f" and {len(self.jobs) - 1} more" if len(self.jobs) > 1 else ""
         return f"Slurm job {self.jobs[0]}{more}" if self.jobs else ""
 
@@ -126,7 +126,7 @@ class SlurmQueue:
             raise EngineUnreachable(f"sbatch ended with {ended.returncode}: {message or 'no message'}")
 
     def elements(self, name: str) -> Elements:
-        """Return the controller's elements. Raises: EngineUnreachable.
+        """Return the controller's elements.
 
         The controller forgets an element MinJobAge (300 s) after its end. Elements cancelled before their start count
         as one.
@@ -285,7 +285,6 @@ class SlurmCluster:
     """Most elements of an array: the cluster's MaxArraySize less 1."""
 
     def __post_init__(self) -> None:
-        """Check the numbers. Raises: InvalidCluster."""
         least = {"slots": 1, "cpus": 1, "array_max": 1}
         for name in ("slots", "cpus", "array_max", "memory_bytes", "gpus", "scratch_bytes", "limit_s"):
             value = getattr(self, name)
@@ -317,12 +316,7 @@ class SlurmEngine:
         self._queue = SlurmQueue(cluster.submit)
 
     def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
-        """Place an attempt. A submitter killed midway has placed some arrays, which `find` finds.
-
-        runner: command that receives --element and --elements. final: exit codes after which it does not begin again.
-
-        Raises: EngineUnreachable, although arrays may exist; InvalidCluster for a refusal.
-        """
+        """See `Engine.submit`. A submitter killed midway has placed some arrays, which `find` finds."""
         arrays = arrays_of(n_blocks, self._cluster.slots, self._cluster.array_max)
         for array in arrays:
             script = element_script(
@@ -335,14 +329,11 @@ class SlurmEngine:
             self._queue.submit(script, options_of(self._cluster, name, array))
 
     def find(self, name: str) -> bool:
-        """Return whether the controller has an attempt of this name. Raises: EngineUnreachable."""
+        """See `Engine.find`."""
         return bool(self._queue.elements(name).states)
 
     def status(self, name: str) -> AttemptStatus:
-        """Return the state of a placed attempt; release elements that Slurm holds after a failed launch.
-
-        Raises: EngineUnreachable, which is no end.
-        """
+        """See `Engine.status`. Releases elements that Slurm holds after a failed launch."""
         elements = self._queue.elements(name)
         self._queue.release(elements.held)
         waiting, running = elements.count(WAITING), elements.count(RUNNING)
@@ -356,11 +347,11 @@ class SlurmEngine:
         )
 
     def cancel(self, name: str) -> None:
-        """Cancel an attempt; return when its last process has ended. Raises: EngineUnreachable."""
+        """See `Engine.cancel`."""
         self._queue.cancel(name)
 
     def logs(self, name: str, element: int) -> str:
-        """Return the last 64 KiB that an element wrote, or "". Raises: EngineUnreachable."""
+        """See `Engine.logs`."""
         index = element % self._cluster.array_max
         return self._queue.tail(_log(self._cluster, name, element - index, str(index)))
 

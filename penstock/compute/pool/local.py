@@ -114,7 +114,6 @@ class _Map(Task):
     error: BaseException | None = None
 
     def may_take(self) -> bool:
-        """Return whether another unit may begin."""
         ahead = self.begun - self.consumed
         within = ahead < AHEAD_UNITS and self.waiting_bytes < AHEAD_BYTES
         return bool(self.given_back) or (self.begun < len(self.units) and (not ahead or within))
@@ -134,7 +133,6 @@ class _Map(Task):
         self.room.notify_all()
 
     def size_lot(self, n_units: int, seconds: float, nbytes: int) -> None:
-        """Choose the size of the next lot."""
         growth = min(2.0, LOT_S / max(seconds, 1e-6), LOT_BYTES / max(nbytes, 1))
         self.lot = min(max(1, int(n_units * growth)), LOT_UNITS)
 
@@ -146,7 +144,6 @@ class _Map(Task):
             self.news.notify()
 
     def consume(self, index: int) -> Reply | None:
-        """Return the reply to a unit, or None."""
         reply = self.waiting.pop(index, None)
         if reply is not None:
             self.waiting_bytes -= _nbytes(reply)
@@ -255,7 +252,6 @@ class LocalCompute:
                 return reply
 
     def _work(self, work: _Map) -> None:
-        """Run lot after lot, in a thread."""
         try:
             while lot := self._take(work):
                 self._run(work, lot)
@@ -275,7 +271,6 @@ class LocalCompute:
             return work.take() if work.may_take() else ()
 
     def _run(self, work: _Map, lot: Sequence[int]) -> None:
-        """Run the units of a lot that fit, at least one."""
         bodies: list[bytes] = []
         n_units, nbytes, spent_s = 0, 0, 0.0
         replies: Iterable[tuple[Reply, float]] = ()

@@ -79,11 +79,9 @@ class Pool:
         limits_s: Sequence[float],
         given_back: Callable[[int], None],
     ) -> Iterator[tuple[Reply, float]]:
-        """Yield (reply, seconds) for each pickled unit, in order. Units without a reply did not begin.
+        """Yield (reply, seconds) for each pickled unit, in order; units without a reply did not begin.
 
-        A possible victim of another process runs twice. given_back: as for `Worker.run`.
-
-        Raises: MapStopped; Unpicklable and InvalidRuntime if no worker can start.
+        given_back: as for `Worker.run`. Raises: MapStopped; Unpicklable and InvalidRuntime if no worker can start.
         """
         place = 0
         try:
@@ -207,7 +205,6 @@ class Pool:
 
 
 def _end(idle: Sequence[Worker]) -> None:
-    """End idle workers, within one grace period."""
     for worker in idle:
         worker.ask_to_end()
     deadline_s = time.monotonic() + _GRACE_S

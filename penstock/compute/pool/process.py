@@ -121,10 +121,10 @@ class Worker:
     def run(
         self, units: Sequence[bytes], limits_s: Sequence[float], given_back: Callable[[int], None]
     ) -> Iterator[tuple[Reply, float]]:
-        """Yield (reply, seconds) for each pickled unit, in order.
+        """Yield (reply, seconds) for each pickled unit, in order; units without a reply never begin.
 
-        It ends early after a timeout, which ends the worker. Units without a reply never begin. given_back: receives
-        once the number of last units that had not begun after `RECALL_S`.
+        It ends early after a timeout, which ends the worker. given_back: receives the number of last units that had
+        not begun after `RECALL_S`.
 
         Raises: Death of the first unit without a reply.
         """
@@ -157,7 +157,6 @@ class Worker:
             yield body if kind == worker.VALUE else _failure(body), time.monotonic() - begun_s
 
     def _take_back(self) -> int:
-        """Take back units that have not begun; return their number."""
         try:
             tickets = self._tickets[1].recv(_MANY, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -168,7 +167,6 @@ class Worker:
         return tickets.count(worker.GO)
 
     def _send(self, messages: bytes, timeout_s: float) -> None:
-        """Send messages to the worker. Raises: TimeoutError; Death."""
         try:
             self._sock.settimeout(timeout_s)
             self._sock.sendall(messages)
@@ -178,7 +176,6 @@ class Worker:
             raise Death(self.end(), self._n_units + 1) from error
 
     def _receive(self, deadline_s: float) -> tuple[bytes, bytearray]:
-        """Return the worker's next message. Raises: TimeoutError; Death."""
         try:
             return self._messages.next(deadline_s)
         except TimeoutError:

@@ -52,8 +52,8 @@ def copy_entries(source: Store, target: Store, after: int, upto: int, last: str)
 
     Costs two requests to the target and one to the source per entry. last: SHA-256 of entry `upto`, or "".
 
-    Raises: Corrupt for unstable reads, or an entry damaged at the source, after its predecessors are copied;
-    AlreadyExists if the target has another entry; FormatTooNew; StoreError.
+    Raises: Corrupt for unstable reads, or a damaged entry, after its predecessors are copied; AlreadyExists if the
+    target has another entry.
     """
     coming = _entries(source, range(after + 1, upto + 1))
     data = next(coming, None)
@@ -99,10 +99,7 @@ def _before(data: bytes) -> str:
 
 
 def read_twice(store: Store, key: str) -> bytes:
-    """Return the bytes of a small object that two of three reads agree on.
-
-    Raises: Corrupt; ObjectNotFound; StoreError.
-    """
+    """Return the bytes of a small object that two of three reads agree on."""
     seen: list[bytes] = []
     for _ in range(TRIES):
         data = store.get(key).data

@@ -36,7 +36,7 @@ SLOWEST_BYTES_PER_S = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopySettings:
-    """How a process copies objects, for all units of a job."""
+    """The settings by which a process copies objects, for all units of a job."""
 
     source: str
     """URL of the source."""
@@ -211,10 +211,9 @@ def copied_on(
 ) -> Iterator[Copied]:
     """Copy items on a cluster, and yield each once it exists.
 
-    A job of an earlier run is followed to its end and noted, then its rest is copied. items: the items without a
-    note, read after the notes of earlier jobs.
+    A job of an earlier run is followed to its end and noted, then its rest is copied.
 
-    Raises: as `attach`.
+    items: the items without a note, read after the notes of earlier jobs. Raises: as `attach`.
     """
     engine, settings, n_others = cluster.open(), settings_of(migration, cluster), 0
     try:

@@ -54,7 +54,7 @@ class Copies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migration:
-    """How all objects of a migration are copied."""
+    """The settings by which all objects of a migration are copied."""
 
     source: Store
     """The source."""

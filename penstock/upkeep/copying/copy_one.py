@@ -79,7 +79,7 @@ class Transfer:
         return done if isinstance(done, Copied) else self._held(done, item.nbytes)
 
     def digest(self, store: Store, path: str) -> str:
-        """Return the SHA-256 of an object as stored. Reads it whole. Raises: ObjectNotFound; StoreError."""
+        """Return the SHA-256 of an object as stored. Reads it whole."""
         digest, asked = Digest("", "sha256"), 0
         with self._room.for_bytes(BESIDE_BYTES):
             pieces = Pieces(store, path)
@@ -111,13 +111,11 @@ class Transfer:
         return info.nbytes
 
     def _size_of_manifest(self, item: Item) -> int | None:
-        """Return the size of the target's manifest, None if it differs."""
         data, digest = self._target.get(item.path).data, self._digest(item)
         digest.update(data)
         return len(data) if str(digest) == item.digest else None
 
     def _unknown(self, item: Item) -> Copied:
-        """Copy a manifest, whose size is unknown."""
         self._pace.take(requests=1)
         read = self._source.get(item.path)
         self._pace.take(nbytes=len(read.data))
@@ -171,7 +169,6 @@ class Transfer:
         return Copied(path=item.path, nbytes=nbytes, digest=digest, etag=item.etag, written=there is None)
 
     def _has(self, path: str, file: IO[bytes]) -> bool:
-        """Return whether the target's object has the bytes of a file of the same size."""
         pieces = Pieces(self._target, path)
         file.seek(0)
         try:
@@ -230,7 +227,6 @@ class Transfer:
         return fill_from(self._source, path, offset, view, etag)
 
     def _to_file(self, item: Item, nbytes: int, descriptor: int) -> str:
-        """Write an object into a file. Returns its digest."""
         info = ObjectInfo(key=item.path, nbytes=nbytes, etag=item.etag) if item.etag else None
         pieces, digest, asked = Pieces(self._source, item.path, info), self._digest(item), 0
         try:

@@ -183,7 +183,7 @@ class Copied:
 
 
 def check(source: Store, item: Item, nbytes: int, digest: str) -> None:
-    """Check the bytes of an object. digest: "" before there is one. Raises: Corrupt."""
+    """Check the bytes of an object. digest: "" before there is one."""
     known = [
         (stated, actual)
         for stated, actual in (

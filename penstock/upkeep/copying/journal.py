@@ -102,7 +102,6 @@ class Journal:
         return None if row is None else Copied(path=row[0], nbytes=row[1], digest=row[2], etag=row[3])
 
     def __len__(self) -> int:
-        """Return the number of noted objects."""
         with self._on_scratch():
             return int(self._noted.execute("SELECT count(*) FROM noted").fetchone()[0])
 
@@ -176,7 +175,6 @@ class Journal:
         self._manifests, self._pieces, self._jobs, self._has_news = new_keys, [], [], False
 
     def _in_order(self) -> Iterator[list[tuple[str, int, str, str]]]:
-        """Yield all notes in pieces, by key."""
         with self._on_scratch():
             rows = self._noted.execute("SELECT * FROM noted ORDER BY key")
         while True:

@@ -109,7 +109,6 @@ class Examination:
                 folder.remove()
 
     def _collect(self, name: str, findings: Iterator[Finding], *, needed: bool = False) -> None:
-        """Collect findings; an error on the way is one more."""
         try:
             for finding in findings:
                 self.findings.append(finding)
@@ -127,7 +126,6 @@ class Examination:
             raise Useless
 
     def _folder(self) -> Folder:
-        """Return a scratch folder."""
         try:
             return Folder(self.store.url, self.scratch.prefix)
         except OSError as error:
@@ -145,7 +143,6 @@ class Examination:
 
 
 def _removed(scratch: Scratch) -> Iterator[Finding]:
-    """Remove the scratch objects; yield a finding if some are still listed."""
     scratch.remove()
     if listed := [info.key for info in scratch.store.list(scratch.prefix)]:
         yield warn(

@@ -67,7 +67,7 @@ class Report:
     findings: Sequence[Finding]
     """Findings, in the order of the examination."""
     native: str
-    """How a loader here reads and checks samples of a disk."""
+    """The code by which a loader here reads and checks samples of a disk."""
 
     @property
     def failed(self) -> bool:

@@ -57,7 +57,6 @@ def gcs_bucket(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _client(config: Mapping[str, Any], provider: Any) -> Any:
-    """Return a client with the options' credentials, else Google's application default credentials."""
     from google.auth.credentials import AnonymousCredentials
     from google.cloud import storage  # type: ignore[import-untyped]
     from google.oauth2.credentials import Credentials

@@ -126,7 +126,6 @@ def _when(days: Any, date: Any) -> str:
 
 
 def _ends_a_key(ending: str) -> bool:
-    """Return whether a key of a root may end so."""
     return any(ending.endswith(one) or one.endswith(ending) for one in ENDINGS)
 
 

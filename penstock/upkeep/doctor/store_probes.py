@@ -28,7 +28,6 @@ class Folder:
     """
 
     def __init__(self, root: str, prefix: str) -> None:
-        """Make the folder. Raises: OSError."""
         self.path = self._there = os.path.join(root, prefix.rstrip("/"))
         self.disk = os.path.join(self.path, f"{TEMPORARY}disk")
         while not os.path.isdir(self._there):
@@ -63,7 +62,7 @@ class Scratch:
         return key
 
     def remove(self) -> None:
-        """Delete all objects, also unlisted ones. Raises: StoreError."""
+        """Delete all objects, also unlisted ones."""
         self.store.delete_many(sorted(self._keys))
 
 
@@ -193,7 +192,7 @@ DAMAGED = "nothing read from here can be trusted: look for a proxy that rewrites
 
 
 def writing(scratch: Scratch) -> Iterator[Finding]:
-    """Check that anything can be written. Raises: StoreError."""
+    """Check that anything can be written."""
     scratch.store.put(scratch.key("first"), b"")
     yield ok("writing", "objects can be written")
 

@@ -101,10 +101,6 @@ def _fate(txn: Txn, state: State, kept: Mapping[str, object]) -> int:
 
 
 def _count(tally: Tally, datasets: list[str], of: np.ndarray, fate: np.ndarray, nbytes: np.ndarray) -> None:
-    """Count objects. of, fate, nbytes: dataset number, state and size of each.
-
-    A few passes, for any number of datasets.
-    """
     kind = of * len(WHY) + fate
     objects, total = np.bincount(kind), np.zeros(len(datasets) * len(WHY), np.int64)
     np.add.at(total, kind, nbytes)  # weights of bincount are floats, which lose bytes beyond 2^53

@@ -179,7 +179,7 @@ class Signs:
 
 
 def read_signs(store: Store, name: str) -> Signs:
-    """Return the notes of the last look, empty if there are none or they are damaged. Raises: FormatTooNew."""
+    """Return the notes of the last look, empty if there are none or they are damaged."""
     key = f"{FOLDER}{name}/signs.json"
     try:
         body = parse_json_object(store.get(key).data)
@@ -201,7 +201,7 @@ def read_signs(store: Store, name: str) -> Signs:
 
 
 def write_signs(store: Store, name: str, signs: Signs) -> None:
-    """Write the notes for the next look. Raises: StoreError."""
+    """Write the notes for the next look."""
     states = {key: [what, silent] for key, (what, silent) in signs.states.items()}
     assert signs.at is not None
     body = {"format": FORMAT, **signs.at.to_json(), "signs": states}
@@ -265,8 +265,8 @@ def read_clients(
 ) -> Clients:
     """Read all signs of life, after `state` was read, and note them under the collector's name.
 
-    Earlier leases are read, listed or not. Costs a request per open transaction and lease, a listing of jobs, and
-    three more; in a folder of this machine a walk through all but `data/`. Raises: StoreError.
+    Costs a request per open transaction and lease, a listing of jobs, and three more; in a folder of this machine a
+    walk through all but `data/`.
     """
     before = read_signs(store, name)
     known = (key for key in before.states if key.startswith(LEASES) and not is_unfinished(key))
@@ -285,7 +285,6 @@ def read_clients(
 
 
 def _unfinished(store: Store) -> Iterator[ObjectInfo]:
-    """Yield the unfinished files with penstock's names; none in a bucket."""
     for folder in FOLDERS if isinstance(store, LocalStore) else ():
         for info, link in list_in_place(store, folder):
             if not link and is_unfinished(info.key) and _UNFINISHED.fullmatch(info.key):
@@ -297,7 +296,7 @@ def _file_sign(info: ObjectInfo) -> Sign:
 
 
 def job_folders(store: Store) -> dict[str, dict[str, str]]:
-    """Return 'jobs/<id>/' -> key -> change token, of all data jobs. Costs a listing. Raises: StoreError."""
+    """Return 'jobs/<id>/' -> key -> change token, of all data jobs. Costs a listing."""
     folders: dict[str, dict[str, str]] = {}
     for info, _ in list_in_place(store, JOBS):
         folder = job_folder(info.key)

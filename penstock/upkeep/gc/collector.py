@@ -97,7 +97,7 @@ def collect(
     at: time of both clocks, by default this machine's; now_us: time of a wall clock.
 
     Costs listings of `data/`, adopted objects, seals, jobs (twice) and five small folders, or a walk through a
-    folder; a request per kept version, open transaction, lease, table of shards and table of registered objects.
+    folder. Costs a request per kept version, open transaction, lease, and table of shards or registered objects.
     Memory: 0.2 KB per referenced or condemned object.
 
     Raises: NotARoot; VersionNotFound for an unknown dataset; Corrupt, ObjectNotFound if a version's objects are
@@ -176,7 +176,6 @@ def collect(
 
 
 def _check_dataset(root: Root, state: State, dataset: str | None) -> None:
-    """Raise VersionNotFound for a dataset without transactions."""
     known = {txn.dataset for txn in state.txns.values()}
     if dataset is not None and dataset not in known:
         raise VersionNotFound(
@@ -187,7 +186,6 @@ def _check_dataset(root: Root, state: State, dataset: str | None) -> None:
 def _kept(
     root: Root, state: State, clients: Clients, condemned: Collection[str], *, mirror: bool
 ) -> tuple[dict[str, VersionRecord], References]:
-    """Return the versions that stay, and their objects."""
     while True:
         kept = protected(state, clients.living(clients.leases), condemned)
         try:
@@ -217,7 +215,6 @@ def _counted(table: pa.Table, tally: Tally) -> pa.Table:
 
 
 def _due(plan: Plan, grace_us: int) -> dict[str, tuple[int, int]]:
-    """Return dataset -> (objects, bytes) that may be deleted now."""
     due: dict[str, tuple[int, int]] = {}
     for ripe in plan.due(grace_us):
         for row in ripe.group_by("dataset").aggregate([("nbytes", "sum"), ("nbytes", "count")]).to_pylist():

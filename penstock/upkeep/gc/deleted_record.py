@@ -61,7 +61,6 @@ class Record:
         return there[digest]
 
     def _known(self) -> dict[str, str]:
-        """Return hex -> key of the existing records, listed once."""
         if self._there is None:
             self._there = {}
             for n, digest, key in _records(self._root.store):
@@ -78,7 +77,7 @@ def _records(store: Store) -> Iterator[tuple[int, str, str]]:
 
 
 def read_swept(store: Store) -> Iterator[pa.Table]:
-    """Yield the deleted objects, record by record. Raises: Corrupt; FormatTooNew."""
+    """Yield the deleted objects, record by record."""
     for *_, key in _records(store):
         yield parse_table(store.get(key).data, f"{store.url}/{key}")
 
@@ -86,7 +85,7 @@ def read_swept(store: Store) -> Iterator[pa.Table]:
 def swept_by_primary(store: Store) -> Callable[[pa.Table], pa.Table]:
     """Return a filter for objects in the primary's record, which migrations copy to the mirror.
 
-    Reads all of the record; 0.1 KB of memory per object in it. Raises: Corrupt; FormatTooNew.
+    Reads all of the record; 0.1 KB of memory per object in it.
     """
     keys = [table["key"].cast(pa.large_string()).combine_chunks() for table in read_swept(store)]
     swept = pa.concat_arrays(keys) if keys else pa.array([], pa.large_string())

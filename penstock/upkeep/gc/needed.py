@@ -235,7 +235,6 @@ def _read(
     lost: Unreadable,
     pool: Executor,
 ) -> Iterator[pa.Table]:
-    """Yield columns of the readable tables."""
 
     def read(entry: tuple[TableFile, VersionRecord]) -> pa.Table | None:
         file, record = entry

@@ -91,7 +91,6 @@ def stretch(ascending: pa.Array, keys: pa.Array) -> slice:
 
 
 def _first(ascending: pa.Array, key: str) -> int:
-    """Return the number of elements less than `key`."""
     low, high = 0, len(ascending)
     while low < high:
         middle = (low + high) // 2
@@ -121,7 +120,7 @@ class Before:
     def read(store: Store, name: str, at: Moment, most_us: int) -> "Before":
         """Return the ages of the collector's plan plus the time that passed; none if it is missing or damaged.
 
-        most_us: as for `passed`. Raises: FormatTooNew; StoreError.
+        most_us: as for `passed`.
         """
         nothing = Before(pa.array([], _TEXT), pa.array([], pa.int64()))
         key = f"{FOLDER}{name}/plan.parquet"
@@ -172,7 +171,7 @@ def planned(
 ) -> Iterator[Plan]:
     """Write the plan into the root for the next look, and into a temporary file.
 
-    condemned: tables of `CONDEMNED`, keys ascending over all. Raises: StoreError.
+    condemned: tables of `CONDEMNED`, keys ascending over all.
     """
     before = Before.read(store, name, at, grace_us // 2)
     facts = {"penstock.table": "condemned", "penstock.schema": "1"}

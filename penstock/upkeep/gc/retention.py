@@ -82,8 +82,7 @@ def _times(
 
     They differ if that clock is known to be wrong: it names a future time, or a time before an earlier version's.
     Such a version existed when the next one with an undoubted clock was made, or exists now. The policy uses that
-    bound, since a retirement is final: a fresh version of a slow clock stays. So do versions after a fast clock,
-    until the policy passes its time. A future time bounds no other version.
+    bound: a fresh version of a slow clock stays. So do versions after a fast clock, until the policy passes its time.
     """
     alive = {one.id for one in versions if one.retired is None}
     known = [one.id for one in versions if one.id in alive or one.id in created_us]
@@ -166,7 +165,6 @@ def retire_by_policy(
 
 
 def _created(root: Root, versions: Sequence[VersionRecord]) -> dict[str, int]:
-    """Return id -> creation time, from the manifest, or for newest retired versions from the commit."""
 
     def created(record: VersionRecord) -> int:
         if record.retired is not None:

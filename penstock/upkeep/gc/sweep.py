@@ -50,7 +50,6 @@ def delete(store: Store, keys: Sequence[str]) -> dict[str, StoreError]:
 
 
 def _refused(store: Store, keys: Sequence[str]) -> StoreError | None:
-    """Delete; return the error, or None."""
     try:
         delete_in_place(store, keys)
     except (Throttled, Transient):
@@ -119,7 +118,7 @@ def sweep(
     """Delete the objects that are due, `ROWS` at a time: check again, record, delete.
 
     record: None for a dry run. A killed sweep leaves the rest for the next one. Objects that the store refuses to
-    delete are skipped. Raises: Forbidden if nothing may be deleted; Conflict if the root moved meanwhile; StoreError.
+    delete are skipped. Raises: Forbidden if nothing may be deleted; Conflict if the root moved meanwhile.
     """
     done = Swept()
     for ripe in progress(plan.due(grace_us), "sweep", lambda table: table.num_rows, caps.max_objects):
@@ -163,7 +162,6 @@ def sweep(
 
 
 def _deleted(root: Root, checked: pa.Table, done: Swept) -> pa.Table:
-    """Delete, and return the deleted objects."""
     # Descriptions go last: without one, results could be another job's.
     last = pc.ends_with(checked["key"], f"/{DESCRIPTION}")
     refused: dict[str, StoreError] = {}
@@ -198,7 +196,6 @@ def _small_enough(ripe: pa.Table, caps: Caps, done: Swept) -> pa.Table:
 
 
 def _within(ripe: pa.Table, caps: Caps, done: Swept) -> pa.Table:
-    """Return as many objects as the caps allow."""
     total = np.cumsum(ripe["nbytes"].to_numpy()) + done.nbytes
     fits = min(int(np.searchsorted(total, caps.max_bytes, "right")), caps.max_objects - done.objects)
     done.capped = fits < ripe.num_rows
@@ -269,5 +266,4 @@ class _Jobs:
 
 
 def _card_of(key: str) -> str:
-    """Return the version whose card this is."""
     return key.split("/")[2].partition("-")[2]

@@ -59,9 +59,8 @@ def new_items(
 ) -> Iterator[Item]:
     """Yield the objects of versions committed after entry `after` that earlier versions lack.
 
-    An object outside of `OWN` is never copied: its publisher chooses the path, where the mirror's log or a
-    collector's notes may lie. A version's manifest comes last; `SMALL_FOLDERS` come at the end. Objects that a
-    takedown deletes are skipped.
+    An object outside of `OWN` is never copied: its publisher chooses the path, where the mirror's log may lie. A
+    version's manifest comes last, `SMALL_FOLDERS` at the end. Objects that a takedown deletes are skipped.
 
     Costs the records of takedowns, listings of the small folders, two requests per new version, and one per new or
     merged shards table. Memory: the shards tables that one version adds.
@@ -85,7 +84,6 @@ def new_items(
 def _version(
     source: Store, state: State, record: VersionRecord, failed: Failed, left_out: LeftOut
 ) -> Iterator[Item]:
-    """Yield the objects of a version that its parent lacks, its manifest last."""
     try:
         manifest = read_manifest(source, record.manifest, record.sha256)
         base = _base(source, state, record)

@@ -96,7 +96,6 @@ def read(store: Store, key: str) -> bytes | None:
 
 
 def _noted_source(target: Store, note: bytes) -> str:
-    """Return the source's URL in the target's note. Raises: Corrupt."""
     try:
         return str(parse_json_object(note)["source"])
     except DAMAGED as error:
@@ -271,7 +270,6 @@ def migrate_prefix(
 def _items(
     source: Store, target: Store, journal: Journal, report: PrefixReport, replace: bool
 ) -> Iterator[Item]:
-    """Yield the items to copy; count, note or name the other keys."""
     for sides in both_sides(source, target, journal, report.failures.__setitem__):
         if sides.source is None:
             continue

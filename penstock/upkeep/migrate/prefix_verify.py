@@ -63,11 +63,9 @@ class PrefixVerdict:
 def verify_prefix(source: Store, target: Store, *, full: bool, scratch: str | None = None) -> PrefixVerdict:
     """Compare the target with the source, and with the notes of the copy.
 
-    full: read all of the target, and compare it with the hash of the source's bytes; an object without a hash is read
-    at the source too, and noted.
-
-    Without `full` an object is read if its two ETags may be MD5s and differ, until such a pair has equal bytes: then
-    ETags there (with KMS) prove nothing.
+    full: read all of the target, and compare it with the hash of the source's bytes; an unhashed object is read at
+    the source too. Without `full` an object is read if its two ETags may be MD5s and differ, until such a pair has
+    equal bytes: then ETags there (with KMS) prove nothing.
 
     Raises: as `check_places`; as listing.
     """
@@ -130,12 +128,10 @@ def _is_there(source: Store, sides: Sides, verdict: PrefixVerdict) -> bool:
 
 
 def _differ(sides: Sides) -> bool:
-    """Return whether both ETags may be MD5s and differ."""
     return bool(sides.source and sides.target and differ(sides.source.etag, sides.target.etag))
 
 
 def _compare(source: Store, target: Store, sides: Sides) -> str:
-    """Return the digest of the target's bytes, or "!" and the problem."""
     try:
         assert sides.target is not None
         right, where = sides.noted.digest if sides.noted else "", "when it was copied"

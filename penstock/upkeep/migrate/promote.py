@@ -112,13 +112,12 @@ def promote(
 
 
 def promote_alone(target: Store) -> Promotion:
-    """Make a mirror the primary if its primary is lost for good.
+    """Make a mirror the primary if its primary is lost for good, with all versions that were not copied.
 
-    Versions that were not copied are lost. If the former primary comes back, it must become a mirror (`migrate`)
-    before a writer uses it.
+    If the former primary comes back, it must become a mirror (`migrate`) before a writer uses it.
 
     Raises: Conflict for a place that is no mirror; Corrupt for a damaged log; NotARoot; InvalidStore if its creates
-    are not exclusive; errors of the store.
+    are not exclusive.
     """
     marker, state = check_root(target), Log(target).state
     done = Promotion(target=target.url, former=target.url)

@@ -67,8 +67,7 @@ def migrate(
 
     cluster: copies the objects, each process `at_once` of them, within the shared limits; None: this process.
 
-    Raises: Conflict, NotARoot as `copied_entries`; InvalidStore; errors of the target's store; with a cluster as
-    `attach`.
+    Raises: Conflict, NotARoot as `copied_entries`; InvalidStore; with a cluster as `attach`.
     """
     source, state = root.store, root.state
     close_former(source, state, target)
@@ -111,7 +110,6 @@ def migrate(
 
 
 def _items(items: Iterator[Item], journal: Journal, report: Report) -> Iterator[Item]:
-    """Yield the items to copy; count items that the journal has."""
     for item in items:
         if journal.find(item.path):
             report.skipped += 1

@@ -34,7 +34,7 @@ class Edits:
 
 
 def do(store: Store, n: int, dataset: str, edits: Edits) -> list[str]:
-    """Record the edits, then make them. Returns the paths. Idempotent. Raises: StoreError."""
+    """Record the edits, then make them. Returns the paths. Idempotent."""
     places: list[Place] = [
         {"check": "replaced", "what": "an object without a name any more", "of": dataset, "path": path}
         for path in edits.puts
@@ -66,7 +66,7 @@ FOLDER = "exclusions/"
 
 
 def exclusion_edits(store: Store, dataset: str, marks: Marks) -> Edits:
-    """Return the edits of a dataset's records. Costs a read of each. Raises: Corrupt; StoreError."""
+    """Return the edits of a dataset's records. Costs a read of each."""
     puts: dict[str, bytes] = {}
     deletes: list[str] = []
     for info in store.list(f"{FOLDER}{dataset}/"):
@@ -108,7 +108,7 @@ def page_edits(store: Store, dataset: str, marks: Marks, *, everything: bool) ->
     """Return the deletion of a dataset's gate pages: of all, or else of pages whose text names a denied sample.
 
     everything: delete all unread, since any image may show a sample, also of batches that no version has. Pages may
-    come again. Raises: StoreError.
+    come again.
     """
     named: list[str] = []
     others: list[str] = []
@@ -143,7 +143,7 @@ def derived_edits(store: Store, versions: Iterable[VersionRecord], marks: Marks)
     """Return the edits of objects made of these versions.
 
     Cards and plans go, with their views, lists and packs that no other plan names; ledgers are rewritten. Costs a
-    read of each plan, pack and ledger. Raises: StoreError.
+    read of each plan, pack and ledger.
     """
     records = list(versions)
     if not records:

@@ -45,7 +45,6 @@ def cache_places(record: Record, folders: Sequence[str]) -> Iterator[Place]:
 
 
 def _pages(folder: str, record: Record) -> list[str]:
-    """Return the paths of cached pages of shards that had the samples."""
     if not os.path.isfile(os.path.join(folder, MARKER)):
         raise InvalidRuntime(
             f"{folder} is no node cache: it has no {MARKER}; pass the path given to NodeCache"
@@ -76,10 +75,10 @@ COLLECTED = ("data/", SEALS, FOREIGN)
 def purge_mirror(url: str, record: Record, root: Store) -> int:
     """Delete a takedown's objects from a mirror. Returns the number of objects and versions.
 
-    They are cards, plans, views, packs, lists, pages and exclusions that the primary deleted or replaced, and
-    versions of them in an S3 bucket. The next migration copies replaced records.
+    They are derived objects and exclusions that the primary deleted or replaced, and versions of them in an S3
+    bucket.
 
-    Raises: InvalidRuntime for a place that is no mirror of this root; StoreError.
+    Raises: InvalidRuntime for a place that is no mirror of this root.
     """
     store = open_store(url, None)
     if root_id(store) != root_id(root):

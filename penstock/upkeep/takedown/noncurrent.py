@@ -73,7 +73,6 @@ def kept_by_azure(url: str, paths: Sequence[str]) -> Iterator[Kept]:
 
 
 def _of(blobs: Any, name: str, path: str) -> Iterator[Kept]:
-    """Yield all but the current blob."""
     for blob in blobs.list_blobs(name_starts_with=name, include=SEEN):
         if blob.name != name:
             continue
@@ -137,7 +136,6 @@ def noncurrent(
 
 
 def _unfinished(store: Store, mirror: str) -> Iterator[Place]:
-    """Yield a place for each unfinished file of a folder."""
     by_hand = "its writer is at work, or was killed: then delete the file"
     in_data, elsewhere = (
         f"penstock gc sweep --apply deletes it when {when}"
@@ -165,7 +163,6 @@ def delete_noncurrent(store: Store, paths: Sequence[str], client: Any = None) ->
 
 
 def _kept(url: str, paths: Sequence[str], client: Any) -> Iterator[Kept]:
-    """Yield the remains that a store keeps. Raises: Unseen."""
     if url.startswith("s3://"):
         yield from _kept_by_s3(client, url, paths)
     elif url.startswith(_AZURE):
@@ -179,7 +176,6 @@ def _kept(url: str, paths: Sequence[str], client: Any) -> Iterator[Kept]:
 
 
 def _delete(client: Any, url: str, paths: Sequence[str]) -> int:
-    """Delete the remains. Raises: Unseen."""
     free = [one.delete for one in _kept_by_s3(client, url, paths) if one.delete and not one.until]
     from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
 
@@ -192,7 +188,6 @@ def _delete(client: Any, url: str, paths: Sequence[str]) -> int:
 
 
 def _kept_by_s3(client: Any, url: str, paths: Sequence[str]) -> Iterator[Kept]:
-    """Yield the remains in an S3 bucket. Raises: Unseen."""
     try:
         import boto3  # noqa: F401 - s3fs brings only botocore
         from botocore.exceptions import BotoCoreError, ClientError

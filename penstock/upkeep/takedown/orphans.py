@@ -56,7 +56,6 @@ def left_over(root: Root, dataset: str, marks: Marks) -> Iterator[Place]:
 
 
 def _rest(path: str) -> Iterator[tuple[str, str]]:
-    """Yield (path, what) of an object of a partly collected version."""
     if re.fullmatch(OURS, path):
         yield path, "rest of a version that was collected in part"
 
@@ -94,7 +93,7 @@ def _with_marks(
 
 
 def member_keys(store: Store, path: str) -> Iterator[str]:
-    """Yield the keys of a shard's members as far as it is readable. Raises: Corrupt."""
+    """Yield the keys of a shard's members as far as it is readable."""
     try:
         with (
             store.open_stream(path) as stream,
@@ -127,7 +126,6 @@ def part_samples(root: Root, dataset: str, rows: Rows, marks: Marks) -> dict[str
 
 
 def _keys(store: Store, record: VersionRecord, rows: Rows) -> dict[str, dict[int, str]]:
-    """Return part -> row -> key in a version, for these rows."""
     files = [
         TableFile.from_json(one)
         for one in open_record(store, record).manifest["samples"]

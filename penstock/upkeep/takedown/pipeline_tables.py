@@ -31,8 +31,6 @@ def lifecycle_edits(store: Store, dataset: str, marks: Marks, shards: Mapping[st
     """Return the edits of a pipeline's objects, and write the new tables. Reads each table and record.
 
     shards: path of a shard or samples table -> its replacement, for records that name it.
-
-    Raises: Corrupt; StoreError.
     """
     marks = with_units(store, dataset, marks)
     replaced: dict[str, Json] = {}
@@ -64,7 +62,7 @@ def with_units(store: Store, dataset: str, marks: Marks) -> Marks:
 
 
 def table_without(store: Store, path: str, marks: Marks) -> pa.Table | None:
-    """Return a lifecycle table without denied names; None if it has none. Raises: Corrupt."""
+    """Return a lifecycle table without denied names; None if it has none."""
     table = parse_table(store.get(path).data, path)
     new = without_rows(table, marks)
     return None if new is table else new
@@ -91,7 +89,6 @@ def _paths(store: Store, prefix: str, suffix: str) -> Iterator[str]:
 
 
 def _redirected(value: Any, replaced: Mapping[str, Json]) -> Any:
-    """Return JSON whose entries name the replacements of files."""
     if isinstance(value, Mapping):
         new = replaced.get(value["path"], {}) if isinstance(value.get("path"), str) else {}
         return {name: new[name] if name in new else _redirected(one, replaced) for name, one in value.items()}

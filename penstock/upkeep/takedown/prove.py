@@ -105,7 +105,6 @@ def prove(
 
 
 def _versions(root: Root, record: Record, findings: Iterable[Findings]) -> Iterator[Place]:
-    """Yield every version that has, had or names denied samples."""
     ids = record.versions().union(version.id for one in findings for version in one.versions)
     for id in sorted(ids):
         version = root.record(id, retired=True)
@@ -121,7 +120,6 @@ def _versions(root: Root, record: Record, findings: Iterable[Findings]) -> Itera
 
 
 def _looked_at(store: Store, place: Place, shared: Collection[str]) -> Place:
-    """Return the place with `clean`, and `evidence` or `why`."""
     try:
         if place["check"] == "absent":
             return _absent(store, place)

@@ -61,7 +61,7 @@ def delete_object(uri: str) -> None:
 def objects_named(root: Root, names: Collection[str], dataset: str = "") -> list[str]:
     """Return the sorted URIs of raw objects with a further file of one of these names, keys or URIs.
 
-    dataset: limits the pipelines; "" for all. Reads the manifests of batches. Raises: Corrupt; StoreError.
+    dataset: limits the pipelines; "" for all. Reads the manifests of batches.
     """
     asked = set(names)
     return sorted(
@@ -115,8 +115,7 @@ def used_by_others(root: Root, uris: Uris) -> set[str]:
     - Samples of any dataset that no takedown denies, published or waiting.
     - Batches of other datasets' pipelines.
 
-    Reads the keys of every version, samples of open transactions, and each table and record of a pipeline. Raises:
-    Corrupt; StoreError.
+    Reads the keys of every version, samples of open transactions, and each table and record of a pipeline.
     """
     asked = {uri: plain_uri(uri) for cut_of in uris.values() for uri in cut_of}
     plain = frozenset(asked.values())
@@ -194,7 +193,6 @@ def _of_versions(root: Root, dataset: str, tests: DenyList, meant: Meant) -> set
 
 
 def _staying(table: pa.Table, tests: DenyList, meant: Meant) -> set[str]:
-    """Return the raw objects of this table's samples that no takedown denies."""
     if "raw_uri" not in table.column_names:
         return set()
     meanings = {uri: meant(uri) for uri in pc.unique(table["raw_uri"]).drop_null().to_pylist()}
@@ -205,7 +203,6 @@ def _staying(table: pa.Table, tests: DenyList, meant: Meant) -> set[str]:
 
 
 def _of_pipeline(store: Store, dataset: str, meant: Meant) -> set[str]:
-    """Return the raw objects that a table, record or manifest names."""
     out: set[str] = set()
     for place in (f"tables/{dataset}/", f"stages/{dataset}/"):
         for info in listed_twice(store, place):
@@ -216,7 +213,6 @@ def _of_pipeline(store: Store, dataset: str, meant: Meant) -> set[str]:
 
 
 def _texts_of(store: Store, path: str) -> Iterator[str]:
-    """Yield every text in a table or JSON object."""
     data = store.get(path).data
     if path.endswith(".parquet"):
         yield from cell_texts(parse_table(data, path))

@@ -56,8 +56,8 @@ def publish_redacted(root: Root, dataset: str, deny: Deny, marks: Marks) -> Vers
 
     Every shard of an affected part is read and written once. Versions of concurrent publishers are redacted too.
 
-    Raises: NothingLeft if no sample remains; Conflict; Corrupt; StoreError; Fenced if a collector considered this
-    takedown dead: run it again.
+    Raises: NothingLeft if no sample remains; Conflict; Fenced if a collector considered this takedown dead: run it
+    again.
     """
     newest = root.state.newest(dataset)
     if newest is None:
@@ -163,7 +163,6 @@ class _Redaction:
         return body
 
     def _kept(self, version: Version) -> dict[str, Any]:
-        """Return the part of the producer that still holds: the owner."""
         producer = version.manifest["producer"]
         return {name: producer[name] for name in ("owner",) if name in producer}
 
@@ -242,7 +241,6 @@ class _Redaction:
         return put_named_table(self._store, prefix, table, "stats")
 
     def _redacted_table(self, entry: Mapping[str, Any], denied: Redacted) -> pa.Table | None:
-        """Return the samples file without the denied rows, or None if nothing changes."""
         table = get_table(self._store, TableFile.from_json(dict(entry)))
         redacted = redact_rows(table, rows_of(table, denied))
         now = scrub(redacted, self._marks)
@@ -251,7 +249,6 @@ class _Redaction:
         return None if now is table else now
 
     def _scrubbed(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        """Return an exclusions file whose reasons name no denied sample."""
         table = get_table(self._store, TableFile.from_json(dict(entry)))
         now = scrub(table, self._marks)
         if now is table:

@@ -109,7 +109,6 @@ def run_takedown(
 
 
 def _sort_raw(root: Root, uris: Uris, report: TakedownReport) -> None:
-    """Sort the raw objects: of these samples only, or shared."""
     shared = used_by_others(root, uris)
     report.uris, report.shared = sorted(set().union(*uris.values()) - shared), sorted(shared)
 

@@ -262,7 +262,6 @@ def _holds(body: Any, marks: Marks) -> bool:
 
 
 def _lines(data: bytes, path: str) -> Iterator[bytes]:
-    """Yield the documents of a JSON object, or of packed lines. Raises: Corrupt."""
     if not path.endswith(".zst"):
         yield data
         return

@@ -124,7 +124,6 @@ def _scan(unit: ScanUnit, node: Node) -> Scan:
 
 
 def _marks(store: Store, deny: Deny, record: Record, stored: StoredMarks) -> Marks:
-    """Return the marks with those names that still exist."""
     known = {*stored.more, *record.marks.get(stored.dataset, ())}
     marks = marks_of(deny, stored.dataset, (), known, stored.others)
     names: set[str] = set()

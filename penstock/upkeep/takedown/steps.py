@@ -125,7 +125,6 @@ class Steps:
         return ""
 
     def _find_again(self) -> None:
-        """Find again, to include versions that others published meanwhile."""
         self._findings = find(self._tables, self._dataset, self._marks.hashes)
         self._marks = self._findings.marks.adding(self._marks.plain)
         self._uris |= self._findings.uris
@@ -167,7 +166,6 @@ class Steps:
         return outcome.value is True
 
     def _edit_derived(self) -> None:
-        """Edit the objects made of these versions."""
         self._do(derived_edits(self._root.store, self._had(), self._marks))
 
     def _note_left_over(self) -> None:
@@ -190,7 +188,6 @@ class Steps:
         self._report.touched += do(self._root.store, self._deny.n, self._dataset, edits)
 
     def _had(self) -> list[VersionRecord]:
-        """Return the recorded versions that had them."""
         ids = read_record(self._root.store, self._deny.n).versions()
         return [record for record in self._root.state.versions(self._dataset) if record.id in ids]
 

@@ -91,7 +91,6 @@ def _seal(key: str, data: bytes, _: State) -> str:
 
 
 def _card(key: str, data: bytes, state: State) -> str:
-    """Check the card of a version in the log, under its number."""
     named = _CARD.fullmatch(key)
     if named is None:
         return ""
@@ -141,7 +140,6 @@ def _trail(key: str, data: bytes, state: State) -> str:
 
 
 def _exclusion(key: str, data: bytes, _: State) -> str:
-    """Check a record of excluded samples."""
     if key.endswith(".json"):
         parse(data, key)
     return ""

@@ -17,14 +17,12 @@ from .shard import Problem
 
 
 def check_log(store: Store, numbers: set[int], hints: set[int]) -> tuple[State, list[Problem]]:
-    """Return the state after the last good prefix of the log, and the problems.
+    """Return the state after the last good prefix of the log, and the problems. Reads every entry and hint.
 
-    Reads every entry and hint. No entry follows the last one to state its hash: an edit of it that keeps canonical
-    JSON and the rules shows in its commit's manifest, or nowhere.
+    No entry follows the last one to state its hash: an edit of it that keeps canonical JSON and the rules shows in
+    its commit's manifest, or nowhere.
 
     numbers, hints: of the listed entries and hints.
-
-    Raises: FormatTooNew; StoreError.
     """
     state, good, links, problems = State(), True, list[Entry](), list[Problem]()
     entries = _linked(read_tail(store, 0, prev=""), links, problems)
@@ -101,7 +99,6 @@ def _broken(store: Store, links: list[Entry], n: int) -> Problem:
 
 
 def _lost(store: Store, read: int, numbers: set[int]) -> Iterator[Problem]:
-    """Yield the first of each run of missing entries that later ones follow."""
     for first, last in gaps([read, *sorted(n for n in numbers if n > read)]):
         if not is_there(
             store, entry_key(first)
@@ -123,7 +120,6 @@ def _linked(entries: Iterator[Entry], links: list[Entry], problems: list[Problem
 
 
 def _last_good(state: State, entries: list[Entry]) -> tuple[State, Problem]:
-    """Return the state before the first entry that breaks a rule, and the problem."""
     for entry in entries:
         try:
             state = fold(state, entry)

@@ -123,7 +123,6 @@ def verify_root(root: Root, *, full: bool = False, cluster: "Cluster | None" = N
 
 
 def _versions(root: Root, state: State, report: RootReport, cluster: "Cluster | None") -> set[str]:
-    """Check every version. Returns the paths that any of them names."""
     named: set[str] = set()
     looked_at: set[str] = set()
     log_is_sound = not report.problems

@@ -82,9 +82,9 @@ def check_bytes(
 
 
 def other_key(address: str, rows: IndexRows, first: int, keys: list[str] | None) -> Iterator[Problem]:
-    """Yield the first row of an index whose key differs from the samples table.
+    """Yield the first row of an index, numbered from `first`, whose key differs from the samples table.
 
-    first: number of its first row. keys: of the part, by the samples table; None if unknown.
+    keys: of the part, by the samples table; None if unknown.
     """
     named = rows.keys if keys is None else keys[first : first + len(rows.keys)]
     for position, (got, expected) in enumerate(zip_longest(rows.keys, named)):
@@ -123,7 +123,6 @@ def check_last_row(version: Version, shard: dict[str, Any], index: IndexFile) ->
 
 
 def _rows(version: Version, shard: dict[str, Any], rows: IndexRows, reader: "_Hashing") -> Iterator[Problem]:
-    """Check the members of these rows, by offset."""
     names = list(rows.offset)
     offsets = np.stack([rows.offset[field] for field in names])
     for flat in np.argsort(offsets, axis=None, kind="stable").tolist():
@@ -163,16 +162,13 @@ class _Hashing:
         self.at, self.ended = 0, False
 
     def skip(self, until: int | None = None) -> None:
-        """Read to byte `until`, or to the end."""
         for _ in self._blocks(None if until is None else until - self.at):
             pass
 
     def take(self, nbytes: int) -> bytes:
-        """Return the next bytes, fewer at the end."""
         return b"".join(self._blocks(nbytes))
 
     def crc32c(self, nbytes: int) -> int:
-        """Return the CRC-32C of the next bytes."""
         crc = 0
         for block in self._blocks(nbytes):
             crc = extend(crc, block)
@@ -191,7 +187,6 @@ class _Hashing:
             yield block
 
     def pages(self) -> list[bytes]:
-        """Return the SHA-256 of each page, once all was read."""
         unfinished = self._page_bytes and self.at % self._page_bytes
         return [*self._digests, self._page.digest()] if unfinished else self._digests
 

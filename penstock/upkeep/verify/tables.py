@@ -210,7 +210,6 @@ def _samples(version: Version, bad: Collection[str]) -> Iterator[Problem]:
 
 
 def _said_once(place: Int64s, address: str) -> Iterator[Problem]:
-    """Check that an annotation has each row once."""
     numbers, first, n = np.unique(place, return_index=True, return_counts=True)
     if twice := np.flatnonzero(n > 1).tolist():
         yield Problem(

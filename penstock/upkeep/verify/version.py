@@ -71,8 +71,7 @@ def check_version(
     - the hashes of keys and the statistics, computed again.
 
     Registered objects are checked by size and change token; with `full` their fields are read. A bad table stops only
-    the checks that need it, and the shards that it names are not checked. Costs a request per table and, without
-    `full`, 3 per shard of the sample.
+    the checks that need it. Costs a request per table and, without `full`, 3 per shard of the sample.
 
     seen: shards and tables that were checked before; this version's are added. cluster: reads the shards with `full`;
     None: this process.
@@ -110,7 +109,6 @@ def check_version(
 def _shards_here(
     version: Version, shards: Sequence[dict[str, Any]], bad: Collection[str], *, full: bool
 ) -> Generator[ShardProblems]:
-    """Yield the problems of each shard; with `full` in order of their bytes."""
     files = [TableFile.from_json(one) for one in _keys_files(version, bad)] if full else []
     keys, no_keys = keys_of_parts(version.store, files), _no_keys(version, bad)
 
@@ -124,7 +122,6 @@ def _shards_here(
 def _shards_on(
     cluster: "Cluster", version: Version, shards: Sequence[dict[str, Any]], bad: Collection[str]
 ) -> Generator[ShardProblems]:
-    """Yield the problems of each shard, read by a cluster."""
     from ...compute.work import StoredPlace
     from .shards_job import ShardUnit, shards_read_on
 
@@ -149,7 +146,6 @@ def _no_keys(version: Version, bad: Collection[str]) -> list[str] | None:
 
 
 def _shard_rows(version: Version, bad: Collection[str]) -> pa.Table:
-    """Return the rows of the good shards tables."""
     try:
         return version.parts.shard_rows()
     except PenstockError:  # a problem that was found before
@@ -159,7 +155,6 @@ def _shard_rows(version: Version, bad: Collection[str]) -> pa.Table:
 
 
 def _keys_files(version: Version, bad: Collection[str]) -> list[dict[str, Any]]:
-    """Return a manifest's entries of the good samples files with keys."""
     return [one for one in version.manifest["samples"] if one["group"] == "keys" and one["path"] not in bad]
 
 

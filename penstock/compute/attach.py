@@ -6,6 +6,7 @@
 An engine's silence is never an end. If an attempt ends while blocks are missing, the next one skips finished blocks.
 """
 
+import hashlib
 import math
 import os
 import socket
@@ -17,6 +18,7 @@ from itertools import accumulate
 from typing import Any, TypeVar
 
 from loader.errors import EngineUnreachable, InvalidRuntime, JobCancelled, JobFailed, ObjectNotFound
+from loader.storage import Store
 
 from .blocks import BlockOutcomes
 from .cluster import Cluster
@@ -82,11 +84,17 @@ def attach(
     return follow(submitted(job, units), job.work, engine, cluster, on_state)
 
 
-def outcomes_anew(job: Job[U, R], units: Sequence[U], cluster: Cluster) -> Iterator[Outcome[R]]:
-    """Yield the outcome of each unit, in order; compute a job again if it has ended.
+def outcomes_anew(
+    work: Work[U, R], units: Sequence[U], cluster: Cluster, *, store: Store, about: str
+) -> Iterator[Outcome[R]]:
+    """Yield the outcome of each unit, in order, from a job in `store`; compute it again if it has ended.
 
-    Memory: outcomes that arrive before an earlier unit's. Raises: as `attach`.
+    about: words for people. Memory: outcomes that arrive before an earlier unit's. Raises: as `attach`.
     """
+    words = hashlib.sha256()
+    for unit in units:
+        words.update(to_json(unit))
+    job = Job(store=store, work=work, about=about, fingerprint=words.hexdigest(), stores=[store])
     engine = cluster.open()
     try:
         outcomes: dict[int, Outcome[R]] = {}

@@ -4,7 +4,6 @@ A bucket keeps a job's folder, so no name travels. A unit has marks and the take
 numbers and marks. An error travels as its type, since its text may quote a cell.
 """
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +16,6 @@ from loader.errors import TakedownNotFound
 
 from ..compute.attach import outcomes_anew
 from ..compute.cluster import Cluster
-from ..compute.job import Job
-from ..compute.plain import to_json
 from ..compute.work import Node, StoredPlace, Work
 from ..progress import progress
 from .hashed_names import Marks, marks_of
@@ -168,15 +165,7 @@ class KeysTablesOnCluster(KeysTables):
     def _results(self, dataset: str, units: Sequence[KeysUnit]) -> Iterator[KeysResult]:
         if not units:
             return
-        words = hashlib.sha256()
-        for unit in units:
-            words.update(to_json(unit))
-        job = Job(
-            store=self.root.store,
-            work=LOOK_AT_KEYS,
-            about=f"takedown {self.deny.n}: keys of {dataset}",
-            fingerprint=words.hexdigest(),
-            stores=[self.root.store],
-        )
-        for outcome in progress(outcomes_anew(job, units, self._cluster), job.about, total=len(units)):
+        about = f"takedown {self.deny.n}: keys of {dataset}"
+        outcomes = outcomes_anew(LOOK_AT_KEYS, units, self._cluster, store=self.root.store, about=about)
+        for outcome in progress(outcomes, about, total=len(units)):
             yield outcome.value or KeysResult()

@@ -3,7 +3,6 @@
 As in `keys_job`, no name travels: a worker derives names from the record, marks and table rows of its unit.
 """
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +14,6 @@ from loader.storage import ObjectInfo, Store
 
 from ...compute.attach import outcomes_anew
 from ...compute.cluster import Cluster
-from ...compute.job import Job
 from ...compute.plain import to_json
 from ...compute.work import Node, StoredPlace, Work
 from ...denied.find import Findings
@@ -145,19 +143,10 @@ def scan_on(
     units = list(_units(root, record, findings, infos))
     if not units:
         return
-    words = hashlib.sha256()
-    for unit in units:
-        words.update(to_json(unit))
-    job = Job(
-        store=root.store,
-        work=SCAN,
-        about=f"takedown {record.n}: scan",
-        fingerprint=words.hexdigest(),
-        stores=[root.store],
-    )
     here = None
-    outcomes = progress(outcomes_anew(job, units, cluster), f"prove {record.n}: scan", total=len(units))
-    for unit, outcome in zip(units, outcomes, strict=True):
+    outcomes = outcomes_anew(SCAN, units, cluster, store=root.store, about=f"takedown {record.n}: scan")
+    shown = progress(outcomes, f"prove {record.n}: scan", total=len(units))
+    for unit, outcome in zip(units, shown, strict=True):
         verdicts = outcome.value.verdicts if outcome.value else []
         if len(verdicts) != len(unit.paths):
             here = here or Scan(root, record, marks)

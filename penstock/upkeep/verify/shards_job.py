@@ -1,6 +1,5 @@
 """Read every byte of a version's shards on a cluster: a shard is a unit."""
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,6 @@ from loader.storage import Store
 
 from ...compute.attach import outcomes_anew
 from ...compute.cluster import Cluster
-from ...compute.job import Job
 from ...compute.work import Node, Work
 from .shard import Problem, ShardProblems, check_shard, shard_address
 from .tables import keys_of_parts
@@ -74,15 +72,9 @@ def shards_read_on(cluster: Cluster, version: Version, units: Sequence[ShardUnit
 
     An abandoned verification continues; one that ended begins again. Raises: as `attach`.
     """
-    words = [version.id, *(unit.shard["path"] for unit in units)]
-    job = Job(
-        store=version.store,
-        work=READ_SHARDS,
-        about=f"verify {version.name}",
-        fingerprint=hashlib.sha256("\0".join(words).encode()).hexdigest(),
-        stores=[version.store],
-    )
-    for unit, outcome in zip(units, outcomes_anew(job, units, cluster), strict=True):
+    about = f"verify {version.name}"
+    outcomes = outcomes_anew(READ_SHARDS, units, cluster, store=version.store, about=about)
+    for unit, outcome in zip(units, outcomes, strict=True):
         yield outcome.value or _not_read(version, unit, outcome.error)
 
 

@@ -30,7 +30,7 @@ LIES = [
     ("replaces", creates, "create-only", "replaced the first"),
     ("replaces", creates, "creates at once", "16 won"),
     ("races", creates, "creates at once", "won"),
-    ("stale", store_probes.read_after_write, "read after write", "nobody wrote"),
+    ("stale", store_probes.read_after_write, "read after write", "never written"),
     ("keeps", store_probes.read_after_write, "delete", "still there after it was deleted"),
     ("etag", store_probes.etags, "etags", "has the same ETag"),
     ("flips", store_probes.ranges, "ranges", "differ from the written bytes"),

@@ -189,7 +189,7 @@ def test_a_primary_that_is_gone(places, capsys):
     a, b = places()
     shutil.move(a, f"{a}-gone")
     assert main(["migrate", "promote", b, "--primary-is-gone"]) == 0
-    assert "is lost" in capsys.readouterr().out
+    assert "are lost" in capsys.readouterr().out
     publish(loader.Root(b), "instead")
     shutil.move(f"{a}-gone", a)  # it comes back, with a version that the mirror never had
     with pytest.raises(Conflict, match="is not the entry of"):

@@ -289,7 +289,7 @@ def test_what_azure_does_not_say(documented, how, says):
         list(kept_by_azure("az://bucket/root", ["data/x.tar"]))
     (place,) = noncurrent(open_store("az://bucket/root"), ["data/x.tar"])
     assert not place["clean"]
-    assert "say --keeps-nothing az://bucket/root" in place["why"]
+    assert "pass --keeps-nothing az://bucket/root" in place["why"]
 
 
 def test_a_store_that_cannot_be_looked_at_is_incomplete_until_its_operator_tells(kit, gcs):
@@ -300,7 +300,7 @@ def test_a_store_that_cannot_be_looked_at_is_incomplete_until_its_operator_tells
         kit.sweep(root)
         (left,) = unclean(kit.prove(root, n))
         assert (left["check"], left["url"]) == ("noncurrent", root.url)
-        assert f"say --keeps-nothing {root.url}" in left["why"]
+        assert f"pass --keeps-nothing {root.url}" in left["why"]
         proof = kit.prove(root, n, keeps_nothing=[root.url])
         assert proof["result"] == "complete"
         (told,) = (one for one in proof["places"] if one["check"] == "noncurrent")

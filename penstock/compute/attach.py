@@ -36,11 +36,11 @@ R = TypeVar("R")
 INTENT_S = 60.0
 """After this time, in s, an intent without a submission is overtaken."""
 SLOWER = 6
-"""While nothing happens, the poll interval grows to this multiple of the engine's own."""
+"""Idle poll interval, in multiples of the engine's own."""
 BARREN = 2
 """Attempts in a row that began no block; then the job fails."""
 ATTEND_S = 600.0
-"""Interval of the sign of life that a waiting process writes, in s."""
+"""Interval of a waiting process's sign of life, in s."""
 SILENCE_S = 24 * 3600.0
 """Longest wait for an unreachable engine, in s."""
 

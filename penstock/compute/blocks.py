@@ -17,9 +17,9 @@ U = TypeVar("U")
 R = TypeVar("R")
 MAX_UNITS = 256
 MAX_COST_S = 120.0
-"""Estimated seconds of a block, at most; a costlier unit is a block of its own."""
+"""Most estimated seconds of a block; a costlier unit stands by itself."""
 MAX_NBYTES = 256 * 2**20
-"""Estimated output of a block in bytes, at most; a larger unit is a block of its own."""
+"""Most estimated output of a block, in bytes; a larger unit stands by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

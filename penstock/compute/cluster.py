@@ -29,7 +29,7 @@ class Slot:
     """Share of the cluster that a runner gets."""
 
     cpus: int = 0
-    """Processors; 0: all of this machine for the local engine, 1 for others."""
+    """Processors; 0: all for the local engine, 1 for others."""
     memory: str = ""
     """Memory, such as "32GiB"; "": the engine's default."""
     scratch: str = ""
@@ -49,7 +49,7 @@ class Cluster:
     engine: str = "local"
     """Name in `ENGINES`."""
     venv: str = ""
-    """Environment on the nodes or in the image; "": the submitter's or the image's Python."""
+    """Environment on the nodes or in the image, or "" for Python's own."""
     image: str = ""
     """Kubernetes: image of the runners, by digest."""
     packages: tuple[str, ...] = ()
@@ -182,7 +182,7 @@ _ONLY_OF = {
     **dict.fromkeys(("account", "logs", "submit", "limit_s", "array_max"), ("slurm",)),
     **dict.fromkeys(("image", "secret", "kubernetes"), ("kubernetes",)),
 }
-"""Key of the file, or of its table `slot` -> engines that accept it."""
+"""Key of the file or its `slot` -> engines that accept it."""
 
 
 def read_cluster(path: str | Path) -> Cluster:

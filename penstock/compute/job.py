@@ -1,7 +1,7 @@
-"""A job: a list of units, and a folder of the store that records their progress.
+"""A job: a list of units, and a folder of the store that records their progress (docs/format.md, "Jobs").
 
-docs/format.md, "Jobs", lists its objects. The id follows from the work, so any process can submit, attach to or
-finish the job. A block is done once its outcomes exist: retry, resume and attach are one operation.
+The id follows from the work, so any process can submit, attach to or finish the job. A block is done once its
+outcomes exist: retry, resume and attach are one operation.
 """
 
 import hashlib
@@ -78,13 +78,13 @@ class JobDescription:
     units: str
     """SHA-256 hex of the units file."""
     blocks: list[tuple[int, int, int]]
-    """Per block: number of units, first byte of its frame in the units file, bytes."""
+    """Per block: number of units, offset of its frame in the units file, bytes."""
     stores: list[StoredPlace]
     """Stores that units may open."""
     at_us: int
     """Time of submission, microseconds since 1970."""
     token: str = ""
-    """8 hex digits of this folder: another store, or a later folder, may have the same job."""
+    """8 hex digits that tell this folder from others of the job."""
     frames: list[str] = field(default_factory=list)
     """SHA-256 hex of each block's frame; none in descriptions of earlier releases."""
 
@@ -125,7 +125,7 @@ class Start:
     unit: int = -1
     """Unit that is about to run by itself; -1: units run in parallel."""
     left: str = ""
-    """"told" to end, or "failed"; "" for a start that vanished or still runs."""
+    """"told" to end, or "failed"; "" if it vanished or still runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ Element i takes the missing blocks among i, i + elements, ... Every unit gets ex
 
 - A unit returns, raises, hangs or dies in its worker: see `pool`.
 - If the runner vanishes, the block begins again with the outcomes kept so far.
-- After two such ends, units run one at a time. Each is named in the store before it begins, and suspects come last.
+- After two such ends, units run one at a time, each named in the store before it begins.
 - A unit that was named at two such ends counts as crashed; its neighbours continue.
 - If the store or disk fails, the runner fails, and no unit is refused.
 """
@@ -41,7 +41,7 @@ KEEP_S = 30.0
 BLOCKS_AT_ONCE = 2
 """Workers stay busy while the last units of a block run."""
 VANISHED = 2
-"""Unannounced ends of a block after which units run one at a time; a unit named at so many has crashed."""
+"""Unannounced ends after which units run one at a time, or a named unit has crashed."""
 
 
 class RunnerStopped(Exception):

@@ -1,13 +1,7 @@
 """Work: a function over units, with all that a runner needs to run it, and the hash of its source tree.
 
-    def read_shard(unit: ShardUnit, node: Node) -> ShardProblems: ...
-
-    READ_SHARDS = Work(
-        name="verify-shards", version="1", function=read_shard, unit=ShardUnit, result=ShardProblems, timeout_s=3600
-    )
-
 Units and results lie in the store as JSON, so both are frozen dataclasses of plain values. The work stands at the top
-level of its function's module, where nodes find it.
+level of its function's module, where nodes find it: see `verify/shards_job.py`.
 """
 
 import hashlib
@@ -185,7 +179,7 @@ class Block(Generic[U]):
     units: Sequence[U]
     """Units, in order."""
     folders: Sequence[Path]
-    """Scratch folder of each unit; a unit that failed, or wrote nothing, may have none."""
+    """Scratch folder of each unit; it may be missing."""
 
 
 def _a_second(_: Any) -> float:
@@ -205,7 +199,7 @@ class Work(Generic[U, R]):
     version: str
     """Version of the function; another version makes other jobs."""
     function: Callable[[U, Node], R]
-    """Makes a unit's result. It may run twice, and must then write the same."""
+    """Makes a unit's result. A second run must write the same."""
     unit: type[U]
     """Dataclass of a unit."""
     result: type[R]
@@ -213,21 +207,19 @@ class Work(Generic[U, R]):
     timeout_s: float | Callable[[U], float]
     """Time limit in s, above 0: of every unit, or by unit."""
     cost_s: Callable[[U], float] = _a_second
-    """Estimated seconds of a unit, for cutting blocks."""
+    """Estimated seconds of a unit."""
     nbytes: Callable[[U], int] = _no_bytes
-    """Estimated bytes that a unit adds to the output of `finish`, for cutting blocks."""
+    """Estimated bytes of a unit in the output of `finish`."""
     finish: Callable[[Block[U], Sequence[Outcome[R]], Node], Any] | None = None
-    """Writes one thing per block, such as its part, from the units' folders. It may run twice, so each run writes
-    under a name of its own, and the first run's result counts.
-    """
+    """Writes one thing per block from the units' folders. It may run twice, so each run writes under its own name."""
     part: type[Any] = NoneType
     """Dataclass of the result of `finish`."""
     resources: Resources = field(default_factory=Resources)
     """Resources of a unit."""
     alike: Callable[[U], U] | None = None
-    """Returns a unit without fields that differ between submitters, such as a run's id; None: no such field."""
+    """Returns a unit without fields that differ between submitters, or None."""
     libraries: Sequence[str] = ()
-    """Distributions that decide the result's bytes, such as "av": the same release for all blocks."""
+    """Distributions that decide the result's bytes, such as "av"."""
 
     def limit_s(self, unit: U) -> float:
         """Return the time limit of a unit, in s."""

@@ -80,13 +80,13 @@ _PRODUCTS = {"part", "parts", "shards", "taken"}
 _HOW = {"kind", "group", "name", "fields", "version", "featurizer", "code_version", "fingerprint", "nonce"}
 _WAYS = frozenset({"run_id", "dagster_run_id", "asset_key", "in_id", "out_id"})
 STRUCTURAL = frozenset(_WHERE | _PRODUCTS | _HOW | _WAYS)
-"""Fields of records by which programs find their way, never names of samples. Its only columns are `_WAYS`."""
+"""Fields of records by which programs find their way, never names of samples."""
 NAMED = frozenset({"exclude", "replaces", "supersede"})
-"""Fields of records that map a sample's name to a reason, or to the samples that it replaces."""
+"""Fields of records that map a sample's name to a reason or its replacements."""
 LABELS = "labels"
 """Class names, each at its number."""
 WORDS = ("reason", "by", "page")
-"""Fields with a person's words, in an exclusion and in the producer of its version."""
+"""Fields with a person's words, in exclusions and producers."""
 _RAW = frozenset({"raw_objects", "refusals", "media", "objects"})
 """Lifecycle tables whose `key` is a raw object's."""
 _STEPS = {"sample": "sample", "raw_object": "raw", "stage": None}

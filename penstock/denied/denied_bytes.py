@@ -1,12 +1,11 @@
 """Decide which registered objects hold bytes of denied samples.
 
-These bytes stay with the objects' owners: no adoption or migration copies such an object, and a proof looks for each.
-An object holds such bytes if:
+No adoption or migration copies such an object, and a proof looks for each. An object holds such bytes if:
 
 - a takedown has it on record, by the hash of its path, or by its key, size and change token;
 - a version has a denied sample in it that is not redacted yet;
-- the index of its shard has a redacted row, which is not live and has no fields. The row does not name its object, so
-  any object with a byte in no other row's field may be it.
+- its shard's index has a redacted row, which is not live, has no fields, and so may lie in any object with bytes in
+  no other field.
 """
 
 import hashlib

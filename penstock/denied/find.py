@@ -236,10 +236,7 @@ def _folder(entry: Mapping[str, Any]) -> str:
 
 
 def counted_again(manifest: Mapping[str, Any], changed: Collection[str]) -> set[str]:
-    """Return the folders of runs whose statistics change with these samples files.
-
-    Annotations count too: they summarize a whole earlier column.
-    """
+    """Return the folders of runs whose statistics change with these samples files, also of later annotations."""
     columns: set[str] = set()
     out, folder_of = set(), folders(manifest)
     for entry in manifest["samples"]:

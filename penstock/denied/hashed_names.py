@@ -20,7 +20,7 @@ A dot may follow, as in `key.jpg`.
 """
 _SHORTEST = 4  # shorter words are too common
 _MOST_PLACES = 400
-"""Most candidate spans in one word. A word with more, such as an encoded image, is checked whole."""
+"""Most candidate spans in one word; a word with more is checked whole."""
 
 
 @dataclass(frozen=True, slots=False, kw_only=True)

@@ -1,8 +1,7 @@
 """Decide which raw objects a takedown may delete: only objects below the sources of their dataset.
 
-A sample's `raw_uri` is what its writer stated, and the deleting operator may have more rights. So an object must lie
-below a landing place of its dataset's batches, or below a place that the operator names. An object in a root, or with
-an ambiguous address, stays.
+A sample's `raw_uri` is what its writer stated. So an object must lie below a landing place of its dataset's batches,
+or below a place that the operator names, and in no root.
 """
 
 import os

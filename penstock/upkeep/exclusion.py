@@ -3,8 +3,7 @@
     exclusions/<dataset>/<16 hex>.json      a random name, created once; only a takedown replaces or deletes it
 
 A process killed in between leaves a record that the next build obeys. A withdrawal is a record that names the
-exclusions that it ends, so concurrent actions lose nothing. The version without the samples names its record in
-`producer.exclusion`.
+exclusions that it ends, so concurrent actions lose nothing.
 """
 
 import secrets

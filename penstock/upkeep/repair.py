@@ -1,8 +1,8 @@
 """`penstock repair`: find what is wrong with a root's log, repair it, and record the repair.
 
-Two faults break a log. An entry is damaged in the store, or the next entry was written after a misread of it. Both
-show as an entry that does not follow the previous one, and a mirror's copy distinguishes them. Without a mirror one
-changed byte may explain either: a search finds it, and a SHA-256 proves it.
+An entry is damaged in the store, or the next entry was written after a misread of it. Both show as an entry that does
+not follow the previous one. A mirror's copy distinguishes them; without one, a search for one changed byte, which a
+SHA-256 proves.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ class Step:
     why: str
     """The finding, in words."""
     damaged: bytes | None = None
-    """Bytes that a log entry replaces, b"" for none; None for a repair record."""
+    """Bytes that a log entry replaces; None for a repair record."""
     n: int
     """Number of the entry."""
 

@@ -1,7 +1,7 @@
 """The interface of engines: an engine places an attempt at a job and reports its status.
 
-An attempt's name is its handle: any process that computes it can find, poll and cancel the attempt. Only the job's
-folder records finished blocks. An engine is one file here, and one line of `cluster.ENGINES`.
+An attempt's name is its handle: any process can compute it. Only the job's folder records finished blocks. An engine
+is one file here, and one line of `cluster.ENGINES`.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ class AttemptStatus:
     state: Literal["waiting", "running", "ended", "unknown"]
     """"ended": nothing waits or runs. "unknown": the engine's answer shows neither."""
     reason: str = ""
-    """Why runners wait, in the engine's words and with their number, or ""."""
+    """Why runners wait, in the engine's words, or ""."""
     waiting: int = 0
     """Runners that wait."""
     running: int = 0
@@ -28,7 +28,7 @@ class AttemptStatus:
 class Engine(Protocol):
     """Attempts on one machine or cluster, by name: 'pk-<job>-<token>-<attempt>'.
 
-    Every method but `close` raises EngineUnreachable if the engine does not respond, which is no end.
+    Every method but `close` raises EngineUnreachable if the engine does not respond.
     """
 
     poll_s: float

@@ -23,7 +23,7 @@ MAX_ELEMENTS = 100_000
 GRACE_S = 30
 """Grace period of a pod in s, for its runner to store outcomes."""
 KEPT_S = 86_400
-"""Kubernetes deletes a Job and its logs this long after its end, in s."""
+"""Kubernetes deletes an ended Job and its logs after this time, in s."""
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 SCRATCH = "/scratch"
 _BY_DIGEST = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
@@ -48,7 +48,7 @@ class Placing:
     """Table `[kubernetes]` of a cluster's file."""
 
     context: str = ""
-    """Context of the kubeconfig; "": the current one, or the pod's own service account."""
+    """Context of the kubeconfig; "": the current one, or the pod's."""
     namespace: str = "default"
     """Namespace of Job, pods and Secret."""
     service_account: str = ""
@@ -66,7 +66,7 @@ class KubernetesCluster:
     slots: int
     """Runners at once, at most."""
     image: str
-    """Image of the runners by digest: 'registry/penstock@sha256:...'. A tag could name two source trees."""
+    """Image of the runners by digest: 'registry/penstock@sha256:...'."""
     cpus: int = 1
     """Processors of a runner."""
     memory_bytes: int = 0

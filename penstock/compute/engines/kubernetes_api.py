@@ -1,6 +1,6 @@
 """Call Kubernetes' API server through the official client: Jobs, pods, and why they wait, as plain JSON.
 
-Only an answer of the server counts. An unreachable or overloaded server is no evidence about a Job.
+An unreachable or overloaded server is no evidence about a Job.
 """
 
 import json
@@ -20,7 +20,7 @@ _KUEUE = ("v1beta2", "v1beta1")
 _SILENT = frozenset({0, 408, 429})
 """Statuses without an answer, besides 500 and above; 0: the client's, of TLS."""
 _OF_THE_USER = frozenset({401, 403})
-"""Statuses that refuse the caller; after a first answer they pass, as tokens are renewed."""
+"""Statuses that refuse the caller; after a first answer they pass."""
 
 Json = dict[str, Any]
 

@@ -1,6 +1,6 @@
 """Slurm as an engine: an attempt is arrays of one name, and each element runs the job's runner.
 
-Only the controller's answer counts. A failed command is no evidence about a job.
+A failed command is no evidence about a job: only the controller's answer counts.
 """
 
 import shlex
@@ -17,7 +17,7 @@ from .engine import AttemptStatus
 ANSWER_S = 60.0
 """Time limit of a command, in s."""
 KILL_AFTER_S = 5.0
-"""Cancelled elements receive SIGKILL after this time, in s; Slurm's own KillWait is 30."""
+"""Seconds until cancelled elements receive SIGKILL; Slurm's own KillWait is 30."""
 CANCEL_S = 120.0
 """Elements on a lost node stay in the queue until Slurm declares the node down."""
 LOG_BYTES = 64 * 2**10
@@ -65,7 +65,7 @@ _REFUSED = (
     "not permitted",
 )
 _SILENT = ("contact slurm controller", "onnect", "timed out", "emporar", "standby", "Zero Bytes")
-"""sbatch refused if it prints one of the first words and none of the second; else a job may have begun."""
+"""sbatch refused if it prints a word of the first and none of the second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +197,7 @@ class SlurmQueue:
 
 
 BEGUN = 8
-"""Most starts of the runner in an element: a killed runner costs no turn in Slurm's queue."""
+"""Most starts of the runner in an element."""
 
 _SCRIPT = """\
 #!/bin/sh

@@ -14,7 +14,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 Code = Literal["exception", "timeout", "crashed", "memory"]
 Progress = Callable[[int, int], None]
-"""(units done, total); called in the iterating thread. The first number never falls and ends at the total."""
+"""(units done, total), in the iterating thread; ends at the total."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Compute(Protocol):
     """An engine. Thread-safe: concurrent maps share its workers."""
 
     isolates: bool
-    """True if a unit that hangs or kills its process costs only itself; else time limits are ignored."""
+    """True if a unit that hangs or kills its process costs only itself."""
 
     def map(
         self,

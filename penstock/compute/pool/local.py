@@ -86,7 +86,7 @@ AHEAD_UNITS = 1024
 LOT_S = 0.02
 """Target duration of a lot, in s."""
 LOT_BYTES = 32 * 2**10
-"""Largest size of a lot in bytes, pickled, and about the size of its values: both fit into sockets."""
+"""Largest pickled size of a lot, in bytes, so that sockets hold it."""
 LOT_UNITS = 64
 """Most units of a lot."""
 

@@ -23,7 +23,7 @@ from .contract import Failure
 START_TIMEOUT_S = 300.0
 """Seconds for a worker to start and import the function's module."""
 RECALL_S = 0.05
-"""After this time the parent takes back units that have not begun, for another worker."""
+"""Seconds until the parent takes back units that have not begun."""
 
 _MANY = 4096
 _SCRIPT = str(Path(worker.__file__).resolve())

@@ -1,13 +1,12 @@
 """Worker process: runs one function on units from a socket.
 
-Runs as a script of the standard library, so it starts as fast as Python, without the parent's main module: `python -P
-worker.py <socket> <tickets> <life> <scratch>`. A message is a letter, the body's length as 8 bytes, and the body.
+`python -P worker.py <socket> <tickets> <life> <scratch>` is a script of the standard library, so it starts fast and
+without the parent's main module. A message is a letter, the body's length as 8 bytes, and the body.
 
 Units may come in lots. A ticket, one byte in a socket of which the parent has both ends, lets the next one begin; the
 parent takes back tickets of units that have not begun.
 
-A worker unpickles only messages of its parent. The parent never unpickles an answer: a hostile file may control the
-worker.
+The parent never unpickles an answer: a hostile file may control the worker.
 """
 
 import contextlib

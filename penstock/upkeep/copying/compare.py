@@ -1,7 +1,7 @@
 """Copy objects without a digest (log entries, small objects), compared with the source before and after.
 
-A bit may flip on the way or in a store, and these objects are never replaced. So an object is read twice at the
-source, or proved by the next entry, and read back from the target; a damaged copy is deleted there.
+A bit may flip on the way, and these objects are never replaced. So an object is read twice at the source, or proved
+by the next entry, and read back; a damaged copy is deleted.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """Copy many objects on a cluster: a large object, or a run of small ones, is a unit.
 
-The job's folder lies in the target, and its outcomes name the copied objects. A migration that begins again reads
-them if its notes have the SHA-256 of the job's description. The next job copies the rest.
+The job's folder lies in the target. A migration that begins again reads its outcomes if its notes have the SHA-256 of
+the job's description. The next job copies the rest.
 """
 
 import hashlib

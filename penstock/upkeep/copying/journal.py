@@ -29,9 +29,9 @@ from .items import KINDS, Copied, as_columns, from_columns
 
 FOLDER = "migrations/"
 LINES = 64
-"""Lines per object. Copies of a killed run without a line are found by size."""
+"""Lines per object."""
 PIECE_ROWS = 100_000
-"""Rows of one piece of the manifest, which bounds memory. About 5 MiB in the store."""
+"""Rows of one piece of the manifest; about 5 MiB in the store."""
 
 
 _NAMES = ("path", "nbytes", *KINDS, "etag")
@@ -40,7 +40,7 @@ _NAMES = ("path", "nbytes", *KINDS, "etag")
 class Journal:
     """A set of notes, used by one thread, as a context manager. They lie in a file in `scratch`.
 
-    Raises: Corrupt for an object in its folder that is neither lines nor a manifest; StoreError if scratch is full.
+    Raises: Corrupt for an object in its folder that is neither lines nor a manifest.
     """
 
     def __init__(self, target: Store, folder: str = FOLDER, scratch: str | None = None) -> None:

@@ -129,7 +129,7 @@ JOB_SILENCE_US = 14 * 24 * 3_600_000_000
 """A job is dead once its folder is unchanged for so long, in microseconds."""
 FOLDER = "collect/"
 FOLDERS = (TEMPORARY, *(folder for folder in ROOT_FOLDERS if folder != "data/"))
-"""All prefixes of a root but `data/`, files at the top first, ascending."""
+"""All prefixes of a root but `data/`, ascending."""
 _UNFINISHED = re.compile(rf"(.+/)?{UNFINISHED}", re.DOTALL)
 _JOB = re.compile(r"jobs/[0-9a-f]{32}/")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

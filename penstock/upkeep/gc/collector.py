@@ -38,7 +38,7 @@ SILENCE_S = 72 * HOUR_S
 MAX_OBJECTS = 100_000
 MAX_BYTES = 10 * 2**40
 MOST = 2**63 - 1
-"""Largest number of objects, bytes or microseconds in a plan; stands for infinity."""
+"""Largest number in a plan; stands for infinity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class Options:
     dataset: str | None = None
     """The only dataset to sweep and abort in; None: all."""
     condemned: Collection[str] = field(default=())
-    """Ids of versions that, once retired, neither names nor leases keep: of a takedown, or given up."""
+    """Ids of retired versions that neither names nor leases keep."""
 
     def __post_init__(self) -> None:
         for name, most in (

@@ -1,12 +1,9 @@
 """Records of the objects that collectors deleted from a root, kept for ever.
 
-A mirror's collector deletes only recorded objects, once no reader of the mirror needs them.
-
     swept/<n>-<16 hex>.parquet    key, nbytes, dataset, txn, why; n has 12 digits, from 1
 
-The hex begins the SHA-256 of the keys, joined by line breaks. Each primary counts on from the last number that it
-saw. Earlier releases wrote `swept/<n>.parquet`. A record is created before the deletion; objects that a killed
-collector did not delete stand in a later record again.
+The hex begins the SHA-256 of the keys, joined by line breaks; earlier releases had none. A record is created before
+the deletion. A mirror's collector deletes only recorded objects, of every primary that the root has had.
 """
 
 import hashlib

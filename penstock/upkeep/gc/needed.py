@@ -1,9 +1,7 @@
 """Find the versions that readers can open or claim, which must stay, and their objects.
 
 If a file that names a version's objects is unreadable, nothing may be deleted, unless a collector may have deleted
-the file. That holds only for a missing file of a retired version that only leases keep: the version may have been
-claimed in the middle of a sweep. Files of versions that the log keeps count only if they are recorded as deleted, as
-for a given-up version.
+the file: a missing one of a retired version that only leases keep, or one that is recorded as deleted.
 """
 
 import logging
@@ -56,8 +54,7 @@ def claims(state: State, condemned: Collection[str] = ()) -> dict[str, list[str]
 class Unreadable:
     """Decides about unreadable files of versions that stay.
 
-    condemned: as for `protected`. mirror: whether the store is one; versions retired before the copy may be missing
-    there, or in a root that became the primary later.
+    condemned: as for `protected`. mirror: whether the store is one; it may lack versions retired before the copy.
     """
 
     def __init__(self, store: Store, state: State, condemned: Collection[str], *, mirror: bool) -> None:

@@ -2,8 +2,7 @@
 
     collect/<name>/plan.parquet    key, nbytes, dataset, txn, why, age_us; in key order
 
-Written anew at each look: known objects grow older, others begin at 0. The listing of `data/` that it is made from
-lies in a file of this machine.
+Written anew at each look, from a listing in a file of this machine: known objects grow older, others begin at 0.
 """
 
 import logging

@@ -35,7 +35,7 @@ class Report:
     collector: str
     """The collector's name."""
     applied: bool
-    """True if transactions were aborted and objects deleted; False for a dry run."""
+    """True if objects were deleted; False for a dry run."""
     grace_s: float
     """Seconds between condemnation and deletion."""
     tally: Tally

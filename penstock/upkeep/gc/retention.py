@@ -15,7 +15,7 @@ from loader.errors import InvalidRuntime, VersionNotFound
 
 READ_AHEAD = 16
 WITNESSES = 32
-"""The newest retired versions, whose times bound later ones. Their manifests may be gone."""
+"""The newest retired versions, whose times bound later ones."""
 _DAY_US = 86_400_000_000
 
 
@@ -23,14 +23,14 @@ _DAY_US = 86_400_000_000
 class Policy:
     """The versions that a dataset keeps; each field keeps some by itself.
 
-    A version's time is its publisher's clock, corrected by the log's order (`_times`). A version with a tag or an
-    alias, held, leased, or the parent of an open transaction always stays. Raises: InvalidRuntime.
+    A version's time is its publisher's clock, corrected by the log's order (`_times`). A version that anything names,
+    holds, leases or builds on always stays. Raises: InvalidRuntime.
     """
 
     last: int
     """Number of newest versions."""
     monthly: int = 0
-    """Months (UTC) with versions, newest first, of which each keeps its last version."""
+    """Latest months (UTC), of which each keeps its last version."""
     days: int = 0
     """Age in days up to which all stay."""
 

@@ -63,9 +63,9 @@ logger = logging.getLogger(__name__)
 
 Check = Callable[[pa.Table], pa.Table]
 NAMED = 10
-"""Objects above the cap, and undeletable objects, to name; the rest is counted."""
+"""Objects to name above the cap, or undeletable; the rest is counted."""
 GIVE_UP = 10_000
-"""Failed objects after which a sweep without any deletion stops: the right to delete is missing."""
+"""Failed objects after which a sweep without any deletion stops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,15 +95,15 @@ class Swept:
     spared: int = 0
     """Objects that the last look found needed again."""
     capped: bool = False
-    """True if more was due than the caps allow; the next sweep deletes it."""
+    """True if more was due than the caps allow."""
     too_large: dict[str, int] = field(default_factory=dict)
     """Key -> bytes of the first `NAMED` objects above the cap."""
     n_too_large: int = 0
     """Number of objects above the cap."""
     refused: dict[str, str] = field(default_factory=dict)
-    """Key -> error of the first `NAMED` objects that the store does not delete."""
+    """Key -> error of the first `NAMED` undeletable objects."""
     n_refused: int = 0
-    """Number of objects that the store does not delete."""
+    """Number of undeletable objects."""
 
 
 def sweep(

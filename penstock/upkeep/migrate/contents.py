@@ -30,11 +30,7 @@ SMALL_FOLDERS = (
     "trails/",
     "log/repair-",
 )
-"""Prefixes of objects that no manifest names; only these are listed.
-
-`foreign/` has only adopted objects. `swept/` and `takedowns/` inform the mirror's collector of deletions and
-retirements. Readers need `log/repair-` before the entries.
-"""
+"""Prefixes of objects that no manifest names; only these are listed."""
 _COLUMNS = ["path", "nbytes", "sha256", "index_path", "index_nbytes", "index_crc32c"]
 
 

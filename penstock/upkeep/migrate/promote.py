@@ -3,13 +3,10 @@
 Killed at any step, a second run continues, and at no moment two places accept appends:
 
 1. Update and verify the mirror, and prove that its store never creates an object twice.
-2. Close the primary's log by an entry `primary`. A later writer must find its token in the marker where it writes,
-and no marker has it yet.
+2. Close the primary's log by an entry `primary`. A later writer must find its token in the marker where it writes.
 3. Update the mirror again, the log with that entry last.
 4. Write the token into the mirror's marker: now it is the primary.
 5. Write `mirror_of` into the former primary's marker.
-
-Replacing a marker decides nothing: a late one has an outdated token.
 """
 
 from dataclasses import dataclass
@@ -39,9 +36,9 @@ class Promotion(Copies):
     """The result of a promotion."""
 
     former: str
-    """URL of the former primary; the target's own if it was not asked."""
+    """URL of the former primary, or the target's own."""
     closed: int = 0
-    """Number of the log entry that closed the former primary; 0 before that."""
+    """Number of the log entry that closed the former primary, or 0."""
     promoted: bool = False
     """True once the target is the primary."""
     entries: int = 0

@@ -1,9 +1,7 @@
 """Bytes of deleted objects that stores keep: noncurrent versions, soft-deleted objects, unfinished uploads.
 
-- S3 is listed through boto3, with its default credentials or a given client.
-- Azure is listed through azure-storage-blob: settings would not show what was deleted before they changed.
-- Google Cloud Storage and fsspec's stores are not listed: a proof states so, or quotes its author's statement.
-- A folder of this machine keeps unfinished files of killed writers.
+S3 is listed through boto3, Azure through azure-storage-blob; Google Cloud Storage and fsspec's stores are not. A
+folder of this machine keeps unfinished files of killed writers.
 """
 
 import logging

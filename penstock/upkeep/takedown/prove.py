@@ -1,7 +1,7 @@
 """`penstock takedown prove`: check now every place that had, or may have, denied samples.
 
-Each place is clean, with evidence, or not, with the reason; one that is not makes the proof "incomplete". Names are
-keyed hashes, as in the log. `examples/recheck_takedown.py` checks the same places without penstock.
+One place that is not clean makes the proof "incomplete". Names are keyed hashes, as in the log.
+`examples/recheck_takedown.py` checks the same places without penstock.
 """
 
 import hashlib

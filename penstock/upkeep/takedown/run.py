@@ -1,13 +1,11 @@
 """`penstock takedown run`: find and take the steps that a deny entry requires.
 
 1. Record the findings.
-2. Commit, per dataset, the version without the samples.
-3. Retire the versions that had them.
-4. Rewrite or delete objects that no version protects (`steps.py`).
-5. Delete raw objects last, when all that stays is known.
+2. Commit, per dataset, the version without the samples, and retire the versions that had them (`steps.py`).
+3. Rewrite or delete objects that no version protects.
+4. Delete raw objects last, when all that stays is known.
 
-Each step derives the remaining work from the store, so a killed run is run again. A collector deletes the bytes of
-retired versions.
+Each step derives the remaining work from the store, so a killed run is run again.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

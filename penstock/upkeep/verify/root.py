@@ -61,9 +61,7 @@ class RootReport:
     n_foreign: int = 0
     """Objects that penstock did not write."""
     unreferenced: int = 0
-    """Objects under data/ that no version names: of open or abandoned transactions, or replaced by a merge or
-    takedown.
-    """
+    """Objects under data/ that no version names."""
     unreferenced_nbytes: int = 0
     """Their bytes."""
     nothing_leased: list[str] = field(default_factory=list)

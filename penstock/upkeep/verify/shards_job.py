@@ -86,7 +86,7 @@ def _not_read(version: Version, unit: ShardUnit, error: Any) -> ShardProblems:
 
 _opened: dict[str, Version] = {}
 _read: dict[str, dict[str, list[str]]] = {}
-"""By id, and by path: a worker process reads shards of one version, and of few samples files, in turn."""
+"""By path: a worker process reads few samples files, in turn."""
 
 
 def _version(id_: str, store: Store) -> Version:

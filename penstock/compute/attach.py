@@ -191,7 +191,6 @@ class _Waiter:
         self.attempt = 0
 
     def status(self, n_missing: int) -> AttemptStatus:
-        """Return the state of the newest attempt; place one if none is there."""
         if self._folder.stopped:
             raise JobCancelled(
                 f"job {self._folder.id} ({self._description.about}) was cancelled; run it again to go on"

@@ -250,7 +250,6 @@ class _BlockRun:
         return [str(self._scratch / str(number)) if self._scratch else "" for number in numbers]
 
     def leave(self, error: BaseException) -> None:
-        """Store the outcomes so far and how this start ended."""
         reason = "told" if isinstance(error, RunnerStopped) else "failed"
         try:
             self._keep()

@@ -70,7 +70,6 @@ def open_runner(arguments: argparse.Namespace, compute: Callable[[int], Compute]
 
 
 def _gpus(n_gpus: int | None) -> Sequence[str]:
-    """Return the GPUs of a slot; all visible ones for None. Raises: InvalidRuntime."""
     if n_gpus == 0:
         return ()
     there = visible_gpus()

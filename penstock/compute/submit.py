@@ -135,7 +135,6 @@ def _described(job: Job[U, R], units: UnitsFile) -> JobDescription:
 def _accepted(
     work: Work[U, Any], folder: JobFolder, new: JobDescription, path: Path, *, anew: bool
 ) -> tuple[JobDescription | None, str]:
-    """Return the description to use, or None and why the folder holds other work."""
     try:
         stored = folder.description()
         others = [] if stored is None else _other_fields(new, stored)

@@ -61,7 +61,7 @@ class _FinishCall(_Call):
     """The work's `finish`, as workers receive it."""
 
     def __call__(self, arguments: tuple[int, list[bytes], list[str], list[bytes]]) -> bytes:
-        """Return an answer to (number, units, folders, outcomes) of a block."""
+        """Return an answer to (number, units, folders, outcomes)."""
         work, (number, units, folders, outcomes) = self.work, arguments
         block = Block(
             number=number,

@@ -107,7 +107,6 @@ def searched(name: str) -> bool:
 
 
 def _scrubbed_column(column: pa.ChunkedArray, field: pa.Field, marks: Marks) -> list[Any] | None:
-    """Return its cells, or None if none changes."""
     if not searched(field.name):
         return None
     if pa.types.is_string(field.type):

@@ -192,7 +192,6 @@ class DeniedBytes:
 
     @cached_property
     def _in_root(self) -> tuple[set[str], set[str]]:
-        """Return paths of objects in the root: of adopted places, and of others."""
         there = {info.key for info in self._store.list(FOREIGN)}
         adopted = {place for place in {place_of(path) for path in there} if self._is_adopted(place)}
         own = {path for path in there if place_of(path) in adopted}

@@ -115,13 +115,11 @@ class _Search:
         return bool(self._parts_of(version) or self._adopted_of(version)) or self.names_some(version)
 
     def _adopted_of(self, version: Version) -> dict[str, list[str]]:
-        """Return its adopted objects with denied samples, redacted or not, by shard."""
         if version.id not in self._adopted:
             self._adopted[version.id] = {} if self._denied is None else self._denied.adopted(version)
         return self._adopted[version.id]
 
     def _parts_of(self, version: Version) -> frozenset[str]:
-        """Return its parts with such samples; a redacted part has none."""
         files = [self._by_file.get(entry["path"], {}) for entry in keys_files(version)]
         return frozenset(part for file in files for part in file)
 

@@ -96,7 +96,6 @@ class Marks:
         return _between_ours(text, lambda piece: _WORD.sub(lambda word: self._word(word[0]), piece))
 
     def _word(self, word: str) -> str:
-        """Return a word without the names in it, longest first."""
         starts = [one.start() for one in re.finditer(_BEFORE, word)]
         ends = [one.start() for one in re.finditer(_AFTER, word)]
         if len(starts) * len(ends) > _MOST_PLACES:

@@ -21,7 +21,7 @@ def over_whole(root: Root, dataset: str, work: Callable[[Whole], T]) -> T:
     """Return work(versions) of the versions whose manifest and tables exist, retired or not.
 
     Begins again if a collector deletes something of a retired version meanwhile. Costs a request per version, and one
-    per table that only retired ones have. Raises: ObjectNotFound for what no collector may have deleted.
+    per table that only retired ones have.
     """
     versions = _whole(root, dataset)
     while True:

@@ -88,7 +88,6 @@ def why_not(uri: str, places: Collection[str], root_url: str) -> str:
 
 
 def _why_not_on_disk(path: str, bases: Collection[str]) -> str:
-    """Return why a local object must not be deleted, or "". Links in its path may lead elsewhere."""
     folder = os.path.realpath(os.path.dirname(path))
     if not any(f"{folder}/".startswith(f"{os.path.realpath(base)}/") for base in bases):
         return f"a link leads it out of its source, to {folder}"
@@ -106,7 +105,6 @@ def _upwards(folder: str) -> Iterator[str]:
 
 
 def _base(place: str) -> str:
-    """Return a place without trailing slashes, "" if it is no bucket, server or folder."""
     base = plain_uri(place).rstrip("/")
     if "://" in base:
         return base

@@ -185,7 +185,6 @@ def standing(history: Sequence[Exclusion | Withdrawal]) -> dict[str, tuple[Exclu
 
 
 def _read(store: Store, path: str) -> Exclusion | Withdrawal | None:
-    """Return the record at a listed path, or None if a takedown deleted it since."""
     try:
         return parse(store.get(path).data, path)
     except ObjectNotFound:
@@ -348,7 +347,6 @@ def _checked(keys: Collection[str], reason: str, by: str, page: str) -> list[str
 
 
 def _check_writable(root: "Root") -> None:
-    """Raise Conflict if the root's history continues elsewhere."""
     root.create()
     check_primary(root.store, root.state)
 
@@ -409,7 +407,6 @@ def _newest(root: "Root", dataset: str) -> "Version":
 
 
 def _check_some_stay(newest: "Version", keys: Sequence[str]) -> None:
-    """Raise EmptyVersion if the newest version has no other samples."""
     if len(_live(newest, keys)) == len(newest):
         raise EmptyVersion(
             f"these {len(keys)} keys are all samples of {newest.name}; nothing was excluded: keep at least one"

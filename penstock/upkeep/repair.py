@@ -141,7 +141,6 @@ class _Repair:
         self.before, self.state, self.last = self.state, after, entry
 
     def _link(self, entry: Entry) -> Entry:
-        """Return an entry that does not follow the previous one, after a repair or a record of its predecessor."""
         before = self.last
         if before is None:
             raise Corrupt(f"log entry {entry_key(entry.n)} is the first, and claims to follow another")
@@ -157,7 +156,6 @@ class _Repair:
         return replace(entry, prev_means=before.sha256)
 
     def _which(self, before: Entry, entry: Entry) -> tuple[bytes, str]:
-        """Return the right bytes of `before`, and how that is known: the stored ones, or the next writer's reading."""
         of_before, of_entry = self._copy(before.n), self._copy(entry.n)
         if of_before is not None and _sha256(of_before) == entry.prev:
             return of_before, f"entry {entry.n} has the sha256 of the mirror's bytes"
@@ -275,7 +273,6 @@ def _difference(stored: bytes, other: bytes, first: str = "read", second: str = 
 
 
 def _have_same_content(n: int, stored: bytes, read: bytes) -> bool:
-    """Return whether two readings of an entry differ only in time and nonce, or readers accept neither."""
     try:
         entry, other = parse(n, stored), parse(n, read)
     except (Corrupt, FormatTooNew):

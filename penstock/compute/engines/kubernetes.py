@@ -298,6 +298,6 @@ def _is_leaving(job: dict[str, Any]) -> bool:
 
 
 def _n_indexes(text: str) -> int:
-    """Return the count of Kubernetes' indexes: 5 for '1,3-5,7'."""
+    """Return a count: 5 for '1,3-5,7'."""
     runs = [run.partition("-") for run in text.split(",") if run]
     return sum(int(last or first) - int(first) + 1 for first, _, last in runs)

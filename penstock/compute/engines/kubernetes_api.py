@@ -200,5 +200,4 @@ def _message(error: Any) -> str:
 
 
 def _inside() -> bool:
-    """Return whether this process is a pod without a kubeconfig."""
     return "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ

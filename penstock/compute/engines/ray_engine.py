@@ -147,7 +147,6 @@ class RayEngine:
         return counts
 
     def _free(self, waiting: int) -> str:
-        """Return why runners wait: their demand, and the cluster's free resources."""
         body = self._asked("GET", "/api/cluster_status") or {}
         report = ((body.get("data") or {}).get("clusterStatus") or {}).get("loadMetricsReport") or {}
         asked = {"CPU": self._facts["cpus"], "GPU": self._facts["gpus"]}
@@ -161,7 +160,6 @@ class RayEngine:
         return f"{free}: {', '.join(there)} are in use"
 
     def _asked(self, method: str, path: str, body: object = None) -> Any:
-        """Return the head's answer, or None for an unknown job. Raises: EngineUnreachable; InvalidCluster."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json", **_authorization()}
         request = urllib.request.Request(self._address + path, data, headers, method=method)

@@ -119,7 +119,6 @@ class _Map(Task):
         return bool(self.given_back) or (self.begun < len(self.units) and (not ahead or within))
 
     def take(self) -> Sequence[int]:
-        """Return the numbers of the next lot's units, and leave some for other workers."""
         if self.given_back:
             return [self.given_back.pop(0)]
         share = (len(self.units) - self.begun) // (2 * self.n_workers)
@@ -128,7 +127,6 @@ class _Map(Task):
         return range(self.begun - n, self.begun)
 
     def give_back(self, units: Sequence[int]) -> None:
-        """Take back units that did not begin; they come first, one at a time."""
         self.given_back = sorted([*self.given_back, *units])
         self.room.notify_all()
 
@@ -233,7 +231,6 @@ class LocalCompute:
             self._maps.discard(work)
 
     def _next(self, work: _Map, index: int, progress: Progress | None) -> Reply:
-        """Wait for one unit's reply; report progress meanwhile."""
         while True:
             with self._lock:
                 work.awaited = -1 if progress else index
@@ -263,7 +260,6 @@ class LocalCompute:
             self._pool.stop(work)
 
     def _take(self, work: _Map) -> Sequence[int]:
-        """Return the numbers of the next units, or none. Raises: MapStopped."""
         with self._lock:
             work.room.wait_for(lambda: work.stopped or work.done == len(work.units) or work.may_take())
             if work.stopped:

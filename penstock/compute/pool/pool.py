@@ -137,7 +137,6 @@ class Pool:
 
     @contextmanager
     def _turn(self, task: Task, *, alone: bool) -> Iterator[Mapping[str, str]]:
-        """Wait for a turn; yield the environment of its worker."""
         workers = self._n_workers if alone else 1
         with self._changed:
             self._want_alone += alone
@@ -171,7 +170,6 @@ class Pool:
 
     @contextmanager
     def _worker(self, task: Task, environment: Mapping[str, str], *, fresh: bool) -> Iterator[Worker]:
-        """Yield an idle or new worker, kept afterwards if it lives."""
         worker = (None if fresh else self._take(task.function, environment)) or Worker(environment)
         with self._changed:
             task.busy.add(worker)

@@ -233,7 +233,6 @@ def serve(sock: socket.socket, tickets: socket.socket) -> None:
 
 
 def _prepare(descriptors: list[int], scratch: str) -> tuple[socket.socket, socket.socket]:
-    """Set up the process; return its sockets of messages and tickets."""
     sock_fd, tickets_fd, life_fd, _ = descriptors
     for fd in descriptors:
         os.set_inheritable(fd, False)

@@ -70,7 +70,6 @@ def copy_entries(source: Store, target: Store, after: int, upto: int, last: str)
 
 
 def _check_entry(source: Store, n: int, data: bytes, follower: bytes | None) -> None:
-    """Raise Corrupt if entry n is damaged at the source, or the next entry follows another one."""
     try:
         entry = parse(n, data)
         if follower is not None and _before(follower) != entry.sha256:
@@ -91,7 +90,6 @@ def _entries(source: Store, numbers: range) -> Iterator[bytes]:
 
 
 def _before(data: bytes) -> str:
-    """Return the previous entry's hash by this entry, "" if it is damaged."""
     try:
         return str(parse_json_object(data)["prev"])
     except DAMAGED:

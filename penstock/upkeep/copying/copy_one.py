@@ -44,7 +44,7 @@ ROOM_BYTES = 3 * (HELD_BYTES + BESIDE_BYTES)
 class Transfer:
     """Copies items from one store to another. Thread-safe.
 
-    scratch: folder for large objects in transit. hash: one of `digest.KINDS`, for objects without an expected digest.
+    scratch: folder for large objects in transit. hash: one of `items.KINDS`, for objects without an expected digest.
     """
 
     def __init__(
@@ -93,7 +93,6 @@ class Transfer:
         return str(digest)
 
     def _there(self, item: Item) -> int | None:
-        """Return the size of the target's object if it may be the same, else None."""
         self._pace.take(requests=1)
         try:
             if item.nbytes is None:
@@ -132,7 +131,6 @@ class Transfer:
         return copied
 
     def _put(self, item: Item, data: bytes | memoryview, etag: str, digest: str) -> Copied:
-        """Put correct bytes into the target if needed. etag: of the source's object."""
         check(self._source, item, len(data), digest)
         is_needed = self._is_needed(item, digest)
         if is_needed:
@@ -182,7 +180,6 @@ class Transfer:
         return True
 
     def _read(self, item: Item, view: memoryview) -> tuple[str, str]:
-        """Return (ETag, digest) of an object's bytes, read into `view`. The ETag is pinned."""
         digest, etag, at = self._digest(item), item.etag or None, 0
         sequential = SequentialRead(self._source, item.path, len(view))
         try:
@@ -200,7 +197,6 @@ class Transfer:
     def _read_ahead(
         self, item: Item, view: memoryview, begin: int, pinned: str | None, digest: Digest
     ) -> str:
-        """Read from `begin` on in large pieces, some in flight while one is hashed. Returns the ETag."""
         pieces = [view[at : at + self._piece] for at in range(begin, len(view), self._piece)] or [view]
         etag, asked = self._fetch(item.path, begin, pieces[0], pinned), 1
         coming: deque[Future[str]] = deque()
@@ -251,7 +247,6 @@ class Transfer:
         return Digest(item.digest or (item.was if proves(item.was) else ""), self._hash)
 
     def _is_needed(self, item: Item, digest: str) -> bool:
-        """Return whether the target lacks these bytes. Raises: Changed for an object that may not be replaced."""
         if not item.was:
             return True
         if digest == item.was and proves(digest):

@@ -44,7 +44,6 @@ class SendOn:
         return Copied(path=item.path, nbytes=nbytes, digest=digest, etag=item.etag, written=True)
 
     def _sent(self, target: S3PutStore, item: Item, nbytes: int) -> tuple[str, bool | None]:
-        """Return the digest of the received bytes, and the result of `finish_twin`. Memory: a piece."""
         with self._room.memory(min(nbytes, LOOK_BYTES)) as lent:
             result = self._sent_by(lent.view, target, item, nbytes)
             lent.is_free = True
@@ -53,7 +52,6 @@ class SendOn:
     def _sent_by(
         self, memory: memoryview, target: S3PutStore, item: Item, nbytes: int
     ) -> tuple[str, bool | None]:
-        """Do as `_sent`, through the given memory."""
         digest, etag, at, sending = Digest(item.digest, self._hash), item.etag or None, 0, None
         sequential = SequentialRead(self._source, item.path, nbytes, whole=True)
         try:

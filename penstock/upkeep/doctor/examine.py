@@ -134,7 +134,6 @@ class Examination:
             raise Useless from None
 
     def _remove(self) -> None:
-        """Remove the scratch objects; report nothing if nothing could be written."""
         before = len(self.findings)
         written = any(one.check == "writing" and one.level == "ok" for one in self.findings)
         self._collect("scratch", _removed(self.scratch))

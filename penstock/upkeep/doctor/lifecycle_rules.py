@@ -138,7 +138,6 @@ def _when_of_gcs(condition: Mapping[str, Any]) -> str:
 
 
 def _reach(prefix: str, root: str) -> str | None:
-    """Return the part of the root that a prefix covers, in words; None if none matters."""
     if root.startswith(prefix):
         return "the whole root (data/, log/ ...)"
     inside = prefix[len(root) :]

@@ -260,7 +260,6 @@ def _refused(check: str, code: str) -> Finding:
 
 
 def _keys(provider: Any) -> dict[str, Any]:
-    """Return a provider's keys by boto3's names; {} lets boto3 find them."""
     if provider is None:
         return {}
     credentials = provider()

@@ -331,7 +331,6 @@ def copies(scratch: Scratch) -> Iterator[Finding]:
 
 
 def _filled(file: IO[bytes]) -> bytes:
-    """Write PARTS_BYTES; return their SHA-256."""
     block, digest = memoryview(Random(2).randbytes(2**20)), hashlib.sha256()
     for at in range(0, PARTS_BYTES, len(block)):
         piece = block[: PARTS_BYTES - at]

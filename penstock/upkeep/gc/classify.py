@@ -53,7 +53,6 @@ def sorter(
     fates: dict[str, tuple[str, int]] = {}
 
     def fate_of(txn: str) -> tuple[str, int]:
-        """Return (dataset, state of the transaction's unreferenced objects)."""
         if txn not in fates:
             known = state.txns.get(txn)
             fates[txn] = _FOREIGN if known is None else (known.dataset, _fate(known, state, kept))

@@ -91,8 +91,7 @@ def collect(
     """Look at a root; note signs of life and condemned objects.
 
     With `apply`, abort transactions of dead writers, and delete objects condemned for `grace_s`. Any number of
-    collectors may run at once. A mirror loses only objects that its primary recorded as deleted; of a root with
-    mirrors only the primary is used.
+    collectors may run at once. A mirror loses only objects that its primary recorded as deleted.
 
     at: time of both clocks, by default this machine's; now_us: time of a wall clock.
 
@@ -101,7 +100,7 @@ def collect(
     Memory: 0.2 KB per referenced or condemned object.
 
     Raises: NotARoot; VersionNotFound for an unknown dataset; Corrupt, ObjectNotFound if a version's objects are
-    unknown; Conflict if the root moved meanwhile; StoreError.
+    unknown; Conflict if the root moved meanwhile.
     """
     options = options or Options()
     root = root.alone  # mirrors have notes, leases and copies of the log of their own

@@ -67,7 +67,6 @@ class Record:
 
 
 def _records(store: Store) -> Iterator[tuple[int, str, str]]:
-    """Yield (n, hex or "", key) of every record, ascending. Costs a listing."""
     for info in store.list(FOLDER):
         if match := _RECORD.fullmatch(info.key):
             yield int(match[1]), match[2] or "", info.key

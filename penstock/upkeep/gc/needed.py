@@ -203,7 +203,6 @@ def _manifest(store: Store, record: VersionRecord, lost: Unreadable) -> dict[str
 def _shards(
     store: Store, tables: Collection[tuple[TableFile, VersionRecord]], lost: Unreadable, pool: Executor
 ) -> Iterator[pa.Array]:
-    """Yield the paths of shards and indexes, and of seals of registered shards."""
     for table in _read(store, tables, ["path", "index_path", "index_footer_sha256"], lost, pool):
         for name in ("path", "index_path"):
             yield from table[name].cast(pa.large_string()).chunks
@@ -219,7 +218,6 @@ def _objects(
     lost: Unreadable,
     pool: Executor,
 ) -> Iterator[pa.Array]:
-    """Yield the root's paths of these shards' registered objects."""
     for table in _read(store, tables, ["shard", "path"], lost, pool):
         is_of_shards = pc.is_in(table["shard"].cast(pa.large_string()), value_set=shards)
         yield from table["path"].filter(is_of_shards).cast(pa.large_string()).chunks

@@ -112,7 +112,6 @@ def unfinished(clients: Clients, folder: str) -> Iterator[SideObject]:
 
 
 def _in_place(store: Store, prefix: str, tally: Tally) -> Iterator[ObjectInfo]:
-    """Yield a listing; links count as foreign, and their targets are not read."""
     for info, link in list_in_place(store, prefix):
         if link:
             tally.add_foreign([info.key])

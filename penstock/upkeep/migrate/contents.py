@@ -107,7 +107,6 @@ def _version(
 
 
 def _merged(source: Store, base: Mapping[str, Any], manifest: Mapping[str, Any]) -> set[str]:
-    """Return the indexes in the parent's shards tables that were merged since, whose shards came with the parent."""
     merged = {file["path"] for file in base.get("shards", ())} - {one["path"] for one in manifest["shards"]}
     tables = (TableFile.from_json(file) for file in base.get("shards", ()) if file["path"] in merged)
     return {
@@ -116,7 +115,6 @@ def _merged(source: Store, base: Mapping[str, Any], manifest: Mapping[str, Any])
 
 
 def _base(source: Store, state: State, record: VersionRecord) -> Mapping[str, Any]:
-    """Return the manifest of a parent that is copied first, or {}."""
     parent = state.by_id(record.parent) if record.parent else None
     if parent is None or parent.retired:
         return {}

@@ -124,8 +124,7 @@ def plan_migration(
 ) -> MigrationPlan:
     """Return the cost of updating the mirror at `target`.
 
-    The lists are only for data: `penstock migrate run` then checks it, and copies the log. Keys with a line break are
-    in `unlisted`.
+    The lists are only for data: `penstock migrate run` then checks it, and copies the log.
 
     egress: USD per GB instead of the list price. rclone: receives paths for `rclone copy --files-from-raw`. s5cmd:
     receives commands for `s5cmd run`.

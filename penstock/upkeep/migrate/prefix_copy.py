@@ -53,8 +53,8 @@ _OF_SERVER = ("endpoint_url", "account_name", "account_host")
 def check_places(source: Store, target: Store) -> None:
     """Check that a plain prefix may be copied between the places.
 
-    Raises: Conflict if one of them is a root, or the target was filled from another source; InvalidStore if one
-    contains the other, or the source is empty and nothing was copied from it; Corrupt for an edited note.
+    Raises: Conflict for a root, or a target of another source; InvalidStore if one contains the other, or the source
+    is empty and was never copied; Corrupt for an edited note.
     """
     if _is_inside(source, target) or _is_inside(target, source):
         raise InvalidStore(
@@ -106,14 +106,12 @@ def _noted_source(target: Store, note: bytes) -> str:
 
 
 def _is_inside(outer: Store, inner: Store) -> bool:
-    """Return whether a place lies in another of the same server."""
     if not (isinstance(outer, Opened) and isinstance(inner, Opened)):
         return False
     return f"{inner.url}/".startswith(f"{outer.url}/") and _server(outer) == _server(inner)
 
 
 def _server(store: Opened) -> str:
-    """Return the URL of a store's server, from its options, the environment or a profile; "" for the only one."""
     scheme, options = store.url.partition("://")[0], store.spec.options
     if scheme not in PROVIDERS:
         return ""
@@ -231,10 +229,10 @@ def migrate_prefix(
 ) -> PrefixReport:
     """Copy what the target lacks, and name keys that cannot be copied.
 
-    Objects that changed at the source since their copy are named, or replaced with `replace`; nothing is deleted.
-    Memory: at most 228 MiB of objects.
+    Objects that changed at the source are named, or replaced with `replace`; nothing is deleted. Memory: at most 228
+    MiB of objects.
 
-    hash: one of `digest.KINDS`, computed and noted for every copied object. cluster: as for `migrate`.
+    hash: one of `items.KINDS`, computed and noted for every copied object. cluster: as for `migrate`.
 
     Raises: as `check_places`; Corrupt for an edited journal; as listing; with a cluster as `attach`.
     """

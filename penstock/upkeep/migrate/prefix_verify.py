@@ -105,7 +105,6 @@ def verify_prefix(source: Store, target: Store, *, full: bool, scratch: str | No
 
 
 def _is_there(source: Store, sides: Sides, verdict: PrefixVerdict) -> bool:
-    """Count and judge a key by the listings. Returns whether its bytes can be compared."""
     here, there, noted = sides.source, sides.target, sides.noted
     if here is None:
         verdict.extra += 1
@@ -144,7 +143,6 @@ def _compare(source: Store, target: Store, sides: Sides) -> str:
 
 
 def _take(sides: Sides, result: str, verdict: PrefixVerdict, journal: Journal) -> bool:
-    """Count a result of `_compare`. Returns whether the bytes are correct."""
     if result.startswith("!"):
         verdict.problems[sides.key] = result[1:]
         return False
@@ -160,7 +158,6 @@ def _take(sides: Sides, result: str, verdict: PrefixVerdict, journal: Journal) -
 
 
 def _digest(store: Store, key: str, nbytes: int, like: str) -> str:
-    """Return the digest of an object's bytes. like: a digest of the kind to compute; "": SHA-256."""
     digest, etag = Digest(like, "sha256"), None
     for offset in range(0, nbytes, MAX_BYTES):
         data, etag = store.get_range(key, offset, min(MAX_BYTES, nbytes - offset), etag)

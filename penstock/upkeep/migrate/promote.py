@@ -137,7 +137,6 @@ def promote_alone(target: Store) -> Promotion:
 
 
 def _is_promoted(target: Store) -> bool:
-    """Return whether the target is the primary; False for a damaged log, which `_verified` reports."""
     try:
         there = Log(target).state
     except Corrupt:
@@ -155,7 +154,6 @@ def _copied(done: Promotion, report: Report) -> bool:
 
 
 def _verified(done: Promotion, target: Store) -> bool:
-    """Return whether the mirror is healthy, by `penstock verify` without `--full`, hints aside."""
     with root_over(target) as mirror:
         problems = verify_root(mirror).problems
     done.failures = {one.address: one.what for one in problems if not one.address.startswith(HINTS)}

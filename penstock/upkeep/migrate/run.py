@@ -126,7 +126,6 @@ def _copy_places(source: Store, target: Store) -> None:
 
 
 def _copy_log(root: Root, target: Store, state: State, after: int) -> int:
-    """Copy the log; record in it what the mirror has, if that grew, and copy that entry too."""
     copy_entries(root.store, target, after, state.n, state.prev)
     try:
         recorded = root.log.mirror(target.url, state.n)

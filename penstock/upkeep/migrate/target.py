@@ -52,7 +52,6 @@ def copied_entries(source: Store, target: Store) -> int:
 
 
 def _common_entries(source: Store, target: Store) -> int:
-    """Return how many entries the target has, all of them the source's. Raises: Conflict."""
     last = 0
     for info in target.list("log/"):  # in their order; hints come after them
         if info.key != entry_key(last + 1):
@@ -107,7 +106,6 @@ def make_mirror(source: Store, target: Store) -> None:
 
 
 def _moved_here(store: Store) -> str | None:
-    """Return the token of the log's last move, if it moved the root here."""
     moved = Log(store).state.primary
     return moved.token if moved is not None and moved.url == store.url else None
 

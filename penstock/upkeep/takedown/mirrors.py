@@ -101,7 +101,6 @@ def _paths_to_delete(store: Store, record: Record, root: Store) -> list[str]:
 
 
 def _former(store: Store, record: Record, root: Store) -> list[str]:
-    """Return paths of exclusions that the primary replaced and a mirror has unchanged."""
     replaced = [place for place in record.having("replaced") if place["path"].startswith(FOLDER)]
     return [
         path

@@ -220,7 +220,6 @@ def _listed(client: Any, url: str, paths: Sequence[str]) -> Iterator[Kept]:
 
 
 def _versions(client: Any, bucket: str, key: str, path: str) -> Iterator[Kept]:
-    """Yield every version but the current one; a delete marker has no bytes."""
     for page in client.get_paginator("list_object_versions").paginate(Bucket=bucket, Prefix=key):
         for version in page.get("Versions", ()):
             if version["Key"] != key or version["IsLatest"]:

@@ -50,11 +50,11 @@ def prove(
 
     mirrors: URLs of reachable mirrors. caches: folders of node caches.
     known: places outside of penstock, such as "backups until 2026-12-24".
-    keeps_nothing: URLs of the root or of mirrors that keep nothing of deleted objects, as their operator states.
+    keeps_nothing: URLs of stores that keep nothing of deleted objects, as their operator states.
     s3: boto3's client of the root's bucket; None: default credentials.
     cluster: reads tables and JSON objects; None: this process.
 
-    Raises: TakedownNotFound; InvalidRuntime for another URL in `keeps_nothing`; StoreError.
+    Raises: TakedownNotFound; InvalidRuntime for another URL in `keeps_nothing`.
     """
     if other := sorted(set(keeps_nothing) - {root.url, *mirrors}):
         stores = ", ".join([root.url, *mirrors])
@@ -149,7 +149,6 @@ def _absent(store: Store, place: Place) -> Place:
 
 
 def _zeros(store: Store, place: Place) -> Place:
-    """Return the place after a read of each range; a collector may have deleted the version."""
     digest = hashlib.sha256()
     try:
         for offset, nbytes in place["ranges"]:
@@ -171,7 +170,6 @@ _BLOCK = 2**24
 
 
 def _checkpoints(store: Store, record: Record) -> Iterator[Place]:
-    """Yield checkpoints of models trained on a version with the samples."""
     ids = [one.encode() for one in sorted(record.versions())]
     for info in store.list("checkpoints/") if ids else ():
         if "/steps/" in info.key and any(one in store.get(info.key).data for one in ids):

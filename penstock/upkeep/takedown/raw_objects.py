@@ -151,7 +151,6 @@ Meant = Callable[[str], set[str]]
 
 
 def _used(root: Root, meant: Meant, own: Mapping[str, set[str]]) -> set[str]:
-    """Return the raw objects in use. own: dataset -> the objects that its own pipeline forgets."""
     used: set[str] = set()
     for dataset in all_datasets(root):
         tests = DenyList(root.state.denies, dataset)

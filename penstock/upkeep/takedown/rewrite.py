@@ -82,7 +82,6 @@ def publish_redacted(root: Root, dataset: str, deny: Deny, marks: Marks) -> Vers
 
 
 def _is_class(root: Root, dataset: str, marks: Marks) -> bool:
-    """Return whether a class has a denied name, in the newest version with classes."""
     names = class_names(root.store, root.state.versions(dataset)) or []
     return class_names_without(names, marks) != names
 
@@ -106,7 +105,6 @@ class _Redaction:
         self._denied = DeniedBytes(root.store, root.state.denies)
 
     def build(self, state: State) -> CommitBody:
-        """Return the commit on the newest version. Raises: NothingLeft; Conflict."""
         # Another place each time: a part that another takedown redacted meanwhile is redacted again, to other bytes.
         self._attempt = f"data/{self._txn}/{secrets.token_hex(8)}"
         dataset = state.txns[self._txn].dataset
@@ -172,7 +170,6 @@ class _Redaction:
         return {} if names is None else {LABELS: class_names_without(names, self._marks)}
 
     def _exclusions(self, version: Version, rows: Rows, parent: Rows) -> Rows:
-        """Return the live rows to exclude, of this takedown and of others that the parent had not applied."""
         out = {part: dict(members) for part, members in parent.items()}
         for part, members in rows.items():
             live = version.parts.live_members(version.parts.position(part))
@@ -189,7 +186,6 @@ class _Redaction:
         return self._shards[file.path]
 
     def _groups(self, groups: Mapping[str, Any], files: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the groups with new sizes: adopted shards became the root's own."""
         nbytes = dict.fromkeys(groups, 0)
         tables = [TableFile.from_json(one) for one in files]
         for table in get_tables(self._store, tables, ["group", "nbytes"]):
@@ -198,7 +194,6 @@ class _Redaction:
         return {name: {**body, "nbytes": nbytes[name]} for name, body in groups.items()}
 
     def _tables(self, manifest: Mapping[str, Any], denied: Redacted) -> tuple[list[Any], list[Any]]:
-        """Return the lists of samples and stats files; a run's files share one folder."""
         entries = manifest["samples"]
         now = {entry["path"]: self._redacted_table(entry, denied) for entry in entries}
         changed = {path for path, table in now.items() if table is not None}

@@ -112,7 +112,6 @@ def _sort_raw(root: Root, uris: Uris, report: TakedownReport) -> None:
 
 
 def _note_raw(root: Root, deny: Deny, uris: Uris, exclusive: Collection[str]) -> None:
-    """Record raw objects while something still names them."""
     add_to_record(root.store, deny.n, raw_places(deny, uris, exclusive, deleted=False))
 
 
@@ -151,7 +150,6 @@ def _delete_raw(
     exclusive: Mapping[str, Sequence[str]],
     delete: Callable[[str], None],
 ) -> None:
-    """Delete raw objects and record the deletions, also if one fails. exclusive: raw object -> its files."""
     done = []
     try:
         for uri, files in exclusive.items():

@@ -177,7 +177,6 @@ class Scan:
         return False
 
     def _adopted(self, path: str) -> bool:
-        """Return whether an adopted object holds denied samples, or is unknown."""
         held, known = self._in_root
         return path in held or path not in known or self._denied.has_path(path)
 
@@ -187,7 +186,6 @@ class Scan:
 
     @cached_property
     def _in_root(self) -> tuple[set[str], set[str]]:
-        """Return paths of adopted objects with denied samples, and of all that a version has."""
         there = {info.key for info in self._store.list(FOREIGN)}
 
         def search(versions: Whole) -> tuple[set[str], set[str]]:
@@ -273,7 +271,6 @@ def _lines(data: bytes, path: str) -> Iterator[bytes]:
 
 
 def _counts(table: pa.Table, marks: Marks) -> bool:
-    """Return whether statistics count a name in a column that names samples."""
     if table_facts(table).get("table") != "stats":
         return False
     rows = table.select(["column", "categories"]).to_pylist()

@@ -110,7 +110,6 @@ class Steps:
         return self._uris
 
     def _note_found(self) -> None:
-        """Record the findings before they change, with the newest version's bytes that must be zeros."""
         own = self._marks.hashes
         places = [*self._findings.places, *self._zeros()]
         add_to_record(self._root.store, self._deny.n, places, {self._dataset: own} if own else {})
@@ -169,11 +168,9 @@ class Steps:
         self._do(derived_edits(self._root.store, self._had(), self._marks))
 
     def _note_left_over(self) -> None:
-        """Record the leftovers, so that a proof checks whether a collector took them."""
         add_to_record(self._root.store, self._deny.n, left_over(self._root, self._dataset, self._marks))
 
     def _edit_lifecycle(self) -> None:
-        """Edit gate pages, then the pipeline's files, which show whether a page may show a sample."""
         store, rows = self._root.store, self._findings.rows
         instead = self._replaced() | part_samples(self._root, self._dataset, rows, self._marks)
         lifecycle = lifecycle_edits(store, self._dataset, self._marks, instead)
@@ -199,7 +196,6 @@ class Steps:
         return zeroed(open_record(self._root.store, newest), rows)
 
     def _replaced(self) -> dict[str, dict[str, Any]]:
-        """Return path of a shard with denied samples -> row of the shard that replaces it."""
         newest, rows = self._root.state.newest(self._dataset), self._findings.rows
         if newest is None or not rows:
             return {}

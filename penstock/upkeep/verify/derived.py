@@ -109,7 +109,6 @@ def _named(key: str, data: bytes, _: State) -> str:
 
 
 def _report(key: str, data: bytes, _: State) -> str:
-    """Check the report of a training; the numbered objects beside it only locate it."""
     if _REPORT.fullmatch(key) is None:
         return ""
     try:
@@ -128,7 +127,6 @@ def _report(key: str, data: bytes, _: State) -> str:
 
 
 def _trail(key: str, data: bytes, state: State) -> str:
-    """Check an object of a trail: a start is named after its content without the time."""
     if _START.fullmatch(key) is None:
         return _named(key, data, state)
     own_key = parse_start(data, key).key

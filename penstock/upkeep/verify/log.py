@@ -64,7 +64,6 @@ def check_log(store: Store, numbers: set[int], hints: set[int]) -> tuple[State, 
 
 
 def _pieces(entries: list[Entry], hints: set[int]) -> Iterator[list[Entry]]:
-    """Yield the entries, cut where a hint follows, or where the next states its predecessor's state."""
     piece: list[Entry] = []
     for entry in entries:
         if piece and (entry.state or piece[-1].n in hints):
@@ -75,7 +74,6 @@ def _pieces(entries: list[Entry], hints: set[int]) -> Iterator[list[Entry]]:
 
 
 def _says_state(entry: Entry, state: State) -> Iterator[Problem]:
-    """Yield a problem if an entry states another state before it. O(transactions)."""
     if entry.state and entry.state != (actual := state_checksum(state)):
         what = (
             f"it states {entry.state}, and the entries before it come to {actual}; a hint there is not used"
@@ -84,7 +82,6 @@ def _says_state(entry: Entry, state: State) -> Iterator[Problem]:
 
 
 def _broken(store: Store, links: list[Entry], n: int) -> Problem:
-    """Return the problem of edited entry n, or of the next entry if one changed byte explains it."""
     if n < len(links) and (how := misread(store, n, links[n].prev)):
         what = (
             f"it was written after {entry_key(n)} with {how}: one of the two was damaged on its way or where it is "

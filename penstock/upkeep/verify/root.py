@@ -143,7 +143,6 @@ def _versions(root: Root, state: State, report: RootReport, cluster: "Cluster | 
 
 
 def _manifest(root: Root, record: VersionRecord, named: set[str]) -> Iterator[Problem]:
-    """Yield the problems of a version's manifest; a collector may have deleted a retired one."""
     store, address = root.store, f"{record.name} {record.manifest}"
     named.add(record.manifest)
     try:

@@ -238,7 +238,6 @@ def _fields(
     *,
     by_chunk: bool,
 ) -> Iterator[Problem]:
-    """Check the fields of these rows, by offset. by_chunk: they are decoded by the chunk."""
     names = sorted(rows.offset)
     order = np.argsort(rows.places[:, :, 0], axis=None, kind="stable")
     nbytes = rows.places[:, :, 1].reshape(-1)[order]
@@ -329,7 +328,6 @@ def _problems(
 
 
 def _head(version: Version, shard: dict[str, Any], index: IndexFile) -> ObjectInfo:
-    """Return the facts of a shard from its store. Raises: Changed for a registered object that is another now."""
     placed, path = version.placed, shard["path"]
     if placed is None or not is_foreign(path):
         return version.store.head(path)

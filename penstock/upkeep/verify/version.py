@@ -159,7 +159,6 @@ def _keys_files(version: Version, bad: Collection[str]) -> list[dict[str, Any]]:
 
 
 def _file_of_parts(version: Version, bad: Collection[str]) -> dict[str, dict[str, Any]]:
-    """Return part -> the file of `_keys_files` with its keys."""
     files = _keys_files(version, bad)
     tables = get_tables(version.store, [TableFile.from_json(one) for one in files], ["part"])
     return {

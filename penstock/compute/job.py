@@ -89,7 +89,6 @@ class JobDescription:
     """SHA-256 hex of each block's frame; none in descriptions of earlier releases."""
 
     def __post_init__(self) -> None:
-        """Check all that becomes part of a key, a file name or a range. Raises: ValueError."""
         if not _TOKEN.fullmatch(self.token):
             raise ValueError(f"token {self.token!r} is not 8 hex digits")
         if not all(map(_SHA256.fullmatch, (self.code, self.units, *self.frames))):

@@ -167,7 +167,6 @@ def _has_ended(folder: JobFolder, description: JobDescription) -> bool:
 def _has_units_of(
     work: Work[U, Any], folder: JobFolder, new: JobDescription, stored: JobDescription, path: Path
 ) -> bool:
-    """Return whether the stored units equal this process's own, but for fields that may differ."""
     if (stored.units, stored.blocks, stored.frames) == (new.units, new.blocks, new.frames):
         return True
     if work.alike is None or [n for n, *_ in new.blocks] != [n for n, *_ in stored.blocks]:

@@ -147,7 +147,6 @@ class DeniedBytes:
 
     @cached_property
     def _known(self) -> set[tuple[Any, ...]]:
-        """Return key, size and change token of each object on record whose key is no denied name."""
         facts = ("key", "nbytes", "etag", "modified_us")
         return {tuple(place[name] for name in facts) for _, place in self._on_record if "key" in place}
 

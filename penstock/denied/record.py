@@ -108,8 +108,5 @@ def add_to_record(
 
 
 def condemned(store: Store, denies: Iterable[Deny]) -> frozenset[str]:
-    """Return the ids of versions in which takedowns found samples: after retirement nothing keeps them.
-
-    Costs a listing per takedown and a read per record.
-    """
+    """Return the ids of versions in which takedowns found samples. Costs a read per record."""
     return frozenset(id for deny in denies for id in read_record(store, deny.n).versions())

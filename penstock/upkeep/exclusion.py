@@ -354,7 +354,6 @@ def _check_writable(root: "Root") -> None:
 def _is_of(
     record: Exclusion, keys: Sequence[str], whole_objects: bool, stands: Mapping[str, Sequence[Exclusion]]
 ) -> bool:
-    """Return whether a standing record is of these keys; a record of whole objects may name more."""
     if not all(record in stands.get(key, ()) for key in record.keys):
         return False
     if not whole_objects:

@@ -108,7 +108,7 @@ class _Repair:
         return self.steps
 
     def _skip_whole(self) -> bool:
-        """Skip to the end of the log, or to some entries before the first bad one; return False then."""
+        """Skip the good entries; return False before the first bad one."""
         earlier = later = self.state
         try:
             entries = read_tail(self.store, later.n, prev=later.prev)
@@ -253,7 +253,6 @@ def _prev_of(n: int, data: bytes | None) -> str:
 
 
 def _changed(data: bytes) -> Iterator[bytes]:
-    """Yield the bytes with one changed: each way in a small entry, each bit in a larger one, none in a large one."""
     if len(data) > BITS_SEARCHED:
         return
     flips = range(1, 256) if len(data) <= BYTES_SEARCHED else [1 << bit for bit in range(8)]

@@ -124,7 +124,6 @@ class LocalEngine:
 
 
 def _environment(runner: Sequence[str]) -> dict[str, str]:
-    """Return a runner's variables: it must import what this process imports, in any folder."""
     safe = {**os.environ, "PYTHONSAFEPATH": "1"}
     if runner[0] == sys.executable:
         safe["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, sys.path))

@@ -87,7 +87,6 @@ class _Driver:
             return 1, f"{type(error).__name__}: {error}"
 
     def _say(self, number: int, code: int, text: str) -> None:
-        """Print a runner's last output in the form that `RayEngine.logs` parses."""
         for line in (*text.splitlines(), f"begun {self._begun[number]} times, ended with {code}"):
             print(f"element {number}: {line}", flush=True)
 

@@ -250,7 +250,6 @@ def copied_on(
 
 
 def _outcomes(there: Submission, blocks: Iterable[BlockOutcomes[CopiedUnit]]) -> Iterator[CopiedUnit]:
-    """Yield the result of each unit; of a unit that no worker survived, no object was copied."""
     for block in blocks:
         for number, outcome in enumerate(block.outcomes):
             yield outcome.value or _lost(there, block.number, number, outcome.error)

@@ -60,7 +60,6 @@ class Hash(Protocol):
 
 
 def _uncopied(data: memoryview) -> Any:
-    """Return the same memory as an object that `extend` accepts, which takes no view."""
     if not data.readonly:
         return _array(len(data)).from_buffer(data)
     from numpy import frombuffer, uint8  # 0.1 s, where there is no other way

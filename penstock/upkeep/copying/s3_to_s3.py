@@ -75,7 +75,6 @@ class SendOn:
         return str(digest), is_there
 
     def _is_what_came(self, path: str, digest: str) -> bool:
-        """Return whether the target has those bytes, if its ETag does not prove it."""
         target_digest = Digest(digest, self._hash)
         try:
             with self._room.for_bytes((AHEAD + 1) * MAX_BYTES), self._target.open_stream(path) as stream:

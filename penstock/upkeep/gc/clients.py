@@ -111,7 +111,6 @@ def earliest_us(before: Moment | None, now: Moment) -> int:
 
 @cache
 def _boot() -> str:
-    """Return the name of this boot, and of a container with its own time; "" if the system has none."""
     try:
         return f"{_BOOT_ID.read_text().strip()} {os.readlink('/proc/self/ns/time')}"
     except OSError:

@@ -186,7 +186,6 @@ def _deleted(root: Root, checked: pa.Table, done: Swept) -> pa.Table:
 
 
 def _small_enough(ripe: pa.Table, caps: Caps, done: Swept) -> pa.Table:
-    """Return the objects within the cap on bytes. Larger ones would block the objects after them in every sweep."""
     too_large = pc.greater(ripe["nbytes"], caps.max_bytes)
     for row in ripe.filter(too_large).select(["key", "nbytes"]).to_pylist():
         done.n_too_large += 1

@@ -315,10 +315,7 @@ def is_marker(source: Store, info: ObjectInfo) -> bool:
 
 
 def _without_roots(store: Store, refuse: Refuse | None) -> Iterator[ObjectInfo]:
-    """Yield the objects of a place without a root.
-
-    A root copied as files would be written to at both places. Raises: Conflict.
-    """
+    """Yield the objects of a place; a root in it would get two writable copies. Raises: Conflict."""
     for info in objects(store, refuse):
         if info.key.endswith(f"/{MARKER}") and _is_root(store, info.key):
             raise Conflict(

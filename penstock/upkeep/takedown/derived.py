@@ -208,7 +208,6 @@ def ledger_without(data: bytes, ids: Collection[str], marks: Marks) -> bytes:
 
 
 def _line(data: bytes, ids: Collection[str], marks: Marks) -> bytes:
-    """Return a line without the names, and without a denied sample's error, which may quote it."""
     try:
         line = json.loads(data)  # not by the one rule of damaged JSON: whatever can be read here is looked at
     except (ValueError, RecursionError):

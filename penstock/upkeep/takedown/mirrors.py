@@ -94,7 +94,6 @@ def still_there(store: Store, places: Iterable[Place]) -> list[str]:
 
 
 def _paths_to_delete(store: Store, record: Record, root: Store) -> list[str]:
-    """Return paths that a mirror has and must not. An object made again at the primary belongs to a current version."""
     remade = still_there(store, record.having("remade"))
     deleted = [path for path in remade if not is_there(root, path)]
     return still_there(store, record.having("absent")) + deleted + _former(store, record, root)

@@ -100,8 +100,7 @@ def noncurrent(
 ) -> Iterator[Place]:
     """Yield a place for each kept version and upload of these paths, or one place if there is none.
 
-    A folder of this machine has a place for each unfinished file. Costs a request per path, one per version, and one
-    per 1,000 uploads; a walk through a folder.
+    Costs a request per path, one per version, and one per 1,000 uploads; a walk through a folder.
 
     client: boto3's, of an S3 bucket. stated: the caller states that an unlistable store keeps nothing. mirror: URL of
     the mirror.

@@ -32,8 +32,7 @@ PART_SAMPLES = "part-samples"
 def left_over(root: Root, dataset: str, marks: Marks) -> Iterator[Place]:
     """Yield places in a dataset's transactions that no version names.
 
-    Reads each index, table and manifest among them. All of a partly collected version has to go, since nothing left
-    in it names its owner.
+    Reads each index, table and manifest among them. All of a partly collected version has to go.
     """
 
     def named_by(versions: Whole) -> tuple[set[str], set[str]]:

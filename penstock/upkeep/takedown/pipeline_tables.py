@@ -98,7 +98,6 @@ def _redirected(value: Any, replaced: Mapping[str, Json]) -> Any:
 
 
 def _batch(body: Json, marks: Marks) -> Json:
-    """Return a batch's manifest with denied objects renamed. It keeps its name, a hash of their former names."""
     objects = []
     for entry in body.get("objects", ()):
         if any(

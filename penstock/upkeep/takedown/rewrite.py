@@ -165,7 +165,6 @@ class _Redaction:
         return {name: producer[name] for name in ("owner",) if name in producer}
 
     def _labels(self, state: State) -> dict[str, list[str]]:
-        """Return the class names, since the versions that named them are retired."""
         names = class_names(self._store, state.versions(state.txns[self._txn].dataset))
         return {} if names is None else {LABELS: class_names_without(names, self._marks)}
 
@@ -228,7 +227,6 @@ class _Redaction:
         new: Mapping[str, Any],
         columns: Mapping[str, Any],
     ) -> TableFile:
-        """Return the statistics of a run's files; an annotation's include the values before it."""
         ours = [new[one["path"]] for one in run]
         if not is_annotation(ours[0]):
             return redact_stats(self._store, prefix, [TableFile.from_json(one) for one in ours])
@@ -266,7 +264,6 @@ def with_removed(was: pa.Table, now: pa.Table) -> pa.Table:
 
 
 def _runs(entries: list[Any], n: int) -> list[list[Any]]:
-    """Return the runs whose files share a folder, in order. n: number of statistics there, one per run."""
     runs: list[list[Any]] = []
     for entry in entries:
         if not runs or (

@@ -118,7 +118,6 @@ def _note_raw(root: Root, deny: Deny, uris: Uris, exclusive: Collection[str]) ->
 def _files(
     root: Root, uris: Uris, report: TakedownReport, raw_below: Collection[str], files_beside: FilesBeside
 ) -> dict[str, list[str]]:
-    """Return each raw object to delete with its files, itself last; refuse the others, with the reason."""
     sources = {
         of: raw_below or landings(root.store, of)
         for of, cut_of in uris.items()

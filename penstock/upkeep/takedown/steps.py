@@ -115,7 +115,6 @@ class Steps:
         add_to_record(self._root.store, self._deny.n, places, {self._dataset: own} if own else {})
 
     def _publish(self) -> str:
-        """Publish the newest version until it has none of the samples; return its id if it has no others, else ""."""
         try:
             while record := publish_redacted(self._root, self._dataset, self._deny, self._marks):
                 self._report.new.append(record.name)

@@ -101,7 +101,6 @@ def _card(key: str, data: bytes, state: State) -> str:
 
 
 def _named(key: str, data: bytes, _: State) -> str:
-    """Check an object whose name ends in the first half of its SHA-256; other names are not ours."""
     named, actual = _NAMED.fullmatch(key), hashlib.sha256(data).hexdigest()[:16]
     if named is None or named[1] == actual:
         return ""

@@ -105,7 +105,6 @@ def _lost(store: Store, read: int, numbers: set[int]) -> Iterator[Problem]:
 
 
 def _linked(entries: Iterator[Entry], links: list[Entry], problems: list[Problem]) -> Iterator[Entry]:
-    """Yield the entries up to the first bad one, which is a problem; keep the hashes of all that were read."""
     try:
         for entry in entries:
             links.append(replace(entry, body={}, data=b""))

@@ -141,7 +141,7 @@ def _shards_on(
 
 
 def _no_keys(version: Version, bad: Collection[str]) -> list[str] | None:
-    """Return the keys of a part that no good samples file has: none, or None if a bad file may have it."""
+    """Return the keys of a part without a good samples file, or None if a bad one may have them."""
     return None if any_in(bad, version.manifest["samples"]) else []
 
 

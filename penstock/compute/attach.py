@@ -1,8 +1,5 @@
 """Submit a new job, wait for it, and yield its blocks as they finish.
 
-    for block in attach(job, units, engine, cluster):
-            for outcome in block.outcomes: ...                     in the order of units
-
 An engine's silence is never an end. If an attempt ends while blocks are missing, the next one skips finished blocks.
 """
 

@@ -1,8 +1,5 @@
 """Worker processes of one machine behind one interface, `map(function, units)`.
 
-    for outcome in engine.map(measure, units, timeout_s=600):     in the order of `units`
-        row = outcome.value if outcome.ok else reject(outcome.error)
-
 - The function stands at the top level of a module without dagster, and pickles with its units.
 - A unit is self-contained, idempotent (it may run twice), takes seconds to minutes, and returns a small row.
 - Answers are never unpickled, since a worker opens untrusted files: they are plain data (`worker.encoded`).

@@ -47,7 +47,7 @@ class CopySettings:
     may_exist: bool
     """True if any may exist already."""
     hash: str
-    """One of `digest.KINDS`, for objects without an expected digest."""
+    """One of `KINDS`, for objects without an expected digest."""
     at_once: int
     """Objects at once."""
     requests_per_s: float | None

@@ -71,7 +71,7 @@ class Migration:
     compared: bool = False
     """True if items without a digest are read twice, as for a root."""
     hash: str = "sha256"
-    """One of `digest.KINDS`, for objects without an expected digest."""
+    """One of `KINDS`, for objects without an expected digest."""
     notes: str = ""
     """Folder of the target for a cluster's job."""
     since: Sequence[str] = ()

@@ -289,7 +289,7 @@ class KubernetesEngine:
         return ""
 
     def close(self) -> None:
-        """Close connections. Attempts continue."""
+        """See `Engine.close`."""
         self._api.close()
 
 

@@ -128,7 +128,7 @@ class RayEngine:
         return "\n".join(lines or others)[-LOG_BYTES:]
 
     def close(self) -> None:
-        """Do nothing: attempts continue."""
+        """See `Engine.close`."""
 
     def _job(self, name: str) -> dict[str, Any] | None:
         job: dict[str, Any] | None = self._asked("GET", f"/api/jobs/{name}")

@@ -356,7 +356,7 @@ class SlurmEngine:
         return self._queue.tail(_log(self._cluster, name, element - index, str(index)))
 
     def close(self) -> None:
-        """Do nothing: attempts continue."""
+        """See `Engine.close`."""
 
 
 def arrays_of(n_blocks: int, slots: int, array_max: int) -> list[Array]:

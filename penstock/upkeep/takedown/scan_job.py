@@ -135,10 +135,7 @@ def _marks(store: Store, deny: Deny, record: Record, stored: StoredMarks) -> Mar
 def scan_on(
     cluster: Cluster, root: Root, record: Record, findings: Sequence[Findings], infos: Iterable[ObjectInfo]
 ) -> Iterator[tuple[str, str | None]]:
-    """Yield (path, verdict) of each object, in order.
-
-    Objects that fail on a machine are scanned here, which raises the reason. Raises: as `outcomes_anew`.
-    """
+    """Yield (path, verdict) of each object, in order. Objects that fail on a machine are scanned here."""
     marks = {one.dataset: one.marks for one in findings}
     units = list(_units(root, record, findings, infos))
     if not units:

@@ -76,9 +76,6 @@ def _run_here(function: Callable[[T], R], unit: T, types: Types) -> Outcome[R]:
         return Outcome(error=failure_of(error))
 
 
-T = TypeVar("T")
-R = TypeVar("R")
-
 AHEAD_BYTES = 64 * 2**20
 """No further unit begins while values of this size wait for the consumer ..."""
 AHEAD_UNITS = 1024

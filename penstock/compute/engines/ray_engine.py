@@ -53,7 +53,7 @@ class RayEngine:
         gpu_type: str = "",
         environment: str = "",
     ) -> None:
-        """Read no token yet: Ray's own tools' places are read at each request.
+        """Costs nothing: each request reads the token where Ray's own tools read it.
 
         address: of the head's dashboard, such as "http://head:8265". environment: file of NAME=value lines on nodes.
         gpu_type: in Ray's words, such as "A100"; "": any.

@@ -194,7 +194,7 @@ def s3_bucket(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
     try:
         import boto3
         from botocore.config import Config  # type: ignore[import-untyped]
-        from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
+        from botocore.exceptions import BotoCoreError, ClientError
         from botocore.parsers import ResponseParserError  # type: ignore[import-untyped]
     except ImportError:
         raise MissingDependency(

@@ -360,10 +360,9 @@ def test_the_environment_is_read_in_few_places() -> None:
         "penstock.formats.mds.streaming_order",  # for the interpreter that has the library
         "penstock.compute.engines.kubernetes_api",  # whether this process is a pod, as the client finds its cluster
         "penstock.compute.runner_process",  # the node of a pod
-        "penstock.compute.pool.gpus",  # CUDA_VISIBLE_DEVICES, and the GPU that a worker is bound to
         "penstock.compute.engines.local_engine",  # handed on to a runner of this machine
         "penstock.compute.engines.ray_engine",  # the token of a cluster, as Ray's own tools read it
-        "penstock.compute.pool.environment",  # what of it is handed on to the workers
+        "penstock.compute.pool.environment",  # what workers receive of it, and the GPUs that they are bound to
     }
     readers = {
         name

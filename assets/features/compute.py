@@ -14,8 +14,7 @@ from loader.errors import InvalidWeights, MissingDependency, ModelFailed, Pensto
 from loader.storage import RangeReader
 from penstock.compute.pool import Compute, Outcome, Progress
 from penstock.compute.pool.contract import Code
-from penstock.compute.pool.environment import store_variables
-from penstock.compute.pool.gpus import place_here
+from penstock.compute.pool.environment import place_here, store_variables
 
 from ..featurizers import Features, Featurizer
 from ..featurizers.models import ModelFeaturizer, gpus_for

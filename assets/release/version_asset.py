@@ -13,7 +13,7 @@ from loader.errors import Conflict, StageNotPublished
 from penstock.approve import stops
 from penstock.stages import StageRecord, current_record, found_records, newest_listed
 from penstock.text import markdown_text
-from penstock.upkeep.exclude import obey
+from penstock.upkeep.exclusion import obey
 from resources.storage import RootResource
 
 from ..feedback.exclusions import excluded_by_reason

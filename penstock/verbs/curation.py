@@ -106,7 +106,7 @@ def _exclude_arguments(parser: ArgumentParser) -> None:
 
 def run_exclude(arguments: Namespace) -> Answer:
     """Exclude samples, withdraw exclusions, or list the exclusions in force."""
-    from ..upkeep.exclude import exclude, withdraw
+    from ..upkeep.exclusion import exclude, withdraw
 
     root = loader.Root(arguments.root)
     if arguments.list:

@@ -132,8 +132,7 @@ def sweep(arguments: Namespace) -> Answer:
 def retire(arguments: Namespace) -> Answer:
     """Retire the versions that a policy does not keep."""
     from ..upkeep.gc import Policy, retire_by_policy
-    from ..upkeep.gc.clients import own_name, read_signs
-    from ..upkeep.gc.clock import earliest_us, now
+    from ..upkeep.gc.clients import earliest_us, now, own_name, read_signs
 
     policy = Policy(last=arguments.keep_last, monthly=arguments.keep_monthly, days=arguments.keep_days)
     root = loader.Root(arguments.root)

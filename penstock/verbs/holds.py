@@ -92,8 +92,7 @@ def ls_lease(arguments: Namespace) -> Answer:
     from loader.dataset.leases import FOLDER, list_leases
 
     from ..units import length
-    from ..upkeep.gc.clients import check_name, own_name, read_signs, silent_s
-    from ..upkeep.gc.clock import now
+    from ..upkeep.gc.clients import check_name, now, own_name, read_signs, silent_s
 
     root = loader.Root(arguments.root)
     names = {record.id: record.name for dataset in root.datasets() for record in root.versions(dataset)}

@@ -138,7 +138,7 @@ def plan(arguments: Namespace) -> Answer:
 
 def run(arguments: Namespace) -> Answer:
     """Copy what the target lacks. Exit status 1 when an object could not be copied."""
-    from ..upkeep.copying.rate_limit import Pace
+    from ..upkeep.copying.items import Pace
 
     source, target = _source(arguments), _target(arguments)
     pace, at_once = Pace(arguments.requests_per_s, arguments.bytes_per_s), _at_once(arguments)
@@ -170,7 +170,7 @@ def status(arguments: Namespace) -> Answer:
     """Return the target's progress. Exit status 1 when it lags: it lacks a version, a retirement, a tag, a takedown."""
     from ..upkeep.copying.journal import Journal
     from ..upkeep.migrate.contents import new_versions
-    from ..upkeep.migrate.prefix_status import prefix_status
+    from ..upkeep.migrate.prefix_copy import prefix_status
     from ..upkeep.migrate.target import copied_entries, lags
 
     source, target = _source(arguments), _target(arguments)
@@ -207,7 +207,7 @@ def verify(arguments: Namespace) -> Answer:
 
 def promote(arguments: Namespace) -> Answer:
     """Make a mirror the primary. Exit status 1 when it is not yet."""
-    from ..upkeep.copying.rate_limit import Pace
+    from ..upkeep.copying.items import Pace
     from ..upkeep.migrate.promote import promote, promote_alone
 
     target = _target(arguments)

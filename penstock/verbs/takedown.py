@@ -108,8 +108,7 @@ def run(arguments: Namespace) -> Answer:
     from ..denied.record import read_record
     from ..denied.sources import check_place
     from ..formats.files_beside import files_beside
-    from ..upkeep.takedown.mirrors import purge_mirror
-    from ..upkeep.takedown.node_caches import purge_cache
+    from ..upkeep.takedown.mirrors import purge_cache, purge_mirror
     from ..upkeep.takedown.noncurrent import delete_noncurrent
     from ..upkeep.takedown.raw_objects import RawDeletion, delete_object
     from ..upkeep.takedown.run import run_takedown

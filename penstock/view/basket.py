@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import loader
 
-from ..upkeep.exclude import exclude
+from ..upkeep.exclusion import exclude
 
 
 def exclude_basket(

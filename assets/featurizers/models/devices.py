@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from loader.errors import ModelFailed
-from penstock.compute.pool.gpus import visible_gpus
+from penstock.compute.pool.environment import visible_gpus
 
 T = TypeVar("T")
 

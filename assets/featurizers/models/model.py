@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.compute.pool.gpus import place_here
+from penstock.compute.pool.environment import place_here
 
 from ...media.unit import Unusable
 from ..decoding import field_of

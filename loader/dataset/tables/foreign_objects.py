@@ -212,7 +212,7 @@ class PlaceRecord(NamedTuple):
     key: str
     """Key of the record."""
     url: str
-    """URL of the place, untrusted: `vouched_places` decides whether it may be opened."""
+    """URL of the place, untrusted: `is_vouched` decides whether it may be opened."""
 
 
 def place_record(store: Store, place: str) -> PlaceRecord | None:

@@ -32,9 +32,8 @@ from loader.storage.external_shards import PlacedObject, PlacedStore
 from loader.storage.files import create
 from loader.storage.mirror.store import primary_of
 
-from ...denied.denied_bytes import DeniedBytes
+from ...denied.denied_bytes import DeniedBytes, by_shard
 from ...denied.denied_bytes import denied as denied_error
-from ...denied.registered_objects import by_shard
 from ...progress import progress
 from ...units import size
 from ..unit_threads import in_threads

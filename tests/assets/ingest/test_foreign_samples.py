@@ -40,7 +40,7 @@ from penstock.formats.importing.importer import NO_OPTIONS
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
 from penstock.stages import current_record
-from penstock.upkeep.exclude import exclude
+from penstock.upkeep.exclusion import exclude
 from penstock.upkeep.takedown.run import run_takedown
 from tests.assets.conftest import Run, jpeg
 from tests.penstock.formats.registered import litdata_files, mds_files, megatron_files

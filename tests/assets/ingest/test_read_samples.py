@@ -26,7 +26,7 @@ from assets.tables import read_table
 from loader.dataset.log.denies import Target
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from penstock.stages import StageRecord, current_record
-from penstock.upkeep.exclude import exclude
+from penstock.upkeep.exclusion import exclude
 from penstock.upkeep.takedown.run import run_takedown
 from tests.assets.conftest import Run, jpeg
 from tests.penstock.formats.exchange import records

@@ -18,7 +18,7 @@ from assets.featurizers.models.devices import (
     repeatable,
 )
 from loader.errors import ModelFailed
-from penstock.compute.pool.gpus import n_gpus, visible_gpus
+from penstock.compute.pool.environment import n_gpus, visible_gpus
 
 
 def test_the_driver_and_torch_agree() -> None:

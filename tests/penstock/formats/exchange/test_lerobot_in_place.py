@@ -34,7 +34,7 @@ from penstock.formats.registration.adoption import adopt
 from penstock.formats.registration.sealing import seal
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
-from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.gc.collector import Options, collect
 from penstock.upkeep.migrate.run import migrate
 from penstock.upkeep.verify.version import verify

@@ -20,7 +20,7 @@ from loader.order.steps.slots import delivered_digest, slot_identities
 from loader.storage import open_store
 from penstock.cli import main
 from penstock.formats.registration.register import register
-from penstock.upkeep.copying.rate_limit import Pace
+from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.gc.collector import Options, collect
 from penstock.upkeep.migrate.run import migrate
 from penstock.upkeep.verify.root import verify_root

@@ -34,11 +34,20 @@ from ..progress import progress
 from . import FORMATS, importer_named, registered_named
 from .importing.importer import NO_OPTIONS, Importer, Options, Readable, check_options
 from .importing.in_workers import in_workers
-from .importing.read_units import UnitReader, check_unique, read_units, settled
+from .importing.read_units import ReadUnit, UnitReader, check_unique, read_units, settled
 from .importing.span_blocks import blocks_of
-from .importing.spilled import SpilledUnit, spilled
-from .importing.unit_writer import FOLDER, RENAMED, Unit, UnitWriter, WrittenUnit, delete_units, in_order
+from .importing.spilled import spilled
 from .importing.walk import UnitsAhead, Walk
+from .importing.write_parts import (
+    FOLDER,
+    RENAMED,
+    PartLayout,
+    Unit,
+    WrittenUnit,
+    delete_units,
+    in_order,
+    write_parts,
+)
 from .reading.sample import FoundObjects
 from .registration.earlier import Difference, imported_difference
 from .registration.groups import group_guessed
@@ -270,10 +279,8 @@ class _Import:
                     if failures or not samples.kinds:
                         return self._publish(txn, [])
                     group_of = samples.group_of(self.groups).__getitem__
-                    units_of = [SpilledUnit(samples)]
-                    drained = self._write(
-                        txn, units_of, lambda unit: unit.spilled.drain(), group_of, any_values=of_json
-                    )
+                    every = [ReadUnit("00000", [run for unit in units for run in unit.runs])]
+                    drained = self._write(txn, every, lambda _: samples.drain(), group_of, any_values=of_json)
                 return self._publish(txn, drained, readable)
             written = self._write(txn, units, reader, group_guessed(self.groups), any_values=of_json)
             if failures or not any(unit.parts for unit in written):
@@ -319,18 +326,26 @@ class _Import:
     ) -> list[WrittenUnit[Unit]]:
         """Return the parts of the units, in order, without failed units.
 
-        size: sum of the units' sizes, if they are not known yet. any_values: as `UnitWriter` takes it.
+        size: sum of the units' sizes, if they are not known yet. any_values: as `PartLayout` has it.
         """
         done = list[WrittenUnit[Unit]]()
         if size is None:
             units = [*units]
             size = sum(unit.size for unit in units)
-        writer = UnitWriter(
-            self.root.store, txn, samples, group_of, self.chosen["shard_bytes"], any_values=any_values
+        layout = PartLayout(
+            store=self.root.store,
+            txn=txn,
+            group_of=group_of,
+            shard_bytes=self.chosen["shard_bytes"],
+            any_values=any_values,
         )
-        finished = in_threads(writer, units, self.workers, self.report.failures)
-        for written in progress(finished, "import", lambda written: written.unit.size, size):
-            done.append(written)
+
+        def write(unit: Unit) -> WrittenUnit[Unit]:
+            return WrittenUnit(unit, write_parts(samples(unit), layout, unit.name))
+
+        finished = in_threads(write, units, self.workers, self.report.failures)
+        for unit, written in progress(finished, "import", lambda item: item.unit.size, size):
+            done.append(WrittenUnit(unit, written))
             self.report.nbytes += written.nbytes
             self.report.skipped += written.skipped
         return in_order(done)

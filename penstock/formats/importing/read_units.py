@@ -23,7 +23,7 @@ from ..registration.groups import groups_of
 from ..registration.parts import text_of
 from ..registration.shard_rows import Rows, key_of, names_of
 from .importer import ImportRun, Options, Readable, ReadSample
-from .unit_writer import RENAMED, WrittenUnit
+from .write_parts import RENAMED, WrittenUnit
 
 BOMB_BYTES, BOMB_TIMES = 2**30, 1000
 """Limit on the bytes of a run: the first, or so many times the bytes of its object."""

@@ -12,7 +12,7 @@ from loader.dataset.shards.shard import Int64s
 from loader.storage import ObjectInfo
 
 from ..registration.shard_rows import Rows, Shard
-from .unit_writer import RENAMED
+from .write_parts import RENAMED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

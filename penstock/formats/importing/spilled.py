@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from loader.dataset.columnar.column_names import duplicate_key
@@ -14,18 +14,6 @@ from ..registration.groups import groups_of
 from ..registration.shard_rows import Rows
 from ..unit_threads import in_threads
 from .read_units import ReadUnit, UnitReader
-
-
-@dataclass(frozen=True, slots=True)
-class SpilledUnit:
-    """All samples of an import."""
-
-    spilled: "Spilled"
-    """The samples."""
-    name: str = "00000"
-    """Name in the import, and of its first part."""
-    size: int = 1
-    """Its share of the work."""
 
 
 class Spilled:

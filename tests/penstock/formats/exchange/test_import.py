@@ -12,10 +12,10 @@ import loader
 from loader.dataset.root import root_over
 from loader.errors import Conflict, EmptyVersion, FieldMismatch, Forbidden, InvalidStore
 from loader.storage import open_store
-from penstock.formats import registered_named
+from penstock.formats import registered_named, run_import
 from penstock.formats.importing.importer import Options
-from penstock.formats.importing.unit_writer import UnitWriter, delete_units
 from penstock.formats.importing.walk import UnitsAhead, Walk
+from penstock.formats.importing.write_parts import delete_units
 from penstock.formats.registration.earlier import Difference
 from penstock.formats.registration.register import register
 from penstock.formats.registration.shard_rows import shards_of
@@ -227,15 +227,15 @@ def test_an_object_that_changes_meanwhile_is_named_and_the_others_are_copied(tmp
     place = "webdataset", tmp_path / "place"
     for k in range(3):
         archive(place[1] / f"{k}.tar", members(k, 20))
-    write = UnitWriter.__call__
+    write = run_import.write_parts
 
-    def change(self, unit):
-        if unit.name == "00000":
+    def change(samples, layout, name):
+        if name == "00000":
             archive(place[1] / "0.tar", members(0, 25))
-        return write(self, unit)
+        return write(samples, layout, name)
 
     with monkeypatch.context() as patch:
-        patch.setattr(UnitWriter, "__call__", change)
+        patch.setattr(run_import, "write_parts", change)
         done, root = imported(place, tmp_path / "root", workers=1)
     assert done.failures
     assert all("0.tar" in why for why in done.failures)

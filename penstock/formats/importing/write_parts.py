@@ -1,11 +1,12 @@
-"""Write the parts of import units once, with a record beside them.
+"""Write samples as parts, once: `write_parts(samples, layout, name)`, for imports and for sources of the pipeline.
 
-`data/<txn>/imported/<unit>.json` lists the parts of a unit, and is put when all exist. A full part of a larger
+`data/<txn>/<folder>/<name>.json` lists the parts of a unit, and is put when all exist. A full part of a larger
 unit is recorded at once (`<part>.part.json`), so a repeated import does not write it again.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from loader.dataset.shards.part import Part
@@ -40,85 +41,81 @@ class ImportUnit(Protocol):
 Unit = TypeVar("Unit", bound=ImportUnit)
 
 
-class WrittenUnit(NamedTuple, Generic[Unit]):
-    """Parts of a unit."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartLayout:
+    """Place and size of parts."""
 
-    unit: Unit
-    """The unit."""
+    store: Store
+    """Store of the root."""
+    txn: str
+    """Transaction of the parts."""
+    group_of: Callable[[str], str]
+    """Field -> its group."""
+    shard_bytes: int
+    """Bytes of fields after which a part is full."""
+    folder: str = FOLDER
+    """Folder of parts and records in the transaction; a new name ignores earlier parts."""
+    any_values: bool = False
+    """As `PartWriter` takes it."""
+
+
+class WrittenParts(NamedTuple):
+    """The parts of a unit."""
+
     parts: list[Part]
-    """Its parts, in the order of their first samples."""
+    """The parts, in the order of their first samples."""
     nbytes: int
     """Bytes of fields written now."""
     skipped: int
     """Parts that an earlier run had written."""
 
 
-class UnitWriter(Generic[Unit]):
-    """Writes the parts of units, or finds them; thread-safe."""
+class WrittenUnit(NamedTuple, Generic[Unit]):
+    """A unit with its parts."""
 
-    def __init__(
-        self,
-        root: Store,
-        txn: str,
-        samples: Callable[[Unit], Iterator[Sample | SampleBlock]],
-        group_of: Callable[[str], str],
-        shard_bytes: int,
-        folder: str = FOLDER,
-        any_values: bool = False,
-    ) -> None:
-        """Open nothing yet.
+    unit: Unit
+    """The unit."""
+    written: WrittenParts
+    """Its parts."""
 
-        folder: of the parts and records, in the transaction's folder; a new name ignores earlier parts.
-        any_values: as `PartWriter` takes it.
-        """
-        self._any_values = any_values
-        self._root, self._txn, self._samples, self._folder = root, txn, samples, folder
-        self._group_of, self._shard_bytes = group_of, shard_bytes
+    @property
+    def parts(self) -> list[Part]:
+        return self.written.parts
 
-    def __call__(self, unit: Unit) -> WrittenUnit[Unit]:
-        """Return the parts of a unit: several if its samples differ in fields, or exceed a shard.
 
-        Raises: as the samples; StoreError.
-        """
-        note = f"data/{self._txn}/{self._folder}/{unit.name}.json"
-        try:
-            rows = parse_json_object(self._root.get(note).data)["parts"]
-            parts = [Part.from_json(part) for part in rows]
-            return WrittenUnit(unit, parts, 0, len(parts))
-        except (ObjectNotFound, DamagedJson, InvalidSample, KeyError, TypeError):
-            pass  # not written yet, or not to its end
-        parts_now: list[_OpenPart] = []
-        opened: dict[tuple[str, ...], _OpenPart] = {}
-        try:
-            for sample in self._samples(unit):
-                kind = tuple(sorted(sample.fields))
-                if kind in opened and opened[kind].nbytes >= self._shard_bytes:
-                    opened.pop(kind).finish(noted=True)
-                if kind not in opened:
-                    if len(opened) == MOST_OPEN:
-                        opened.pop(next(iter(opened))).finish(noted=True)
-                    name = f"{unit.name}_{len(parts_now)}" if parts_now else unit.name
-                    parts_now.append(self._open(name))
-                    opened[kind] = parts_now[-1]
-                opened[kind].add(sample)
-            parts = [part.finish() for part in parts_now]
-        finally:
-            for part in parts_now:
-                part.close()
-        self._root.put(note, canonical_json({"parts": [part.to_json() for part in parts]}))
-        skipped = sum(part.was_there for part in parts_now)
-        return WrittenUnit(unit, parts, sum(part.nbytes for part in parts_now if not part.was_there), skipped)
+def write_parts(samples: Iterable[Sample | SampleBlock], layout: PartLayout, name: str) -> WrittenParts:
+    """Return the parts of samples: several if these differ in fields, or exceed a part. Thread-safe.
 
-    def _open(self, name: str) -> "_OpenPart":
-        writer = PartWriter(
-            self._root,
-            txn=self._txn,
-            attempt=self._folder,
-            name=name,
-            group_of=self._group_of,
-            any_values=self._any_values,
-        )
-        return _OpenPart(self._root, f"data/{self._txn}/{self._folder}/{name}.part.json", writer)
+    samples: bytes, or blocks of spans to copy; not iterated if the parts exist. name: of the first part.
+
+    Raises: as the samples; StoreError.
+    """
+    note = f"data/{layout.txn}/{layout.folder}/{name}.json"
+    try:
+        rows = parse_json_object(layout.store.get(note).data)["parts"]
+        parts = [Part.from_json(part) for part in rows]
+        return WrittenParts(parts, 0, len(parts))
+    except (ObjectNotFound, DamagedJson, InvalidSample, KeyError, TypeError):
+        pass  # not written yet, or not to its end
+    every, opened = list[_OpenPart](), dict[tuple[str, ...], _OpenPart]()
+    try:
+        for sample in samples:
+            kind = tuple(sorted(sample.fields))
+            if kind in opened and opened[kind].nbytes >= layout.shard_bytes:
+                opened.pop(kind).finish(noted=True)
+            if kind not in opened:
+                if len(opened) == MOST_OPEN:
+                    opened.pop(next(iter(opened))).finish(noted=True)
+                every.append(_OpenPart(layout, f"{name}_{len(every)}" if every else name))
+                opened[kind] = every[-1]
+            opened[kind].add(sample)
+        parts = [part.finish() for part in every]
+    finally:
+        for part in every:
+            part.close()
+    layout.store.put(note, canonical_json({"parts": [part.to_json() for part in parts]}))
+    nbytes = sum(part.nbytes for part in every if not part.was_there)
+    return WrittenParts(parts, nbytes, sum(part.was_there for part in every))
 
 
 def in_order(written: Iterable[WrittenUnit[Unit]]) -> list[WrittenUnit[Unit]]:
@@ -151,13 +148,22 @@ def _unit_of(key: str) -> str:
 class _OpenPart:
     """A part that is being written, or was written by an earlier run."""
 
-    def __init__(self, root: Store, note: str, writer: PartWriter) -> None:
-        self._root, self._note, self._writer = root, note, writer
+    def __init__(self, layout: PartLayout, name: str) -> None:
+        self._store = layout.store
+        self._note = f"data/{layout.txn}/{layout.folder}/{name}.part.json"
+        self._writer = PartWriter(
+            layout.store,
+            txn=layout.txn,
+            attempt=layout.folder,
+            name=name,
+            group_of=layout.group_of,
+            any_values=layout.any_values,
+        )
         self._part: Part | None = None
         self.nbytes = 0
         self._waiting, self._n_waiting = list[Sample](), 0
         with suppress(ObjectNotFound, DamagedJson, InvalidSample):  # not written yet, or not to its end
-            self._part = Part.from_json(parse_json_object(root.get(self._note).data))
+            self._part = Part.from_json(parse_json_object(layout.store.get(self._note).data))
         self.was_there = self._part is not None
 
     def add(self, sample: Sample | SampleBlock) -> None:
@@ -185,7 +191,7 @@ class _OpenPart:
             self._write()
             self._part = self._writer.finish()
             if noted:
-                self._root.put(self._note, canonical_json(self._part.to_json()))
+                self._store.put(self._note, canonical_json(self._part.to_json()))
         return self._part
 
     def close(self) -> None:

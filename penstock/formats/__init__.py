@@ -19,7 +19,7 @@ from loader.dataset.columnar.partitions import Partitions
 from loader.errors import InvalidRuntime, InvalidStore
 from loader.storage import ObjectInfo, Store
 
-from .exporting.exporter import Exporter
+from .exporter import Exporter
 from .importing.importer import Importer, JoiningImporter
 from .reading.sample import FoundObjects
 

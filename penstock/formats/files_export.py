@@ -5,10 +5,8 @@ from typing import Any
 
 from loader.errors import InvalidKey
 
-from .exporting.export_journal import FOLDER
-from .exporting.exporter import Loss
-from .exporting.outbox import Outbox
-from .exporting.selection import ExportSelection, WorkUnit
+from .export_selection import ExportSelection, WorkUnit
+from .exporter import FOLDER, Loss, Outbox
 from .files_registered import TABLE
 
 AT_ONCE = 1000

@@ -15,11 +15,9 @@ import numpy as np
 from loader.dataset.versions.samples_table import import_polars
 from loader.errors import InvalidSample, LossyExport
 
-from .exporting.exporter import Loss
-from .exporting.outbox import Outbox
-from .exporting.selection import ExportSample, ExportSelection, WorkUnit
-from .megatron_index import DTYPES, MAGIC
-from .megatron_registered import LENGTHS, MODES
+from .export_selection import ExportSample, ExportSelection, WorkUnit
+from .exporter import Loss, Outbox
+from .megatron_registered import DTYPES, LENGTHS, MAGIC, MODES
 
 _CODES = {word: code for code, word in DTYPES.items()}
 _NPY = "npy"

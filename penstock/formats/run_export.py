@@ -11,10 +11,8 @@ from loader.storage import Store
 from ..progress import progress
 from ..units import size
 from . import exporter_named
-from .exporting.export_journal import ExportJournal
-from .exporting.exporter import Exporter, Loss, refuse
-from .exporting.outbox import Outbox
-from .exporting.selection import ExportSelection, WorkUnit, select
+from .export_selection import ExportSelection, WorkUnit, select
+from .exporter import Exporter, ExportJournal, Loss, Outbox, refuse
 from .unit_threads import in_threads
 from .verbatim_export import note_of, registered_objects
 

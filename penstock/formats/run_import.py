@@ -34,9 +34,8 @@ from ..progress import progress
 from . import FORMATS, importer_named, registered_named
 from .importing.importer import NO_OPTIONS, Importer, Options, Readable, check_options
 from .importing.in_workers import in_workers
-from .importing.read_units import ReadUnit, UnitReader, check_unique, read_units, settled
-from .importing.span_blocks import blocks_of
-from .importing.spilled import spilled
+from .importing.read_units import ReadUnit, UnitReader, check_unique, read_units, settled, spilled
+from .importing.spans import blocks_of
 from .importing.walk import UnitsAhead, Walk
 from .importing.write_parts import (
     FOLDER,
@@ -50,10 +49,9 @@ from .importing.write_parts import (
 )
 from .reading.sample import FoundObjects
 from .registration.earlier import Difference, imported_difference
-from .registration.groups import group_guessed
 from .registration.register import check_apart, transaction
 from .registration.selection import EVERYTHING, ListedObjects, Selection, list_selected
-from .registration.shard_rows import shards_of
+from .registration.shard_rows import group_guessed, shards_of
 from .unit_threads import in_threads
 
 _ENDINGS = {"json": ".json", "jsonl": ".jsonl"}

@@ -19,11 +19,9 @@ from loader.storage import ObjectInfo, Span, Store
 from loader.storage.external_shards import FOREIGN, PlacedObject, PlacedStore, difference
 
 from . import FORMATS, REGISTERED, TABLES, find_registered
-from .archives.tar_members import remaining
-from .exporting.export_journal import FOLDER
-from .exporting.exporter import Loss
-from .exporting.outbox import Outbox
-from .exporting.selection import ExportSelection, Int64s, WorkUnit
+from .archives.webdataset_export import remaining
+from .export_selection import ExportSelection, Int64s, WorkUnit
+from .exporter import FOLDER, Loss, Outbox
 from .reading.exported import NOTE
 from .reading.sample import FoundObjects
 from .reading.window import Window

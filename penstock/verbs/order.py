@@ -72,7 +72,7 @@ def _order_of_seen_arguments(parser: ArgumentParser) -> None:
 
 def run_order_of_seen(arguments: Namespace) -> Answer:
     """Store the list of the remaining samples."""
-    from ..formats.mds.foreign_orders import left_over, ordinals_of
+    from ..formats.mds.streaming_order import left_over, ordinals_of
 
     version = loader.Root(arguments.root).open(arguments.ref)
     fields, where_present = choose_fields(version, arguments.fields)

@@ -19,9 +19,8 @@ from loader.storage import Store
 from penstock.card.counting.classes import modality_of
 from penstock.compute.job import Job, store_url
 from penstock.compute.pool import Compute
-from penstock.formats.registration.groups import groups_of
 from penstock.formats.registration.parts import objects_of, put_parts
-from penstock.formats.registration.shard_rows import Rows, Shard, agree, shards_of
+from penstock.formats.registration.shard_rows import Rows, Shard, agree, groups_of, shards_of
 
 from ...spec import DatasetSpec
 from ...stages import written_part

@@ -13,7 +13,7 @@ from loader.dataset.writing.spill import Sample
 from loader.errors import FieldMismatch
 from penstock.card.counting.classes import modality_of
 from penstock.compute.work import Node, Work
-from penstock.formats.importing.spilled import Spilled
+from penstock.formats.importing.read_units import Spilled
 from penstock.formats.importing.write_parts import PartLayout, write_parts
 
 from ...media.objects import refusal_row

@@ -14,13 +14,11 @@ import numpy as np
 
 from loader.json_text import canonical_json
 
-from ..exporting.exporter import Loss
-from ..exporting.outbox import Outbox
-from ..exporting.selection import ADDRESSES, ExportSelection, WorkUnit, metadata_json
+from ..export_selection import ADDRESSES, ExportSelection, WorkUnit, metadata_json
+from ..exporter import Loss, Outbox
 from ..reading.exported import metadata_member
-from .energon_index import INDEX
-from .energon_meta import FOLDER, INFO, SPLIT
-from .tar_members import MemberPlace, end_of, metadata_loss, places, put_archive
+from .energon_index import FOLDER, INDEX, INFO, SPLIT
+from .webdataset_export import MemberPlace, end_of, metadata_loss, places, put_archive
 
 ALL = "train"
 """Split of all samples of a version without the column `split`."""

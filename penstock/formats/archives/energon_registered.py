@@ -17,8 +17,7 @@ from loader.storage import ObjectInfo, Span, Store
 from ..reading.exported import Exported, SampleColumns, exported_at, metadata_member
 from ..reading.sample import ForeignSample, FoundObjects
 from ..reading.window import Neighbours, Window
-from .energon_index import INDEX, IndexedMember, IndexedTar, index_of
-from .energon_meta import FOLDER, NvMeta, meta_of
+from .energon_index import FOLDER, INDEX, IndexedMember, IndexedTar, NvMeta, index_of, meta_of
 from .tar_headers import BLOCK_BYTES, is_header
 from .webdataset_registered import JsonDocuments, metadata_at, samples_in
 

@@ -11,9 +11,8 @@ from loader.dataset.columnar.json_members import FIELD, MOST_BYTES, JsonColumns,
 from loader.errors import Corrupt, InvalidSample
 from loader.storage import ObjectInfo, Store
 
-from ..importing.byte_stream import ByteStream
 from ..importing.importer import ImportRun, Options, Readable, ReadSample
-from ..reading.object_file import opened
+from ..reading.object_file import ByteStream, opened
 from ..reading.sample import NO_METADATA
 from .tar_headers import BLOCK_BYTES, members
 from .webdataset_registered import named

@@ -3,25 +3,100 @@
 The place is the folder of one `features.json`, which describes the features of the TFRecord records.
 """
 
+import math
 import re
 import struct
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from loader.dataset.columnar.column_names import MOST_TEXT_BYTES, metadata_name, row_key, word_of
 from loader.errors import Corrupt, InvalidSample, InvalidStore
+from loader.json_text import DamagedJson, parse_json_object
 from loader.modalities.video.packet_table import SUFFIX, index_packets
 from loader.storage import ObjectInfo, Store
 
 from ..importing.importer import ImportRun, Options, Readable, ReadSample
-from ..tables.example_wire import ExampleFeature
-from ..tables.tfrecord_import import examples
+from ..tables.tfrecord_import import ExampleFeature, examples
 from .columns import json_of, npy_of
 from .message_images import depth_images, encoded_frame, mp4_of_frames
-from .rlds_features import RldsFeature, features_in
+
+STEPS = "steps"
+"""Feature whose values are lists with one entry per step."""
+_MOST_DEPTH = 32
+
+
+class RldsFeature(NamedTuple):
+    """A leaf of the tree of features."""
+
+    path: str
+    """Name in a record: names of the tree, joined by "/"."""
+    in_steps: bool
+    """True for a value per step, False for the episode's own."""
+    kind: str
+    """"numbers", "text", "image" of 8 bits, or "depth" of steps: one channel of 16 bits."""
+    dtype: np.dtype[Any]
+    """Dtype of numbers."""
+    shape: tuple[int, ...]
+    """Shape of one value; () for texts and images."""
+
+    @property
+    def size(self) -> int:
+        """Numbers in one value."""
+        return math.prod(self.shape)
+
+
+def features_in(data: bytes, name: str) -> list[RldsFeature]:
+    """Return the features of a `features.json`. name: of it, for errors. Raises: Corrupt; InvalidSample."""
+    try:
+        features = list(_leaves(parse_json_object(data), "", 0, name, 0))
+    except (DamagedJson, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Corrupt(f"{name}: it is no features.json of TensorFlow Datasets: {error!r}") from error
+    if not any(one.in_steps for one in features):
+        raise InvalidSample(f"{name} has no steps: import such a dataset as tfrecord")
+    return features
+
+
+def _leaves(node: Any, path: str, sequences: int, name: str, depth: int) -> Iterator[RldsFeature]:
+    """Yield the leaves below a node. sequences: number of enclosing lists."""
+    if depth > _MOST_DEPTH:
+        raise ValueError(f"{path} lies deeper than {_MOST_DEPTH}")
+    if "featuresDict" in node:
+        for child, below in node["featuresDict"]["features"].items():
+            yield from _leaves(below, f"{path}/{child}" if path else child, sequences, name, depth + 1)
+    elif "sequence" in node:
+        yield from _leaves(node["sequence"]["feature"], path, sequences + 1, name, depth + 1)
+    else:
+        yield _leaf(node, path, sequences)
+
+
+def _leaf(node: dict[str, Any], path: str, sequences: int) -> RldsFeature:
+    """Return a leaf; its kind is "" if it cannot be read."""
+    kind, dtype, shape = "", "int64", list[int]()
+    if "tensor" in node:
+        body = node["tensor"]
+        kind, dtype = "numbers", str(body["dtype"])
+        shape = [int(one) for one in body.get("shape", {}).get("dimensions", [])]
+        if dtype == "string":
+            kind, dtype = ("text" if not shape else ""), "int64"
+        if body.get("encoding", "none") != "none" or min(shape, default=1) < 0:
+            kind = ""
+    elif "classLabel" in node:
+        kind = "numbers"
+    elif "text" in node:
+        kind = "text"
+    in_steps = path.partition("/")[0] == STEPS
+    if "image" in node:
+        body = node["image"]
+        kind = "image"
+        if in_steps and body.get("dtype", "uint8") != "uint8":
+            kind = "depth" if (body["dtype"], body["shape"]["dimensions"][-1]) == ("uint16", "1") else ""
+    if sequences != in_steps:
+        kind = ""
+    return RldsFeature(path, in_steps, kind, np.dtype(dtype.replace("bfloat16", "float32")), tuple(shape))
+
 
 OPTIONS = frozenset[str]()
 FEATURES = "features.json"

@@ -11,9 +11,8 @@ from loader.storage.shared.threads import DaemonPool
 
 from ..reading.sample import NO_METADATA, FoundObjects
 from ..registration.earlier import Difference
-from ..registration.groups import group_guessed, groups_of
-from ..registration.shard_rows import Rows, Shard, agree, keys_of, rows_of
-from .span_units import SpanUnit, cut, samples_in, units_of
+from ..registration.shard_rows import Rows, Shard, agree, group_guessed, groups_of, keys_of, rows_of
+from .spans import SpanUnit, cut, samples_in, units_of
 
 AT_ONCE = 16
 """Shards that are walked at the same time."""

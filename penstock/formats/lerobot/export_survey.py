@@ -14,8 +14,8 @@ from loader.errors import InvalidSample
 from loader.json_text import parse_json
 from loader.modalities.video.packet_table import SUFFIX
 
-from ..exporting.exporter import Loss
-from ..exporting.selection import ExportSelection
+from ..export_selection import ExportSelection
+from ..exporter import Loss
 from .rows import clock
 
 EPISODE = "episode.json"

@@ -22,8 +22,7 @@ from ..importing.importer import ImportRun, KnownNames, Options, Readable, ReadS
 from ..reading.object_file import ObjectFile
 from ..reading.object_file import opened as opened_object
 from .dataset_layout import DatasetLayout, LeRobotEpisode, read_layout
-from .rows import Rows, check_times, read_rows
-from .statistics import statistics
+from .rows import Rows, check_times, read_rows, statistics
 
 OPTIONS = frozenset({"episodes"})
 EPISODE = "episode.json"

@@ -6,25 +6,43 @@ changed episodes replace the earlier ones in the next version.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import numpy as np
+import pyarrow as pa
+
 from loader import Root, Version
+from loader.dataset.log.entries import canonical
 from loader.dataset.names import check_dataset_name
-from loader.dataset.tables.foreign_objects import foreign_objects, is_adopted, put_place
-from loader.dataset.writer import publish_exclusions
+from loader.dataset.shards.part import Part
+from loader.dataset.tables.foreign_objects import (
+    foreign_objects,
+    foreign_table,
+    is_adopted,
+    place_id,
+    put_place,
+)
+from loader.dataset.writer import publish_exclusions, publish_registered
 from loader.dataset.writing.exclude import Superseded
-from loader.errors import Conflict, EmptyVersion, InvalidStore
+from loader.dataset.writing.part_writer import PartWriter, make_sample
+from loader.errors import Conflict, EmptyVersion, FieldMismatch, InvalidStore
 from loader.json_text import parse_json
+from loader.modalities.video.packet_runs import PacketRun, run_of
+from loader.modalities.video.packet_table import SUFFIX
 from loader.storage import ObjectInfo, Store
 
-from ..importing.importer import Options
+from ...progress import progress
+from ..importing.importer import Options, ReadSample
 from ..registration.earlier import live_samples, token_of
-from ..registration.register import RegistrationReport, check_apart
+from ..registration.parts import IndexFiles, objects_of, path_of
+from ..registration.register import RegistrationReport, check_apart, transaction
 from ..registration.selection import EVERYTHING, Selection, list_selected
+from ..registration.shard_rows import Shard, group_name, shards_of
 from .dataset_layout import LeRobotEpisode
-from .episode_parts import EpisodeParts
-from .lerobot_import import Dataset, dataset_in, key_of
+from .lerobot_import import Dataset, dataset_in, field_of, key_of
 
 AT_ONCE = 8
 """Episodes that are read at the same time."""
@@ -178,3 +196,196 @@ def _difference(
 
 def _reason(how: str) -> str:
     return f"registered again: the episode is {how}"
+
+
+PACKETS, STREAMS = "media_index", "streams"
+"""Groups of packet tables, and of all other copied fields."""
+PART_EPISODES = 1024
+"""Episodes of a part, unless one video has more."""
+_AHEAD = 64
+"""Episodes whose streams are in memory."""
+
+
+class _Read(NamedTuple):
+    """An episode after reading."""
+
+    sample: ReadSample
+    """Its streams, texts and columns."""
+    runs: Mapping[str, PacketRun]
+    """Camera -> its packets in the owner's file."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeParts:
+    """Writes and publishes the parts of episodes."""
+
+    root: Root
+    """Root of the version."""
+    store: Store
+    """The place."""
+    dataset: str
+    """Name of the version's dataset."""
+    source: Dataset
+    """The dataset at the place."""
+    cameras: Sequence[str]
+    """Cameras whose packets stay at the place."""
+    units: Mapping[int, str]
+    """Number of an episode -> its `unit_id`."""
+    workers: int
+    """Episodes that are read at the same time."""
+
+    def publish(
+        self,
+        parent: Version | None,
+        fresh: Sequence[int],
+        left_out: Superseded,
+        chosen: Mapping[str, Any],
+        used: Sequence[ObjectInfo],
+    ) -> Version:
+        """Publish the episodes `fresh`. Raises: as `register_lerobot`.
+
+        left_out: the parent's samples that they replace. used: objects that the version depends on.
+        """
+        root, place = self.root, place_id(self.store, used)
+        groups = self._groups(parent)
+        if is_adopted(root.store, place):
+            raise Conflict(
+                f"these objects of {self.store.url} were copied into {root.url} for another dataset, and may not all "
+                "be there: penstock import makes a copy for this one"
+            )
+        txn = transaction(root, self.dataset, place, chosen, parent)
+        put_place(root.store, place, self.store.url)
+        parts, shards = list[Part](), list[Shard]()
+        with root.heartbeat(txn):
+            read = progress(self._read(fresh), "register", total=len(fresh))
+            for number, numbers in enumerate(self._apart(fresh)):
+                episodes = [self.source.layout.episodes[one] for one in numbers]
+                part, own = self._part(txn, place, f"{number:05d}", episodes, read, groups)
+                parts.append(part)
+                shards += own
+            return publish_registered(
+                root,
+                self.dataset,
+                txn,
+                f"data/{txn}/registered",
+                parts,
+                None,
+                foreign_table(objects_of(self.store, place, shards)),
+                facts={"registered": canonical(dict(chosen)).decode()},
+                parent=parent,
+                left_out=left_out,
+                producer={"registered": dict(chosen), "place": place},
+                created_us=max(info.modified_us or 0 for info in used),
+                of_fields=self._facts(),
+            )
+
+    def _groups(self, parent: Version | None) -> dict[str, str]:
+        """Return field -> its group."""
+        known = {
+            group: set(body["field_nbytes"])
+            for group, body in (parent.manifest["groups"] if parent else {}).items()
+        }
+        group_of = {"episode.json": STREAMS}
+        in_use = {PACKETS, STREAMS}
+        for camera in self.cameras:
+            field = f"{camera}.run"
+            before = next((group for group, fields in known.items() if field in fields), None)
+            group_of[field] = before or group_name(field, {*in_use, *known})
+            group_of[field + SUFFIX] = PACKETS
+            in_use.add(group_of[field])
+        for name, feature in self.source.features.items():
+            if feature["dtype"] != "video":
+                group_of[field_of(name, feature)] = STREAMS
+                if feature["dtype"] != "string":
+                    group_of[f"{name}.ns.npy"] = STREAMS
+        for group in {*group_of.values()} & known.keys():
+            fields_now = {field for field, of in group_of.items() if of == group}
+            if fields_now != known[group]:
+                raise FieldMismatch(
+                    f"the features of {self.store.url} changed: {sorted(fields_now ^ known[group])}; register it "
+                    "under another name"
+                )
+        return group_of
+
+    def _facts(self) -> dict[str, dict[str, Any]]:
+        out = {}
+        for name, feature in self.source.features.items():
+            field = f"{name}.run" if feature["dtype"] == "video" else field_of(name, feature)
+            out[field] = self.source.facts_of(name)
+        return out
+
+    def _apart(self, numbers: Sequence[int]) -> list[list[int]]:
+        """Return runs of episodes that share no video with others."""
+        keys = {
+            n: {self.source.layout.episodes[n].videos[camera].key for camera in self.cameras} for n in numbers
+        }
+        last = {key: at for at, n in enumerate(numbers) for key in keys[n]}
+        out, episodes, until = list[list[int]](), list[int](), 0
+        for at, number in enumerate(numbers):
+            episodes.append(number)
+            until = max([until, *(last[key] for key in keys[number])])
+            if until == at and len(episodes) >= PART_EPISODES:
+                out.append(episodes)
+                episodes = []
+        return [*out, episodes] if episodes else out
+
+    def _part(
+        self,
+        txn: str,
+        place: str,
+        name: str,
+        episodes: Sequence[LeRobotEpisode],
+        read: Iterator[_Read],
+        group_of: Mapping[str, str],
+    ) -> tuple[Part, list[Shard]]:
+        """Write a part, with indexes of the videos; return it, and its shards at the place."""
+        shards, starts = dict[str, Shard](), dict[str, int]()
+        for camera in self.cameras:
+            videos = sorted({one.videos[camera].key for one in episodes})
+            (shards[camera],) = shards_of([self.source.infos[key] for key in videos], len(videos))
+            starts |= dict(zip(videos, shards[camera].offsets, strict=True))
+        places = {camera: list[tuple[int, int, int]]() for camera in self.cameras}
+        keys, prefix = list[str](), f"data/{txn}/registered"
+        writer = PartWriter(
+            self.root.store, txn=txn, attempt="registered", name=name, group_of=group_of.__getitem__
+        )
+        try:
+            for episode, (sample, runs) in zip(
+                episodes, read, strict=False
+            ):  # `read` continues with the next part
+                fields = {**sample.fields, **{f"{c}.run{SUFFIX}": run.packets for c, run in runs.items()}}
+                source = {**sample.source, "raw_key": episode.data, "unit_id": self.units[episode.number]}
+                writer.add(make_sample(sample.key, fields, sample.metadata, source))
+                keys.append(sample.key)
+                for camera, run in runs.items():
+                    at = starts[episode.videos[camera].key] + run.offset
+                    places[camera].append((at, run.nbytes, run.crc32c))
+            part = writer.finish()
+        finally:
+            writer.close()
+        for camera, shard in shards.items():
+            field, group = f"{camera}.run", group_of[f"{camera}.run"]
+            path, spans = path_of(place, shard), {field: np.array(places[camera], np.int64)}
+            index = IndexFiles.of(path, pa.array(keys), spans).put(
+                self.root.store,
+                f"{prefix}/{group}-{name}",
+                part=part.id,
+                group=group,
+                path=path,
+                nbytes=shard.nbytes,
+                n_rows=len(keys),
+            )
+            part = replace(part, shards=(*part.shards, index))
+        return part, list(shards.values())
+
+    def _read(self, numbers: Sequence[int]) -> Iterator[_Read]:
+        with ThreadPoolExecutor(self.workers, thread_name_prefix="penstock-register") as pool:
+            for start in range(0, len(numbers), _AHEAD):
+                yield from pool.map(self._episode, numbers[start : start + _AHEAD])
+
+    def _episode(self, number: int) -> _Read:
+        episode, runs, ticks = self.source.layout.episodes[number], dict[str, PacketRun](), list[float]()
+        for camera, (what, file, video, span) in self.source.videos(episode):
+            runs[camera] = run_of(video, span, file, what)
+            ticks.append(float(span.time_base))
+        return _Read(self.source.rows(episode, max(ticks)), runs)

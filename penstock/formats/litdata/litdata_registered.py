@@ -30,9 +30,8 @@ from ..reading.indexed import (
 )
 from ..reading.sample import RUN_SAMPLES, ForeignRun, ForeignSample, FoundObjects
 from ..reading.window import Window
-from .arrow_rows import table_rows
 from .litdata_index import ABSENT, LitDataChunk, LitDataIndex, index_of
-from .litdata_leaves import LeafValues, put, size_of, values_at
+from .litdata_leaves import LeafValues, put, size_of, table_rows, values_at
 
 OBJECTS_PER_SHARD = 1
 CHUNKS = re.compile(r"(^|/)chunk-\d+-\d+(\.\w+)?\.bin$")

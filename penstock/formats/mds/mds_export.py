@@ -8,9 +8,8 @@ import numpy as np
 from loader.errors import InvalidSample
 from loader.json_text import canonical_json
 
-from ..exporting.exporter import Loss
-from ..exporting.outbox import Outbox
-from ..exporting.selection import ExportSample, ExportSelection, WorkUnit, metadata_json
+from ..export_selection import ExportSample, ExportSelection, WorkUnit, metadata_json
+from ..exporter import Loss, Outbox
 from ..reading.exported import KEY, METADATA
 
 SHARD_BYTES = 64 * 2**20

@@ -17,8 +17,7 @@ from loader.storage import ObjectInfo, Store
 from ..importing.importer import ImportRun, Options, Readable, ReadSample
 from ..reading.indexed import check_indexed, check_size, folders_in, lacking_of, split_reader
 from ..reading.object_file import Unpacked, opened
-from .mds_index import MdsShard, shards_in
-from .mds_registered import MAKE_INDEX, SHARDS, samples
+from .mds_registered import MAKE_INDEX, SHARDS, MdsShard, samples, shards_in
 
 OPTIONS = frozenset[str]()
 SHARD_BYTES = 2**30

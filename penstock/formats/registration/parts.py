@@ -20,8 +20,7 @@ from loader.storage import Store
 from loader.storage.external_shards import FOREIGN
 
 from ..reading.sample import NO_METADATA
-from .numbered_keys import NumberedKeys, Repeated, text_array
-from .shard_rows import Int64s, Rows, Shard
+from .shard_rows import Int64s, NumberedKeys, Repeated, Rows, Shard, text_array
 
 AT_ONCE = 16
 """Indexes written at the same time."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
-from typing import Any
+from typing import Any, NamedTuple
 
 from loader.dataset.columnar.choices import WIDTHS, Options
 from loader.dataset.columnar.partitions import text_columns
@@ -22,17 +22,17 @@ from loader.dataset.tables.foreign_objects import foreign_table, is_adopted, pla
 from loader.dataset.versions.version import Version
 from loader.dataset.writer import publish_exclusions, publish_registered
 from loader.errors import Conflict, Corrupt, EmptyVersion, InvalidStore
+from loader.order.random.lanes import frozen_shape
 from loader.storage import Store, open_store
 from loader.storage.refusals import Refusals
 
+from ...units import size
 from .. import TABLES, find_registered
 from ..reading.sample import NO_METADATA, FoundObjects
 from .earlier import Difference, difference
-from .groups import groups_of
-from .numbered_keys import text_array
 from .parts import SampleTables, index_of, objects_of, path_of, put_parts
 from .selection import EVERYTHING, ListedObjects, Selection, list_selected
-from .shard_rows import Rows, Shard, agree, keys_of, own_keys, rows_of, shards_of
+from .shard_rows import Rows, Shard, agree, groups_of, keys_of, own_keys, rows_of, shards_of, text_array
 
 AT_ONCE = 16
 """Shards that are walked at the same time."""
@@ -251,3 +251,50 @@ def check_apart(root: str, place: str) -> None:
         raise InvalidStore(
             f"{place} and the root {root} lie in one another; register bytes that lie beside the root"
         )
+
+
+LARGE_CHUNK_BYTES = 8 * 2**20
+"""With larger chunks a shuffle mixes few samples at a time, so the text recommends an import."""
+
+
+class ShuffleChunks(NamedTuple):
+    """Effect of a version's chunks on its shuffles."""
+
+    samples: int
+    """Live samples of the version."""
+    chunk_rows: int
+    """Mean samples per chunk."""
+    chunk_nbytes: int
+    """Mean bytes that the chunks of a row group decode to."""
+    shuffled_samples: int
+    """Samples that a shuffle mixes at any time."""
+    nbytes: int
+    """Bytes that an import would copy."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object, without the number of samples."""
+        return {name: value for name, value in self._asdict().items() if name != "samples"}
+
+    def to_text(self) -> str:
+        """Return a line of text."""
+        text = (
+            f"row groups of {self.chunk_rows:,} samples, {size(self.chunk_nbytes)} decoded: a shuffle mixes "
+            f"{self.shuffled_samples:,} of {self.samples:,} samples at a time"
+        )
+        if self.chunk_nbytes <= LARGE_CHUNK_BYTES or self.shuffled_samples == self.samples:
+            return text
+        return f"{text}; penstock import copies {size(self.nbytes)}, and its shuffles mix all"
+
+
+def chunks_of(version: Version) -> ShuffleChunks | None:
+    """Return the effect of registered tables' chunks; None for a version without registered tables."""
+    tables = [one for one in version.manifest.get("foreign", ()) if "chunk_rows" in one]
+    if not tables:
+        return None
+    fields = {name for one in tables for name in one["chunk_fields"]}
+    groups = version.manifest["groups"].values()
+    nbytes = sum(n for group in groups for name, n in group["field_nbytes"].items() if name in fields)
+    rows, mean = max(one["chunk_rows"] for one in tables), -(-nbytes // version.manifest["n_rows"])
+    shape = frozen_shape(len(version), mean, decoded=(rows, max(1, rows * mean)))
+    mixed = len(version) if shape.chunk == 1 else min(len(version), shape.live_samples)
+    return ShuffleChunks(len(version), rows, rows * mean, mixed, nbytes)

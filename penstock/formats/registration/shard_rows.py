@@ -2,21 +2,115 @@
 
 import hashlib
 import re
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from loader.dataset.columnar.json_members import JsonMembers
 from loader.dataset.names import MAX_MEMBER_BYTES, check_field, check_key, escape_key, escape_name, hashes_of
 from loader.dataset.tables.agreed_columns import table_of_any
-from loader.errors import InvalidField, InvalidKey, InvalidSample
+from loader.errors import FieldMismatch, InvalidField, InvalidKey, InvalidSample
 from loader.storage import ObjectInfo
 
 from ..reading.sample import NO_METADATA, ForeignRun, ForeignSample, ForeignTable
-from .numbered_keys import NumberedKeys, Repeated, TableRows, overlap, text_array
+
+_AT_ONCE = 1024
+"""Rows of a table converted to mappings at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedKeys(Sequence[str]):
+    """The keys `<prefix><first>`, `<prefix><first + 1>` ..."""
+
+    prefix: str
+    """Text in front of each number."""
+    first: int
+    """First number."""
+    n: int
+    """Number of keys."""
+
+    def __len__(self) -> int:
+        return self.n
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[str]: ...
+    def __getitem__(self, at: int | slice) -> str | list[str]:
+        numbers = range(self.first, self.first + self.n)
+        if isinstance(at, slice):
+            return [f"{self.prefix}{number}" for number in numbers[at]]
+        return f"{self.prefix}{numbers[at]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated(Sequence[Any]):
+    """One value, repeated in each row."""
+
+    value: Any
+    """The value."""
+    n: int
+    """Number of rows."""
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, at: int | slice) -> Any:
+        selected = range(self.n)[at]
+        return self.value if isinstance(selected, int) else [self.value] * len(selected)
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows(Sequence[Mapping[str, Any]]):
+    """The rows of a table as mappings."""
+
+    table: pa.Table
+    """The table."""
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for start in range(0, len(self), _AT_ONCE):
+            yield from self.table.slice(start, _AT_ONCE).to_pylist()
+
+    @overload
+    def __getitem__(self, at: int) -> Mapping[str, Any]: ...
+    @overload
+    def __getitem__(self, at: slice) -> "TableRows": ...
+    def __getitem__(self, at: int | slice) -> "Mapping[str, Any] | TableRows":
+        rows = range(len(self))[at]
+        if isinstance(rows, int):
+            row: dict[str, Any] = self.table.slice(rows, 1).to_pylist()[0]
+            return row
+        return TableRows(
+            self.table.slice(rows.start, len(rows)) if rows.step == 1 else self.table.take([*rows])
+        )
+
+
+def text_array(texts: Sequence[str]) -> pa.Array:
+    """Return strings as an Arrow array."""
+    if isinstance(texts, Repeated):
+        return pa.repeat(texts.value, len(texts))
+    if not isinstance(texts, NumberedKeys):
+        return pa.array(texts, pa.string())
+    numbers = pc.cast(pa.array(np.arange(texts.first, texts.first + texts.n)), pa.string())
+    return pc.binary_join_element_wise(texts.prefix, numbers, "") if texts.prefix else numbers
+
+
+def overlap(ranges: Sequence[NumberedKeys]) -> bool:
+    """Return whether two ranges share a key. Prefixes are "" or end with "/"."""
+    ends: dict[str, int] = {}
+    for keys in sorted(ranges, key=lambda keys: (keys.prefix, keys.first)):
+        if keys.first < ends.get(keys.prefix, 0):
+            return True
+        ends[keys.prefix] = keys.first + keys.n
+    return False
+
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9_.-]")
@@ -305,3 +399,55 @@ def _numbered_keys(parts: Sequence[Rows]) -> list[NumberedKeys] | None:
             return None
         out.append(NumberedKeys(prefix, theirs.first, theirs.n))
     return None if overlap(out) else out
+
+
+COMMON = "media"
+"""Group of the fields that all samples have."""
+
+
+def groups_of(parts: Sequence[Rows], known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Return field -> group. known: groups in the newest manifest of the dataset.
+
+    Raises: FieldMismatch for parts with only some fields of a group.
+    """
+    group_of = {name: group for group, body in known.items() for name in body["field_nbytes"]}
+    every = sorted({name for rows in parts for name in rows.fields})
+    common = set.intersection(*(set(rows.fields) for rows in parts)) if not known else set()
+    for name in every:
+        if name in common:
+            group_of[name] = COMMON
+        elif name not in group_of:
+            group_of[name] = group_name(name, {COMMON, *group_of.values()})
+    members: dict[str, set[str]] = {}
+    for name, group in group_of.items():
+        members.setdefault(group, set()).add(name)
+    for rows in parts:
+        for group in {group_of[name] for name in rows.fields}:
+            if missing := sorted(members[group] - set(rows.fields)):
+                raise FieldMismatch(
+                    f"{rows.objects[0]}, sample {rows.source_keys[0]!r} has no field {missing[0]!r}, which all had "
+                    f"that were registered before with {sorted(members[group] & set(rows.fields))}: register the "
+                    "place under another name"
+                )
+    return group_of
+
+
+def group_guessed(known: Mapping[str, Mapping[str, Any]]) -> Callable[[str], str]:
+    """Return the probable group of a field, before all samples are known.
+
+    A field of the dataset keeps its group. A field that the dataset lacks gets its own; in a new dataset it is
+    common.
+    """
+    group_of = {name: group for group, body in known.items() for name in body["field_nbytes"]}
+    in_use = {COMMON, *known}
+    return lambda name: group_of.get(name) or (group_name(name, in_use) if known else COMMON)
+
+
+def group_name(field: str, in_use: set[str]) -> str:
+    """Return a free name for the group of one field."""
+    name = re.sub("[^a-z0-9_]", "_", field.lower()).lstrip("_")[:48] or "field"
+    free, n = name, 1
+    while free in in_use:
+        n += 1
+        free = f"{name}_{n}"
+    return free

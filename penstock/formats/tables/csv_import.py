@@ -9,7 +9,7 @@ from loader.storage import ObjectInfo, Store
 
 from ..importing.importer import ImportRun, Options, Readable, ReadSample
 from ..reading.object_file import opened
-from .text_rows import COMPRESSED, lines, sample_of
+from .jsonl_import import COMPRESSED, lines, sample_of
 
 OPTIONS = frozenset({"key", "fields"})
 _ENDINGS = tuple(f".csv{more}" for more in ("", *COMPRESSED))

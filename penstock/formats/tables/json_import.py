@@ -16,8 +16,7 @@ from loader.storage import ObjectInfo, Store
 
 from ..importing.importer import ImportRun, Options, Readable, ReadSample
 from ..reading.object_file import ObjectFile, opened
-from .jsonl_import import DECODER
-from .text_rows import COMPRESSED, chunks, sample_of
+from .jsonl_import import COMPRESSED, DECODER, chunks, sample_of
 
 OPTIONS = frozenset({"key", "fields"})
 _ENDINGS = tuple(f".json{more}" for more in ("", *COMPRESSED))

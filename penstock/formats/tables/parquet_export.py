@@ -16,9 +16,8 @@ from loader.errors import InvalidSample
 from loader.json_text import canonical_json
 
 from ...class_names import class_names_of
-from ..exporting.exporter import Loss
-from ..exporting.outbox import HashedFile, Outbox
-from ..exporting.selection import ExportSample, ExportSelection, WorkUnit
+from ..export_selection import ExportSample, ExportSelection, WorkUnit
+from ..exporter import HashedFile, Loss, Outbox
 
 KEY = "key"
 GROUP_BYTES, GROUP_ROWS = 32 * 2**20, 1024

@@ -324,7 +324,7 @@ def test_a_bad_row_is_named_and_the_other_objects_go_on(tmp_path, data, said):
 def test_bombs(tmp_path, monkeypatch):
     monkeypatch.setattr("penstock.formats.importing.read_units.BOMB_BYTES", 10_000)
     monkeypatch.setattr("penstock.formats.importing.read_units.BOMB_TIMES", 10)
-    monkeypatch.setattr("penstock.formats.tables.text_rows.MAX_LINE_BYTES", 5_000_000)
+    monkeypatch.setattr("penstock.formats.tables.jsonl_import.MAX_LINE_BYTES", 5_000_000)
     put(tmp_path / "place/line.jsonl.gz", gzip.compress(b'{"id": 1, "text": "' + b"a" * 9_000_000))
     put(tmp_path / "place/many.jsonl.gz", gzip.compress(b'{"id": 1, "text": "a"}\n' * 9000))
     done, _ = imported(("jsonl", tmp_path / "place"), tmp_path / "root")

@@ -297,7 +297,7 @@ def test_episodes_that_are_new_or_gone(own, root):
 
 
 def test_parts_share_no_video(tmp_path, root, monkeypatch):
-    monkeypatch.setattr("penstock.formats.lerobot.episode_parts.PART_EPISODES", 1)
+    monkeypatch.setattr("penstock.formats.lerobot.lerobot_registered.PART_EPISODES", 1)
     old = v21(tmp_path / "old")
     assert len(registered(root, old).version.parts.ids) == 3
     new = registered(root, v30(tmp_path / "new", old), "one").version

@@ -27,7 +27,7 @@ from loader.errors import PenstockError
 from loader.modalities import decoder_for
 from loader.storage import open_store
 from penstock.formats.episodes.log_message import Channel
-from penstock.formats.episodes.ros_messages import ros_decoder
+from penstock.formats.episodes.message_decoders import ros_decoder
 from penstock.formats.importing.importer import Options
 from penstock.formats.run_import import import_place
 
@@ -591,8 +591,8 @@ def test_damage_and_packed_bombs_are_named(tmp_path, ros1, ros2, monkeypatch):
         kind = "mcap" if name.endswith("mcap") else "rosbag"
         (failure,) = imported(path.parent, tmp_path / f"root{number}", kind).failures
         assert name in failure
-    monkeypatch.setattr("penstock.formats.episodes.mcap_messages.MAX_CHUNK_BYTES", 500)
-    monkeypatch.setattr("penstock.formats.episodes.bag_messages.MAX_CHUNK_BYTES", 500)
+    monkeypatch.setattr("penstock.formats.episodes.mcap_import.MAX_CHUNK_BYTES", 500)
+    monkeypatch.setattr("penstock.formats.episodes.rosbag_import.MAX_CHUNK_BYTES", 500)
     monkeypatch.setattr("penstock.formats.episodes.episode.MAX_FIELD_BYTES", 50)
     for kind in ("mcap", "rosbag"):
         (failure,) = imported(tmp_path / "sound", tmp_path / f"small-{kind}", kind).failures

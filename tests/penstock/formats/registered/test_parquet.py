@@ -321,7 +321,7 @@ def test_the_verb_tells_what_a_shuffle_mixes(root, place, monkeypatch, capsys):
     assert "a shuffle mixes 120 of 120 samples at a time" in said
     assert "penstock import" not in said
     monkeypatch.setattr("loader.order.random.lanes.LIVE_CHUNK_BYTES", 1000)
-    monkeypatch.setattr("penstock.formats.registration.chunks.LARGE_CHUNK_BYTES", 10)
+    monkeypatch.setattr("penstock.formats.registration.register.LARGE_CHUNK_BYTES", 10)
     assert main(arguments) == 0
     assert re.search(
         r"a shuffle mixes 32 of 120 samples at a time; penstock import copies", capsys.readouterr().out

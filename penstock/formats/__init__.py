@@ -132,14 +132,14 @@ class RegisteredFormat(Protocol):
     """Objects that one index describes, at most; 1 for objects with many samples."""
 
     def find_objects(self, store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-        """Return the listed objects that are of the format. Raises: InvalidStore; Corrupt; StoreError."""
+        """Return the listed objects that are of the format. Raises: InvalidStore; Corrupt."""
 
 
 class RegisteredTables(Protocol):
     """A module that registers a format of tables; each object has an index of its own."""
 
     def find_objects(self, store: Store, infos: list[ObjectInfo], options: Options) -> FoundObjects:
-        """Return the listed objects that are of the format. Raises: InvalidStore; Corrupt; StoreError."""
+        """Return the listed objects that are of the format. Raises: InvalidStore; Corrupt."""
 
 
 def exporter_named(name: str) -> Exporter:

@@ -71,7 +71,7 @@ def content_digest(
     Costs the indexes and the samples table; a row of the table in memory for every sample. Time: O(samples x
     fields).
 
-    Raises: InvalidRuntime for registered bytes without checksums, unless `full`; as `select`; StoreError.
+    Raises: InvalidRuntime for registered bytes without checksums, unless `full`; as `select`.
     """
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")

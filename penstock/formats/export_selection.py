@@ -92,7 +92,7 @@ class ExportSelection:
         return out
 
     def samples(self, unit: WorkUnit) -> Iterator[ExportSample]:
-        """Yield the samples of a unit in order, each field verified. Raises: Corrupt; StoreError."""
+        """Yield the samples of a unit in order, each field verified. Raises: Corrupt."""
         pins: dict[str, str] = {}
         for start in range(0, len(unit.ordinals), ADDRESSES):
             ordinals = unit.ordinals[start : start + ADDRESSES]

@@ -41,13 +41,13 @@ class Outbox:
         self.objects: list[dict[str, Any]] = []
 
     def put(self, key: str, data: bytes) -> None:
-        """Put an object. Raises: StoreError."""
+        """Put an object."""
         self.store.put(key, data)
         self._note(key, len(data), hashlib.sha256(data).hexdigest())
 
     @contextmanager
     def file(self, key: str) -> Iterator[HashedFile]:
-        """Put an object of the bytes written in the block; nothing if the block raises. Raises: StoreError."""
+        """Put an object of the bytes written in the block; nothing if the block raises."""
         with (
             on_scratch(
                 None,
@@ -65,7 +65,7 @@ class Outbox:
 
     @contextmanager
     def path(self, key: str) -> Iterator[str]:
-        """Put the file written at the yielded path; nothing if the block raises. Raises: StoreError."""
+        """Put the file written at the yielded path; nothing if the block raises."""
         with self.file(key) as file, held_folder("export") as folder:
             path = os.path.join(folder, "file")
             yield path
@@ -85,10 +85,7 @@ class ExportJournal:
     """Journal in one place; thread-safe."""
 
     def __init__(self, store: Store, of: dict[str, Any]) -> None:
-        """Begin an export, or continue it. of: version, format and options, as a JSON object.
-
-        Raises: Conflict if the place holds other objects, or another export; StoreError.
-        """
+        """Begin an export, or continue it. of: version, format and options, as a JSON object."""
         self._store, self._of = store, of
         self._there: dict[str, int] = {}
         try:
@@ -114,7 +111,7 @@ class ExportJournal:
             self._there = {info.key: info.nbytes for info in store.list()}
 
     def find(self, number: int) -> dict[str, Any] | None:
-        """Return the record of a unit whose objects all exist; else None. Raises: StoreError."""
+        """Return the record of a unit whose objects all exist; else None."""
         if (key := _unit(number)) not in self._there:
             return None
         try:
@@ -125,11 +122,11 @@ class ExportJournal:
         return note if all(self._there.get(one["path"]) == one["nbytes"] for one in objects) else None
 
     def add(self, number: int, note: dict[str, Any]) -> None:
-        """Record a unit whose objects all exist. Raises: StoreError."""
+        """Record a unit whose objects all exist."""
         self._store.put(_unit(number), canonical_json(note))
 
     def finish(self, facts: dict[str, Any], *, is_ours: bool) -> None:
-        """Record the end. is_ours: readers find columns as penstock exports them. Raises: StoreError."""
+        """Record the end. is_ours: readers find columns as penstock exports them."""
         self._store.put(_DONE if is_ours else _COPIED, canonical_json({**self._of, **facts}))
 
     def _other(self, what: str) -> Conflict:
@@ -161,7 +158,7 @@ class Exporter(Protocol):
         """Return runs of samples in order, each of which becomes whole objects; deterministic."""
 
     def write(self, selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-        """Put the objects of a unit, and return facts for `finish`. Raises: Corrupt; StoreError."""
+        """Put the objects of a unit, and return facts for `finish`. Raises: Corrupt."""
 
     def finish(self, selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
         """Put the objects that describe all units. facts: of each unit, in order."""

@@ -20,9 +20,10 @@ def files_beside(alone: Mapping[str, Collection[str]], refused: dict[str, str]) 
     """Return the URIs of the files that these raw objects alone need, each with the last object that does.
 
     alone: URI of each raw object that is to be deleted -> the places that it may lie below.
-    refused: gets the objects whose metadata cannot be read, or whose dataset cannot without them, with the reason.
+    refused: gets the objects whose metadata cannot be read, or whose dataset cannot without them, with the
+    reason.
 
-    Costs a listing of each dataset, and its metadata. Raises: StoreError.
+    Costs a listing of each dataset, and its metadata.
     """
     found, mine = dict[str, list[str]](), dict[str, dict[str, str]]()
     for uri, places in alone.items():
@@ -61,7 +62,7 @@ def _above(uri: str, places: Collection[str]) -> Iterator[str]:
 
 
 def _messages(store: Store) -> list[str]:
-    """Return the names of the files of a bag. Raises: Corrupt; InvalidSample; MissingDependency; StoreError."""
+    """Return the names of the files of a bag."""
     from .episodes.rosbag_import import names_of  # which imports image decoders
 
     return names_of(store, store.head(_OF_BAGS)) if is_there(store, _OF_BAGS) else []

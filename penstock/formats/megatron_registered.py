@@ -71,7 +71,7 @@ class Documents(NamedTuple):
 def documents_in(store: Store, index: ObjectInfo, data: ObjectInfo) -> Iterator[tuple[Header, Documents]]:
     """Yield the documents of an index, at most `RUN_SAMPLES` at a time. data: the `.bin`, which is not read.
 
-    Raises: Corrupt with the byte of the index; Changed; StoreError.
+    Raises: Corrupt with the byte of the index.
     """
     windows = [Window(store, index) for _ in range(4)]  # each array is read forward
     try:

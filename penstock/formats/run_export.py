@@ -90,7 +90,7 @@ def export(
     of the samples table per sample.
 
     Raises: LossyExport; Conflict for a target with other objects; InvalidRuntime; InvalidStore for an unknown
-    format; as `select`; StoreError.
+    format; as `select`.
     """
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")

@@ -141,7 +141,7 @@ def import_place(
     registered format, else the keys; 8 MiB or one larger sample per thread.
 
     Raises: InvalidStore; InvalidRuntime; Conflict if the dataset is of another place, or changed meanwhile;
-    EmptyVersion; FieldMismatch; StoreError.
+    EmptyVersion; FieldMismatch.
     """
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")

@@ -149,7 +149,7 @@ class RegisteredObjects:
         ]
 
     def write(self, selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-        """Put the objects of a shard. Raises: Changed; StoreError."""
+        """Put the objects of a shard."""
         placed, (objects, _, keys) = _placed(selection.version), self._leaving[unit.number]
         for item in objects:
             with outbox.file(_name(item)) as file:

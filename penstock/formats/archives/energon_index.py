@@ -56,8 +56,7 @@ class NvMeta(NamedTuple):
 def meta_of(store: Store, objects: Mapping[str, ObjectInfo]) -> NvMeta:
     """Return the description of the dataset at a place. objects: of the place, by key.
 
-    Raises: InvalidStore without one, and for an archive of two splits; Corrupt by name; MissingDependency;
-    StoreError.
+    Raises: InvalidStore without one, and for an archive of two splits; Corrupt by name; MissingDependency.
     """
     info = next((FOLDER + name for name in INFO if FOLDER + name in objects), None)
     if info is None:
@@ -272,7 +271,9 @@ def index_of(store: Store, info: ObjectInfo, n_archives: int) -> Mapping[int, In
     """Return number of an archive in the dataset's list -> its samples; empty for an index without members.
 
     Costs a copy of the object on scratch, read once. Memory: 64 bytes and the key per sample, 32 per member,
-    and never more than a few times the object. Raises: Corrupt with table and row; Changed; StoreError.
+    and never more than a few times the object.
+
+    Raises: Corrupt with table and row.
     """
     name = f"{store.url}/{info.key}"
     with (

@@ -78,7 +78,7 @@ def end_of(members: list[MemberPlace], start: int) -> int:
 
 
 def put_archive(selection: ExportSelection, unit: WorkUnit, outbox: Outbox, name: str) -> list[int]:
-    """Put an archive; return the first byte of each sample, and the end of the last. Raises: Corrupt; StoreError."""
+    """Put an archive; return the first byte of each sample, and the end of the last. Raises: Corrupt."""
     member, starts = metadata_member(selection.fields), [0]
     with outbox.file(name) as file:
         for sample in selection.samples(unit):

@@ -42,7 +42,9 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
     """Return the archives among the objects of a place.
 
     Files beside archives, such as `000.tar.idx` and `000.tar.md5`, are ignored. Costs a request for each of the
-    first `LOOKED_AT` objects with such an ending. Raises: InvalidStore for compressed archives; StoreError.
+    first `LOOKED_AT` objects with such an ending.
+
+    Raises: InvalidStore for compressed archives.
     """
     _check_packed(store, infos)
     exported = exported_at(store, infos, "webdataset", "energon")
@@ -136,7 +138,7 @@ class JsonDocuments:
         self._columns, self._starts = members.columns() if members else None, list[int]()
 
     def read(self, run: Members) -> None:
-        """Read the documents among the members of one step of the walk. Raises: Changed; StoreError."""
+        """Read the documents among the members of one step of the walk."""
         if self._columns is None or _ENDING not in "\n".join(run.names).lower():
             return  # all names at once: most archives have no document
         for at in [at for at, name in enumerate(run.names) if name[-len(_ENDING) :].lower() == _ENDING]:

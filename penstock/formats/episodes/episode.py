@@ -51,7 +51,7 @@ class EpisodeBuilder:
             )
 
     def sample(self, key: str) -> ReadSample:
-        """Return the sample. Raises: InvalidSample; Corrupt; StoreError."""
+        """Return the sample. Raises: InvalidSample; Corrupt."""
         if not self._topics:
             raise InvalidSample(f"{self._where} has no messages of topics that are read; move it elsewhere")
         clocks = {name: topic.clock() for name, topic in self._topics.items()}

@@ -47,7 +47,7 @@ class LogMessage(NamedTuple):
 def damage_named(where: str) -> Iterator[None]:
     """Turn errors of the log libraries into Corrupt with the file's name. Errors of this machine pass.
 
-    Raises: Corrupt; StoreError.
+    Raises: Corrupt.
     """
     try:
         yield

@@ -43,7 +43,7 @@ def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSam
 
 
 def mcap_messages(file: io.RawIOBase, where: str) -> Iterator[LogMessage]:
-    """Yield the messages of a file. Raises: Corrupt; InvalidSample; StoreError; MissingDependency."""
+    """Yield the messages of a file. Raises: Corrupt; InvalidSample; MissingDependency."""
     with damage_named(where), _end_named(file, where):
         from mcap.records import Channel as ChannelRecord
         from mcap.records import Message, Schema

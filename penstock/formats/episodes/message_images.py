@@ -119,7 +119,7 @@ def mp4_of_frames(codec: str, frames: Sequence[bytes], ns: Any, what: str) -> by
 
     ns: int64 [frames], strictly ascending.
 
-    Raises: InvalidSample; Corrupt; StoreError; MissingDependency.
+    Raises: InvalidSample; Corrupt; MissingDependency.
     """
     with opened(io.BytesIO(b"".join(frames)), what, _DEMUXERS[codec.partition(" ")[0]]) as video:
         container, stream = video

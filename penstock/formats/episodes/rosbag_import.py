@@ -40,15 +40,16 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Rea
 
 
 def find_complete_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return as `find_objects`, without the bags that lack a file. Raises: MissingDependency; StoreError."""
+    """Return as `find_objects`, without the bags that lack a file. Raises: MissingDependency."""
     return _bags_in(store, infos, options, whole=False)
 
 
 def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> dict[str, list[str]]:
     """Return metadata of a ROS 2 bag -> itself and the files that it names; only itself if it is invalid.
 
-    Costs a read of each metadata that this process has not read yet. Raises: MissingDependency without rosbags;
-    StoreError.
+    Costs a read of each metadata that this process has not read yet.
+
+    Raises: MissingDependency without rosbags.
     """
     if find_spec("rosbags") is None:
         raise MissingDependency("bags are read by rosbags: pip install 'penstock-data[rosbag]'")
@@ -89,7 +90,7 @@ def _known_names(store: Store, info: ObjectInfo) -> tuple[str, ...]:
 
 
 def names_of(store: Store, info: ObjectInfo) -> list[str]:
-    """Return the names of a ROS 2 bag's files. Raises: Corrupt; InvalidSample; Changed; StoreError."""
+    """Return the names of a ROS 2 bag's files. Raises: Corrupt; InvalidSample."""
     if info.nbytes > _MOST_METADATA_BYTES:
         raise Corrupt(f"{info.key} has {info.nbytes:,} bytes; no {_METADATA} has so many")
     with ObjectFile(store, info) as file:
@@ -198,7 +199,7 @@ class _Opened:
 
 
 def ros1_messages(file: io.RawIOBase, where: str) -> Iterator[LogMessage]:
-    """Yield the messages of a ROS 1 bag. Raises: Corrupt; InvalidSample; StoreError; MissingDependency."""
+    """Yield the messages of a ROS 1 bag. Raises: Corrupt; InvalidSample; MissingDependency."""
     with damage_named(where):
         from rosbags.rosbag1 import Reader
 

@@ -87,7 +87,7 @@ class Importer(Protocol):
     """Options of the format: "key", "fields" or "episodes"."""
 
     def find_objects(self, store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-        """Return the listed objects that are of the format. Raises: InvalidStore; Corrupt; StoreError."""
+        """Return the listed objects that are of the format. Raises: InvalidStore; Corrupt."""
 
 
 class JoiningImporter(Importer, Protocol):
@@ -101,11 +101,11 @@ class JoiningImporter(Importer, Protocol):
         A file that maps to no keys is no object. Costs a read of the metadata that this process has not read
         yet.
 
-        Raises: InvalidStore; StoreError.
+        Raises: InvalidStore.
         """
 
     def find_complete_objects(self, store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-        """Return as `find_objects`, without the objects that lack a file. Raises: InvalidStore; StoreError."""
+        """Return as `find_objects`, without the objects that lack a file. Raises: InvalidStore."""
 
 
 EPISODES_OF = "--episodes is for lerobot, which numbers its episodes; choose objects with --include"

@@ -88,10 +88,7 @@ class UnitReader:
     """Keys that repeat; their samples get the object's name in front."""
 
     def __call__(self, unit: ReadUnit) -> Iterator[Sample]:
-        """Yield the samples of a unit. If an object fails, the others are still read for errors.
-
-        Raises: the last error of its objects.
-        """
+        """Yield the samples of a unit. If an object fails, the others are still read for errors."""
         errors = list[PenstockError]()
         for run in unit.runs:
             try:
@@ -158,7 +155,9 @@ def settled(
 ) -> SettledUnits:
     """Return groups and repeated keys of written units. known: groups in the newest manifest of the dataset.
 
-    Costs the keys of all samples. Raises: FieldMismatch, as `groups_of`; StoreError.
+    Costs the keys of all samples.
+
+    Raises: FieldMismatch, as `groups_of`.
     """
     kinds, keys = dict[tuple[str, ...], Rows](), list[pa.Table]()
     parts = [part for unit in written for part in unit.parts]
@@ -219,7 +218,7 @@ class Spilled:
             self._spill.add(sample)
 
     def drain(self) -> Iterator[Sample]:
-        """Yield the samples once, in the order of their keys' hashes. Raises: StoreError."""
+        """Yield the samples once, in the order of their keys' hashes."""
         return self._spill.drain()
 
     def group_of(self, known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

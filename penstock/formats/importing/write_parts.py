@@ -88,7 +88,7 @@ def write_parts(samples: Iterable[Sample | SampleBlock], layout: PartLayout, nam
 
     samples: bytes, or blocks of spans to copy; not iterated if the parts exist. name: of the first part.
 
-    Raises: as the samples; StoreError.
+    Raises: as the samples.
     """
     note = f"data/{layout.txn}/{layout.folder}/{name}.json"
     try:

@@ -87,7 +87,7 @@ def read_layout(
     whole: True refuses a place that lacks objects of its episodes. episodes: (first, last) numbers to read,
     such as a partial download has; empty for all.
 
-    Raises: InvalidStore; StoreError.
+    Raises: InvalidStore.
     """
     info = _object(_json(store, INFO), INFO)
     version = info.get("codebase_version")

@@ -71,8 +71,7 @@ class Survey:
 def survey_of(selection: ExportSelection) -> Survey:
     """Return the survey of a selection: reads all clocks, and every `episode.json`.
 
-    Raises: InvalidSample for an episode without rows, or with a clock that does not ascend; Corrupt;
-    StoreError.
+    Raises: InvalidSample for an episode without rows, or with a clock that does not ascend; Corrupt.
     """
     survey, order = _fields(selection), _in_order(selection)
     clocks = [f"{name}{CLOCK}" for name in survey.streams]

@@ -73,7 +73,7 @@ def _unit(number: int, names: tuple[str, ...], episodes: list[PlannedEpisode], s
 
 
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-    """Put a file of rows, and each camera's videos. Raises: InvalidSample; Corrupt; StoreError."""
+    """Put a file of rows, and each camera's videos. Raises: InvalidSample; Corrupt."""
     assert isinstance(unit, EpisodeUnit)
     survey, tables, written = unit.survey, list[Any](), list[dict[str, Any]]()
     videos = {camera: _Videos(camera, field, unit.number, outbox) for camera, field in survey.cameras.items()}
@@ -255,7 +255,7 @@ class Meta:
 
 
 def put_metadata(meta: Meta, chunk_files: int, outbox: Outbox) -> None:
-    """Put the objects in `meta/`. chunk_files: files per folder. Raises: StoreError."""
+    """Put the objects in `meta/`. chunk_files: files per folder."""
     rows = meta.selection.rows(np.array([one.ordinal for one in meta.survey.episodes]))
     episodes_of_units = [(number, one) for number, unit in enumerate(meta.units) for one in unit["episodes"]]
     episodes = [

@@ -32,19 +32,21 @@ _LEAST_TICK_S = 1e-6
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the objects of rows, each with the videos of its episodes. Raises: InvalidStore; StoreError."""
+    """Return the objects of rows, each with the videos of its episodes. Raises: InvalidStore."""
     return _readable(dataset_in(store, infos, options))
 
 
 def find_complete_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return as `find_objects`, without the objects that lack a file. Raises: InvalidStore; StoreError."""
+    """Return as `find_objects`, without the objects that lack a file. Raises: InvalidStore."""
     return _readable(dataset_in(store, infos, options, whole=False))
 
 
 def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> Mapping[str, Sequence[str]]:
     """Return object of rows -> itself and the videos of its episodes.
 
-    Costs a read of `meta` when it changed. Raises: InvalidStore; StoreError.
+    Costs a read of `meta` when it changed.
+
+    Raises: InvalidStore.
     """
     meta = [one for one in infos if one.key.startswith("meta/")]
     return _NAMES.of(
@@ -70,7 +72,7 @@ def _readable(dataset: "Dataset") -> Readable:
 
 
 def dataset_in(store: Store, infos: list[ObjectInfo], options: Options, *, whole: bool = True) -> "Dataset":
-    """Return the dataset at a place, without the features to leave out. Raises: InvalidStore; StoreError."""
+    """Return the dataset at a place, without the features to leave out. Raises: InvalidStore."""
     layout = read_layout(store, infos, whole=whole, episodes=options.episodes)
     features = {
         name: feature for name, feature in layout.features.items() if not _left_out(name, feature, options)
@@ -179,7 +181,7 @@ class Dataset:
             yield ImportRun(info, episode.number, episode.number + 1, nbytes)
 
     def samples(self, run: ImportRun) -> Iterator[ReadSample]:
-        """Yield the one sample of a run. Raises: Corrupt; Changed; StoreError."""
+        """Yield the one sample of a run. Raises: Corrupt."""
         episode = self.layout.episodes[run.first]
         fields: dict[str, bytes] = {}
         ticks = [_LEAST_TICK_S]
@@ -191,7 +193,7 @@ class Dataset:
         yield rest._replace(fields={**fields, **rest.fields})
 
     def rows(self, episode: LeRobotEpisode, tick_s: float = _LEAST_TICK_S) -> ReadSample:
-        """Return an episode without its videos. tick_s: tick of their clocks. Raises: Corrupt; Changed; StoreError."""
+        """Return an episode without its videos. tick_s: tick of their clocks. Raises: Corrupt."""
         layout, info = self.layout, self.infos[episode.data]
         what = f"{info.key}, episode {episode.number}"
         streams = {name: feature for name, feature in self.features.items() if feature["dtype"] != "video"}
@@ -212,7 +214,7 @@ class Dataset:
         return ReadSample(key_of(episode.number), fields, metadata, source)
 
     def videos(self, episode: LeRobotEpisode) -> Iterator[tuple[str, OpenVideo]]:
-        """Yield each camera with an episode's packets. Raises: Corrupt; Changed; StoreError."""
+        """Yield each camera with an episode's packets. Raises: Corrupt."""
         for camera, (key, from_s, to_s) in episode.videos.items():
             if camera not in self.features:
                 continue

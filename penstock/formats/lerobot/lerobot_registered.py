@@ -67,8 +67,7 @@ def register_lerobot(
     selection: objects to register. episodes: (first, last) numbers to register; empty for all.
 
     Raises: InvalidStore for a place that is no dataset, or whose packets are not contiguous; Corrupt with
-    episode and row; Conflict if the dataset is of another place, or changed meanwhile; EmptyVersion; Changed;
-    StoreError.
+    episode and row; Conflict if the dataset is of another place, or changed meanwhile; EmptyVersion.
     """
     check_dataset_name(dataset)
     check_apart(root.url, store.url)

@@ -35,7 +35,7 @@ _HEAD = struct.Struct("<8sHHIII")
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the compressed chunks of an index, or of splits. Raises: InvalidStore; as `index_of`; StoreError."""
+    """Return the compressed chunks of an index, or of splits. Raises: InvalidStore; as `index_of`."""
     chunks, readers = dict[str, LitDataChunk](), dict[str, Callable[[ImportRun], Iterator[ReadSample]]]()
     lacking = list[str]()
     check_indexed(store, infos, CHUNKS, MAKE_INDEX)

@@ -42,7 +42,7 @@ MAKE_INDEX = (
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    """Return the chunks that a place's index, or its splits' indexes, list. Raises: as `index_of`; StoreError."""
+    """Return the chunks that a place's index, or its splits' indexes, list. Raises: as `index_of`."""
     check_indexed(store, infos, CHUNKS, MAKE_INDEX)
     readers, lacking = dict[str, Reader](), list[str]()
     for folder in folders_in(infos):
@@ -59,7 +59,7 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
 def samples(
     store: Store, index: LitDataIndex, exported: Exported | None, info: ObjectInfo
 ) -> Iterator[ForeignSample | ForeignRun]:
-    """Yield the samples of a chunk, in order. Raises: Corrupt with the byte; Changed; StoreError; as `table_rows`."""
+    """Yield the samples of a chunk, in order. Raises: Corrupt with the byte; as `table_rows`."""
     chunk, window = index.chunks[info.key], Window(store, info)
     try:
         check_size(store, info, chunk.nbytes)

@@ -40,7 +40,7 @@ class _Compressed(NamedTuple):
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
     """Return the compressed shards that the index lists, or the indexes of splits.
 
-    Raises: InvalidStore for an uncompressed shard, and for a codec that Arrow lacks; Corrupt; StoreError.
+    Raises: InvalidStore for an uncompressed shard, and for a codec that Arrow lacks; Corrupt.
     """
     shards, readers = dict[str, _Compressed](), dict[str, Callable[[ImportRun], Iterator[ReadSample]]]()
     lacking = list[str]()

@@ -182,7 +182,7 @@ class _Value(NamedTuple):
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
     """Return the shards that the index of a place lists, or the indexes of its splits.
 
-    Raises: as `shards_in`; StoreError.
+    Raises: as `shards_in`.
     """
     check_indexed(store, infos, SHARDS, MAKE_INDEX)
     readers, lacking = dict[str, Reader](), list[str]()
@@ -200,7 +200,7 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
 def samples(
     store: Store, shards: dict[str, MdsShard], exported: Exported | None, info: ObjectInfo
 ) -> Iterator[ForeignSample]:
-    """Yield the samples of a shard, in order. Raises: Corrupt with the byte; InvalidSample; Changed; StoreError."""
+    """Yield the samples of a shard, in order. Raises: Corrupt with the byte; InvalidSample."""
     shard, window = shards[info.key], Window(store, info)
     try:
         check_size(store, info, shard.nbytes)

@@ -111,7 +111,7 @@ def streaming_epoch(url: str, asked: Mapping[str, Any], python: str) -> Streamin
     asked: `dataset`, `nodes`, `ranks`, `workers`, `epoch` and `state`, as `streaming_epoch.py` takes them.
     python: interpreter with mosaicml-streaming.
 
-    Raises: MissingDependency without the library; InvalidRuntime with the library's message; StoreError.
+    Raises: MissingDependency without the library; InvalidRuntime with the library's message.
     """
     store = open_store(url)
     with held_folder("order") as folder:

@@ -97,7 +97,7 @@ def exported_at(
 
     folder: prefix of a folder of the place.
 
-    Raises: Corrupt for a damaged `export.json`; StoreError.
+    Raises: Corrupt for a damaged `export.json`.
     """
     key = f"{folder}{NOTE}"
     if all(info.key != key for info in objects):
@@ -115,7 +115,7 @@ def exported_at(
 
 
 def is_export(store: Store, folder: str, format: str) -> bool:
-    """Return whether a folder, named by its key prefix, is a finished export. Raises: StoreError."""
+    """Return whether a folder, named by its key prefix, is a finished export."""
     try:
         return bool(parse_json_object(store.get(f"{folder}{NOTE}").data).get("format") == format)
     except (ObjectNotFound, DamagedJson):

@@ -19,7 +19,7 @@ class ObjectFile(io.RawIOBase):
     """Reads an object; not thread-safe. Close it after use."""
 
     def __init__(self, store: Store, info: ObjectInfo, scattered: bool = False) -> None:
-        """Open the object. scattered: True if the reader jumps to and fro. Raises: ObjectNotFound; Changed."""
+        """Open the object. scattered: True if the reader jumps to and fro."""
         self._window, self._at = Window(store, info, scattered), 0
         self.path = self._window.name
 
@@ -38,7 +38,7 @@ class ObjectFile(io.RawIOBase):
         return self._at
 
     def read(self, nbytes: int | None = -1) -> bytes:
-        """Return `nbytes` bytes, fewer only at the end. Raises: Changed; StoreError."""
+        """Return `nbytes` bytes, fewer only at the end."""
         n_left = max(0, self._window.nbytes - self._at)
         if not n_left:
             return b""  # a damaged file may seek anywhere
@@ -62,7 +62,7 @@ class ObjectFile(io.RawIOBase):
 
 @contextmanager
 def opened(store: Store, info: ObjectInfo) -> Iterator[ObjectFile]:
-    """Open an object. Raises: Corrupt; NotSupported; Changed; StoreError; as `arrow_errors` with its name."""
+    """Open an object. Raises: Corrupt; NotSupported; as `arrow_errors` with its name."""
     with ObjectFile(store, info) as file, arrow_errors(file.path):
         yield file
 

@@ -52,8 +52,6 @@ class Window:
         """Open the object.
 
         scattered: True if the reader jumps to and fro. neighbours: state of the walks, for an archive.
-
-        Raises: ObjectNotFound; Changed.
         """
         self.name, self.nbytes = f"{store.url}/{info.key}", info.nbytes
         self._store, self._info = store, info
@@ -69,7 +67,7 @@ class Window:
             self._neighbours = None
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Return `nbytes` bytes from `offset`, fewer only at the end of the object. Raises: Changed."""
+        """Return `nbytes` bytes from `offset`, fewer only at the end of the object."""
         low = offset - self._start
         if low >= 0 and low + nbytes <= len(self._data):
             self._served += 1

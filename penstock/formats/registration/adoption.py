@@ -105,7 +105,7 @@ def adopt(root: Root, ref: str, *, workers: int = 4) -> AdoptionReport:
     workers: threads.
 
     Raises: InvalidRuntime for a version without registered bytes, and for one that is not sealed; Forbidden for
-    a place that the caller does not vouch for; as `Root.open`; Corrupt; StoreError.
+    a place that the caller does not vouch for; as `Root.open`; Corrupt.
     """
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")

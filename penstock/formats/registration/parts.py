@@ -41,8 +41,6 @@ def put_parts(
 
     walked: rows of each part, with their shard; their places, checksums and indexes are freed. keys: of each
     part's rows. seals: True writes checksums to seals instead of indexes.
-
-    Raises: StoreError.
     """
 
     def put(number: int) -> Part:

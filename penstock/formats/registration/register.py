@@ -87,7 +87,7 @@ def register(
 
     Raises: InvalidStore for a format or place that cannot be registered; InvalidRuntime for options of tables;
     Conflict if the dataset is of another place, or changed meanwhile; EmptyVersion; Corrupt, InvalidSample for
-    objects that are not of the format, by name and byte; StoreError.
+    objects that are not of the format, by name and byte.
     """
     check_dataset_name(dataset)
     store, columns = open_store(fspath(url), options), Options(key, fields, frozenset(without))

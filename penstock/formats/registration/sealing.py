@@ -85,7 +85,7 @@ def seal(version: Version, *, workers: int = WORKERS) -> SealReport:
     workers: threads.
 
     Raises: InvalidRuntime for a version without registered bytes; Forbidden for a place that the caller does
-    not vouch for; Corrupt; StoreError.
+    not vouch for; Corrupt.
     """
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")

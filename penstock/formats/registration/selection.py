@@ -38,7 +38,7 @@ def live_keys(
     folder: of the table, "" or ending in "/". log: objects of its log. there: keys of its Parquet files.
     way_out: advice for a table whose live rows files cannot tell.
 
-    Raises: InvalidStore for such a table; Corrupt for an incomplete log; StoreError.
+    Raises: InvalidStore for such a table; Corrupt for an incomplete log.
     """
     name = f"{store.url}/{folder}{LOG}"
     reader = _Log(store, name, way_out)
@@ -191,7 +191,7 @@ def live_files(store: Store, format: str, infos: list[ObjectInfo]) -> list[Objec
 
     Costs a read of each Delta log since its last checkpoint, and of each `state.json`.
 
-    Raises: InvalidStore for a table whose live rows cannot be found; Corrupt for an incomplete log; StoreError.
+    Raises: InvalidStore for a table whose live rows cannot be found; Corrupt for an incomplete log.
     """
     if format not in TABULAR:
         return infos
@@ -283,7 +283,7 @@ class ListedObjects(NamedTuple):
 
 
 def list_selected(store: Store, format: str, selection: Selection) -> ListedObjects:
-    """List a place. Raises: InvalidRuntime and MissingDependency as `key_filter`; as `live_files`; StoreError."""
+    """List a place. Raises: InvalidRuntime and MissingDependency as `key_filter`; as `live_files`."""
     why, refusals = key_filter(selection.include, selection.exclude, store.url), Refusals()
     infos, n = list[ObjectInfo](), 0
 

@@ -18,12 +18,12 @@ OPTIONS = frozenset({"key", "fields"})
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the objects `*.arrow`, with the class names of the first readable one. Raises: StoreError."""
+    """Return the objects `*.arrow`, with the class names of the first readable one."""
     return batches(store, [info for info in infos if info.key.lower().endswith(".arrow")], options)
 
 
 def batches(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the reader of these objects, one run each. Raises: StoreError."""
+    """Return the reader of these objects, one run each."""
     labels, agreed = of_first_readable(infos, partial(_labels, store)), ColumnAgreement()
     return Readable(
         infos,

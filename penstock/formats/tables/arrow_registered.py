@@ -26,7 +26,7 @@ from ..reading.sample import ForeignSample, FoundObjects
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> FoundObjects:
-    """Return the objects `*.arrow`, with the class names of the first one. Raises: Corrupt; StoreError."""
+    """Return the objects `*.arrow`, with the class names of the first one. Raises: Corrupt."""
     tables, labels = [info for info in infos if info.key.lower().endswith(".arrow")], None
     for info in tables[:1]:
         with opened(store, info) as file:

@@ -35,7 +35,7 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Rea
     """Return the files of the newest version's fragments.
 
     Raises: MissingDependency without Lance; InvalidStore for a store that Lance does not open, or files
-    elsewhere; Corrupt; StoreError.
+    elsewhere; Corrupt.
     """
     return _readable(store, infos, options, whole=True)
 

@@ -45,7 +45,7 @@ def units(selection: ExportSelection) -> list[WorkUnit]:
 
 
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-    """Put the file of a part. Raises: InvalidSample for a field that does not match its name; Corrupt; StoreError."""
+    """Put the file of a part. Raises: InvalidSample for a field that does not match its name; Corrupt."""
     columns = _Columns(selection)
     with outbox.file(f"data/train-{unit.number:05d}.parquet") as file:
         sink = pa.PythonFile(_Sink(file), "w")

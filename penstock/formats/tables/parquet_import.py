@@ -23,12 +23,12 @@ RUN_BYTES = 64 * 2**20
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the objects `*.parquet`, with the class names of the first readable one. Raises: StoreError."""
+    """Return the objects `*.parquet`, with the class names of the first readable one."""
     return tables(store, [info for info in infos if info.key.lower().endswith(".parquet")], options)
 
 
 def tables(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the reader of these objects. Raises: StoreError."""
+    """Return the reader of these objects."""
     labels = of_first_readable(infos, partial(_labels, store))
     agreed = ColumnAgreement()
     return Readable(

@@ -34,7 +34,7 @@ SplitOf = Callable[[str], str]
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> FoundObjects:
-    """Return the objects `*.parquet`, with the class names of the first one. Raises: Corrupt; StoreError."""
+    """Return the objects `*.parquet`, with the class names of the first one. Raises: Corrupt."""
     return objects_with_splits(store, infos, options, lambda key: "")
 
 

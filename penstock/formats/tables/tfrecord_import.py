@@ -230,7 +230,7 @@ def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSam
 def examples(store: Store, info: ObjectInfo) -> Iterator[tuple[int, str, dict[str, ExampleFeature]]]:
     """Yield number, place for messages, and features of each record of an object.
 
-    Raises: Corrupt with the byte; Changed; StoreError.
+    Raises: Corrupt with the byte.
     """
     with opened(store, info) as file:
         for row, (at, data) in enumerate(records(ByteStream(file, _codec_of(file), info.nbytes))):

@@ -1,4 +1,4 @@
-"""Import Arrow IPC, files and streams (`*.arrow`): each row is a sample, read by record batches."""
+"""Import Arrow IPC, files and streams: each row is a sample, read by record batches."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -55,7 +55,6 @@ def _samples(
 
 
 def _batches(file: ObjectFile) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Return schema and record batches of a file or a stream."""
     begin = file.read(len(MAGIC))
     file.seek(0)
     return record_batches(pa.PythonFile(file, "r"), begin, file.path)

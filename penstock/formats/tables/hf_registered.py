@@ -1,4 +1,4 @@
-"""Register Parquet in the layout of Hugging Face's hub: the split is in the names of the files."""
+"""Register Parquet in the hub's layout: files are named by their splits."""
 
 from loader.dataset.columnar.choices import Options
 from loader.dataset.columnar.features import split_of

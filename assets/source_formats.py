@@ -53,7 +53,7 @@ def strangers(format: str) -> tuple[Callable[[str], str], Callable[[str], bool]]
     """
     if not format:
         return lambda key: "", lambda key: False
-    from penstock.formats.registration.live_files import is_no_table_file, table_log
+    from penstock.formats.registration.selection import is_no_table_file, table_log
 
     return partial(table_log, format), partial(is_no_table_file, format)
 

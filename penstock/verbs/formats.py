@@ -45,7 +45,7 @@ def _register_arguments(parser: ArgumentParser) -> None:
 
 def run_register(arguments: Namespace) -> Answer:
     """Register objects where they are."""
-    from ..formats.registration.chunks import chunks_of
+    from ..formats.registration.register import chunks_of
 
     done = _register(arguments)
     version = done.version

@@ -9,10 +9,8 @@ from loader.dataset.writing.part_writer import write_part
 from loader.dataset.writing.spill import Sample
 from penstock.card.counting.classes import modality_of
 from penstock.compute.work import Node, Work
-from penstock.formats.importing.span_blocks import read_fields
-from penstock.formats.importing.span_units import samples_in
-from penstock.formats.registration.groups import COMMON
-from penstock.formats.registration.shard_rows import shards_of
+from penstock.formats.importing.spans import read_fields, samples_in
+from penstock.formats.registration.shard_rows import COMMON, shards_of
 
 from .known_samples import Beside, EarlierSamples
 from .sample_facts import Row, Taking, unit_row

@@ -14,7 +14,7 @@ from loader.storage.store import list_place
 from penstock.formats import FORMATS, importer_named
 from penstock.formats.importing.importer import Importer, Readable
 from penstock.formats.importing.read_units import ReadUnit, UnitReader
-from penstock.formats.registration.live_files import live_files
+from penstock.formats.registration.selection import live_files
 
 from ...joined_objects import JoinedObjects
 from ...source_formats import JOINED, companions

@@ -23,8 +23,7 @@ from penstock.card.counting.classes import modality_of
 from penstock.compute.job import Job, store_url
 from penstock.compute.local_blocks import discard
 from penstock.compute.pool import Compute
-from penstock.formats.registration.groups import groups_of
-from penstock.formats.registration.shard_rows import Rows
+from penstock.formats.registration.shard_rows import Rows, groups_of
 
 from ...joined_objects import JoinedObjects
 from ...media.objects import refusal_row

@@ -13,8 +13,8 @@ from loader.dataset.writing.spill import Sample
 from loader.errors import FieldMismatch
 from penstock.card.counting.classes import modality_of
 from penstock.compute.work import Node, Work
-from penstock.formats.importing.spilled import Spilled, SpilledUnit
-from penstock.formats.importing.unit_writer import UnitWriter
+from penstock.formats.importing.read_units import Spilled
+from penstock.formats.importing.write_parts import PartLayout, write_parts
 
 from ...media.objects import refusal_row
 from ...media.unit import Unusable
@@ -130,7 +130,7 @@ def _samples(place: ReadPlace, raw: Row, made: ReadParts, partitions: Partitions
 
 
 def _written(task: ReadTask, node: Node, spilled: Spilled, any_values: bool) -> dict[str, Any]:
-    """Write the parts; return them, and the kinds of samples. any_values: as `UnitWriter` takes it."""
+    """Write the parts; return them, and the kinds of samples. any_values: as `PartLayout` has it."""
     kinds = [(list(kind), rows.source_keys[0], rows.objects[0]) for kind, rows in spilled.kinds.items()]
     if not kinds:
         return {}
@@ -138,21 +138,16 @@ def _written(task: ReadTask, node: Node, spilled: Spilled, any_values: bool) -> 
         group_of = spilled.group_of({group: {"field_nbytes": names} for group, names in task.groups.items()})
     except FieldMismatch:  # whoever waits finds it too, unless it leaves the object out
         return {"kinds": kinds}
-    write = UnitWriter[SpilledUnit](
-        node.open(task.root),
-        task.txn,
-        _drained,
-        group_of.__getitem__,
-        DEFAULT_SHARD_BYTES,
-        secrets.token_hex(8),
-        any_values,
+    layout = PartLayout(
+        store=node.open(task.root),
+        txn=task.txn,
+        group_of=group_of.__getitem__,
+        shard_bytes=DEFAULT_SHARD_BYTES,
+        folder=secrets.token_hex(8),
+        any_values=any_values,
     )
-    written = write(SpilledUnit(spilled, task.name))
+    written = write_parts(spilled.drain(), layout, task.name)
     return {"kinds": kinds, "parts": [part.to_json() for part in written.parts]}
-
-
-def _drained(unit: SpilledUnit) -> Iterator[Sample]:
-    return unit.spilled.drain()
 
 
 def _taken(taking: Taking, raw: Row, sample: Sample) -> Sample:

@@ -54,8 +54,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
     from .text import terminal_text
     from .verbs.completion import complete
-    from .verbs.next_verb import next_verb
-    from .verbs.table import show
+    from .verbs.verb import next_verb, show
 
     top = parser()
     complete(top)

@@ -14,8 +14,9 @@ from typing import Any
 from loader import Root
 from loader.api.explain import Explanation
 from loader.dataset.tables.manifest import read_manifest
-from loader.errors import Corrupt, ObjectNotFound
-from loader.json_text import parse_json_object
+from loader.errors import ObjectNotFound
+
+from .stages import record_json
 
 _SAMPLES = "samples"
 
@@ -83,7 +84,7 @@ def _samples_record(
     """Return the newest published record of the batch's samples that is of this transaction, with its path."""
     paths = [info.key for info in root.store.list(f"stages/{dataset}/{_SAMPLES}/{partition}/")]
     for path in sorted(paths, reverse=True):
-        body = _record(root, path)
+        body = record_json(root.store, path, "upstream")
         if body["verdict"] == "published" and body["body"].get("txn") == txn:
             return path, body
     return None
@@ -97,7 +98,7 @@ def _upstream(root: Root, path: str, body: Mapping[str, Any]) -> list[StageRun]:
         for read in body["upstream"]:
             above = f"stages/{body['dataset']}/{read['stage']}/{read['partition']}/{read['r']:012d}.json"
             if above not in runs:
-                visit(above, _record(root, above))
+                visit(above, record_json(root.store, above, "upstream"))
         runs[path] = StageRun(
             asset_key=f"{body['dataset']}/{body['stage']}",
             partition=body["partition"],
@@ -133,16 +134,3 @@ def _publish(root: Root, dataset: str, txn: str) -> list[StageRun]:
             )
             return [run]
     return []
-
-
-def _record(root: Root, path: str) -> Mapping[str, Any]:
-    """Return the JSON of a stage record. Raises: Corrupt; ObjectNotFound."""
-    try:
-        body = parse_json_object(root.store.get(path).data)
-    except ValueError as error:
-        raise Corrupt(
-            f"{root.url}/{path} is not a stage record ({error}); restore it from a mirror"
-        ) from error
-    if "upstream" not in body:
-        raise Corrupt(f"{root.url}/{path} is not a stage record; restore it from a mirror")
-    return body

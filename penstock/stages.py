@@ -170,6 +170,19 @@ def read_record(store: Store, path: str) -> StageRecord:
     return record
 
 
+def record_json(store: Store, path: str, field: str) -> Mapping[str, Any]:
+    """Return a record as JSON that has `field`, whichever release wrote it. Raises: ObjectNotFound; Corrupt."""
+    try:
+        body = parse_json_object(store.get(path).data)
+    except ValueError as error:
+        raise Corrupt(
+            f"{store.url}/{path} is not a stage record ({error}); restore it from a mirror"
+        ) from error
+    if not isinstance(body.get(field), dict | list):
+        raise Corrupt(f"{store.url}/{path} is not a stage record; restore it from a mirror")
+    return body
+
+
 def read_records(store: Store, paths: Sequence[str]) -> Iterator[StageRecord]:
     """Yield the records at listed paths, in their order, sixteen at a time. Raises: as `read_record`."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:

@@ -51,6 +51,11 @@ def minute(microseconds: int) -> str:
     return f"{datetime.fromtimestamp(microseconds / 1e6, UTC):%Y-%m-%d %H:%M}"
 
 
+def second(microseconds: int) -> str:
+    """Return a time since 1970 in us as "2026-01-02 03:04:05", in UTC."""
+    return f"{datetime.fromtimestamp(microseconds / 1e6, UTC):%Y-%m-%d %H:%M:%S}"
+
+
 def parse_length(text: str) -> float:
     """Return the seconds of '90s', '30m', '72h' or '7d'. Raises: ValueError."""
     units = {"s": 1, "m": 60, "h": 3600, "d": 86_400}

@@ -53,13 +53,9 @@ def histograms(columns: Mapping[str, Sequence[Any]], *, of: str = "samples") -> 
     shown = list(islice(((name, values) for name, values in columns.items() if numbers(values)), MAX_COLUMNS))
     if not shown:
         return ""
-    wide = min(3, len(shown))
-    tall = math.ceil(len(shown) / wide)
-    figure, axes = _figure(wide, tall, width_in=2.6 * wide, height_in=1.95 * tall)
-    for axis, (name, values) in zip(axes, shown, strict=False):
+    figure, axes = _grid(len(shown), width_in=2.6, height_in=1.95)
+    for axis, (name, values) in zip(axes, shown, strict=True):
         _histogram(axis, name, values, of)
-    for axis in axes[len(shown) :]:
-        axis.set_visible(False)
     return _image(figure, "histograms of " + ", ".join(name for name, _ in shown))
 
 
@@ -86,12 +82,8 @@ def growth(samples: Mapping[int, int], nbytes: Mapping[str, int]) -> str:
         return ""
     figure, axes = _figure(2, 1, width_in=7.6, height_in=0.95 + 0.24 * max(4, len(largest)))
     left, right = axes
-    places = range(len(newest))
-    left.bar(places, list(newest.values()), width=min(0.7, 0.14 * len(newest)), color=_FILL)
-    every = math.ceil(len(newest) / 10)
-    left.set_xticks(list(places)[::every], [f"@{number}" for number in newest][::every])
-    left.set_xlim(-0.7, len(newest) - 0.3)
-    left.set_title("samples per version")
+    places, width = _version_axis(left, list(newest), "samples per version")
+    left.bar(places, list(newest.values()), width=width, color=_FILL)
     left.set_ylabel("samples")
     _count_axis(left, max(newest.values()))
     unit, scale = _byte_unit(max(largest.values()))
@@ -113,7 +105,7 @@ def lags(seconds: Mapping[int, tuple[float, float]]) -> str:
         (u, s) for u, s in (("h", 3600.0), ("min", 60.0), ("s", 1.0)) if most >= 2 * s or s == 1
     )
     figure, (axis,) = _figure(1, 1, width_in=7.6, height_in=2.2)
-    places, width = list(range(len(newest))), min(0.7, 0.14 * len(newest))
+    places, width = _version_axis(axis, list(newest), "from arrival to version")
     axis.bar(places, [p95 / scale for _, p95 in newest.values()], width=width, color=_FAINT, label="95 %")
     axis.bar(
         places,
@@ -122,10 +114,6 @@ def lags(seconds: Mapping[int, tuple[float, float]]) -> str:
         color=_FILL,
         label="median",
     )
-    every = math.ceil(len(newest) / 10)
-    axis.set_xticks(places[::every], [f"@{number}" for number in newest][::every])
-    axis.set_xlim(-0.7, len(newest) - 0.3)
-    axis.set_title("from arrival to version")
     axis.set_ylabel(unit)
     axis.legend(frameon=False, fontsize=7)
     return _image(figure, "time from arrival to version")
@@ -139,13 +127,9 @@ def before_and_after(columns: Mapping[str, tuple[Sequence[Any], Sequence[Any]]])
     shown = list(islice(((n, pair) for n, pair in columns.items() if pair[0] and pair[1]), MAX_COLUMNS))
     if not shown:
         return ""
-    wide = min(3, len(shown))
-    tall = math.ceil(len(shown) / wide)
-    figure, axes = _figure(wide, tall, width_in=max(3.4, 2.8 * wide), height_in=2.1 * tall)
-    for axis, (name, (before, now)) in zip(axes, shown, strict=False):
+    figure, axes = _grid(len(shown), width_in=2.8, height_in=2.1, least_in=3.4)
+    for axis, (name, (before, now)) in zip(axes, shown, strict=True):
         _two_sides(axis, name, before, now)
-    for axis in axes[len(shown) :]:
-        axis.set_visible(False)
     return _image(figure, "before and after of " + ", ".join(name for name, _ in shown))
 
 
@@ -215,6 +199,15 @@ def _histogram(axis: "Axes", name: str, values: Sequence[Any], of: str) -> None:
     _count_axis(axis, int(heights.max()))
 
 
+def _version_axis(axis: "Axes", numbers: Sequence[int], title: str) -> tuple[list[int], float]:
+    """Label the axis with at most ten versions; return the places of all, and the width of a bar."""
+    places, every = list(range(len(numbers))), math.ceil(len(numbers) / 10)
+    axis.set_xticks(places[::every], [f"@{number}" for number in numbers][::every])
+    axis.set_xlim(-0.7, len(numbers) - 0.3)
+    axis.set_title(title)
+    return places, min(0.7, 0.14 * len(numbers))
+
+
 def _count_axis(axis: "Axes", most: int) -> None:
     """Show counts from 0 upwards, at whole numbers."""
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter
@@ -278,6 +271,16 @@ def _figure(wide: int, tall: int, *, width_in: float, height_in: float) -> "tupl
         axis.spines[["left", "bottom"]].set_color(_FAINT)
         axis.set_axisbelow(True)
     return figure, axes
+
+
+def _grid(n: int, *, width_in: float, height_in: float, least_in: float = 0.0) -> "tuple[Figure, list[Axes]]":
+    """Return a figure with n plots, three in a row. width_in, height_in: of each plot."""
+    wide = min(3, n)
+    tall = math.ceil(n / wide)
+    figure, axes = _figure(wide, tall, width_in=max(least_in, width_in * wide), height_in=height_in * tall)
+    for axis in axes[n:]:
+        axis.set_visible(False)
+    return figure, axes[:n]
 
 
 def _image(figure: "Figure", alt: str) -> str:

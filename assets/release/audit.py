@@ -25,7 +25,7 @@ from ..drift.examples import before_of, shown_of
 from ..drift.facts import baseline_of, facts_of
 from ..drift.page import plotted, render, save
 from ..gate import CODE_VERSION, DEFAULTS, EXPECTATIONS, SUITE, Gate
-from ..samples.candidate import candidate
+from ..samples.assembly import candidate
 from ..stages import VERSION
 
 if TYPE_CHECKING:

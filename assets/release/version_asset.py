@@ -26,10 +26,9 @@ from ..samples import samples_asset as samples_stage
 from ..spec import DatasetSpec
 from ..stages import SAMPLES, VERSION, require_published
 from .audit import Audit, audit_batch, overtaken
-from .card import card_metadata
 from .lag import PRODUCER, arrivals, freshness_of, lag_metadata
-from .links import published_in, version_links
 from .settled import note_settled, read_settled
+from .version_page import card_metadata, published_in, version_links
 
 ATTEMPTS = 8
 """Most times that a batch is judged while others publish before it."""

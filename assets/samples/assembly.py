@@ -1,14 +1,16 @@
 """From units and features to samples: score columns joined, filters applied, every object accounted for."""
 
+import io
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import loader
 from loader.dataset.shards.part import ShardFile, part_rows
+from loader.dataset.tables.parquet import get_table_bytes
 from loader.dataset.writing.part_extension import add_part_columns
 from loader.errors import Conflict
 from loader.storage import Store
@@ -20,6 +22,10 @@ from ..stages import require_read
 from ..tables import read_table
 from .near_duplicates import CODE as NEAR_DUPLICATE
 from .near_duplicates import NONE, Copies
+
+if TYPE_CHECKING:
+    import polars as pl
+
 
 Row = dict[str, Any]
 FindCopies = Callable[[Sequence[Row], Sequence[loader.Part]], Copies]
@@ -209,3 +215,15 @@ def audit(spec: DatasetSpec, assembled: Assembled) -> str:
             f"{len(lost)} of {landed} landed objects are neither used nor refused with a reason: {lost[:3]}"
         )
     return stop_reason(assembled.objects, landed, spec)
+
+
+def candidate(root: loader.Root, samples: StageRecord) -> "pl.DataFrame":
+    """Return the rows that a batch would add to the samples table. Raises: Corrupt; ObjectNotFound."""
+    import polars as pl
+
+    files = [loader.Part.from_json(body).samples for body in samples.body["parts"]]
+    frames = [pl.read_parquet(io.BytesIO(get_table_bytes(root.store, file))) for file in files if file]
+    if not frames:
+        return pl.DataFrame()
+    left_out = list(samples.body["exclude"])
+    return pl.concat(frames, how="diagonal_relaxed").filter(~pl.col("key").is_in(left_out))

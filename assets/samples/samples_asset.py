@@ -25,8 +25,7 @@ from ..pages.table_columns import samples_columns
 from ..spec import DatasetSpec
 from ..stages import MEDIA, RAW_OBJECTS, SAMPLES, UNITS, require_published, require_read
 from ..tables import read_table, write_table
-from .assembly import Assembled, assemble, audit
-from .candidate import candidate
+from .assembly import Assembled, assemble, audit, candidate
 from .card_facts import made_of
 from .near_duplicates import NONE, Copies, copies_among
 

@@ -1,7 +1,6 @@
 """The verbs of `penstock`. A new verb needs a function in one of these modules, and a line here."""
 
 from . import (
-    bench,
     checkpoints,
     curation,
     formats,
@@ -35,7 +34,7 @@ VERBS: dict[str, Verb] = {
     "seen": steps.SEEN,
     "jobs": jobs.VERB,
     "card": versions.CARD,
-    "bench": bench.VERB,
+    "bench": versions.BENCH,
     "register": formats.REGISTER,
     "import": formats.IMPORT,
     "seal": formats.SEAL,

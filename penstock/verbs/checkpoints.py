@@ -1,15 +1,13 @@
 """`penstock checkpoints ls | verify`: what trainings saved under a root."""
 
 from argparse import ArgumentParser, Namespace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import loader
 
 from ..progress import progress
-from ..units import size
-from .table import Table
-from .verb import Answer, Verb
+from ..units import second, size
+from .verb import Answer, Table, Verb
 
 if TYPE_CHECKING:
     from ..checkpoints.listing import Listed
@@ -78,9 +76,7 @@ def _row(step: "Listed") -> dict[str, Any]:
         "complete": not step.problem,
         "problem": step.problem,
         "nbytes": step.nbytes,
-        "saved": f"{datetime.fromtimestamp(checkpoint.at_us / 1e6, UTC):%Y-%m-%d %H:%M:%S}"
-        if checkpoint
-        else None,
+        "saved": second(checkpoint.at_us) if checkpoint else None,
         "ranks": checkpoint.world_size if checkpoint else None,
         "plan": checkpoint.plan if checkpoint else None,
         "versions": list(checkpoint.versions) if checkpoint else [],

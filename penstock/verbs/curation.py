@@ -1,15 +1,14 @@
 """`penstock annotate|exclude|approve`: labels, exclusions and decisions by people."""
 
 from argparse import ArgumentParser, Namespace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import loader
 from loader.errors import InvalidRuntime
 
 from ..progress import progress
-from .table import Table
-from .verb import Answer, Verb, key_lines
+from ..units import second
+from .verb import Answer, Table, Verb, key_lines
 
 if TYPE_CHECKING:
     from ..approve import StoppedBatch
@@ -175,7 +174,7 @@ def _exclusions_in_force(root: "loader.Root", ref: str) -> Answer:
     rows = [
         [
             one["key"],
-            f"{datetime.fromtimestamp(one['at_us'] / 1e6, UTC):%Y-%m-%d %H:%M:%S}",
+            second(one["at_us"]),
             "live" if one["live"] else "",
             one["by"],
             one["reason"],

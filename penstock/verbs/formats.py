@@ -9,7 +9,7 @@ import loader
 from loader.errors import InvalidRuntime, InvalidStore
 from loader.storage import open_store
 
-from .verb import Answer, Verb, option, options_of, read_by
+from .verb import Answer, Verb, option, options_of, read_by, reported, workers_argument
 
 if TYPE_CHECKING:
     from ..formats.registration.register import RegistrationReport
@@ -154,7 +154,7 @@ def _import_arguments(parser: ArgumentParser) -> None:
     selection_arguments(parser)
     table_arguments(parser)
     episodes_argument(parser)
-    parser.add_argument("--workers", type=int, default=8, metavar="N", help="threads (default: 8)")
+    workers_argument(parser, 8)
 
 
 def run_import(arguments: Namespace) -> Answer:
@@ -177,7 +177,7 @@ def run_import(arguments: Namespace) -> Answer:
         workers=arguments.workers,
         selection=selection_of(arguments),
     )
-    return done.to_json(), done.to_text(), int(bool(done.failures))
+    return reported(done, failed=done.failures)
 
 
 def table_arguments(parser: ArgumentParser) -> None:
@@ -246,7 +246,7 @@ def episode_numbers(text: str) -> tuple[tuple[int, int], ...]:
 
 def _seal_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("ref", help="e.g. photos@3")
-    parser.add_argument("--workers", type=int, default=4, metavar="N", help="threads (default: 4)")
+    workers_argument(parser)
 
 
 def run_seal(arguments: Namespace) -> Answer:
@@ -254,12 +254,12 @@ def run_seal(arguments: Namespace) -> Answer:
     from ..formats.registration.sealing import seal
 
     done = seal(loader.Root(arguments.root).open(arguments.ref), workers=arguments.workers)
-    return done.to_json(), done.to_text(), int(bool(done.failures))
+    return reported(done, failed=done.failures)
 
 
 def _adopt_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("ref", help="sealed version, e.g. photos@3")
-    parser.add_argument("--workers", type=int, default=4, metavar="N", help="threads (default: 4)")
+    workers_argument(parser)
 
 
 def run_adopt(arguments: Namespace) -> Answer:
@@ -267,7 +267,7 @@ def run_adopt(arguments: Namespace) -> Answer:
     from ..formats.registration.adoption import adopt
 
     done = adopt(loader.Root(arguments.root), arguments.ref, workers=arguments.workers)
-    return done.to_json(), done.to_text(), int(bool(done.failures))
+    return reported(done, failed=done.failures)
 
 
 def _export_arguments(parser: ArgumentParser) -> None:
@@ -289,7 +289,7 @@ def _export_arguments(parser: ArgumentParser) -> None:
         action="store_true",
         help="leave out what the format cannot hold (default: refuse)",
     )
-    parser.add_argument("--workers", type=int, default=4, metavar="N", help="threads (default: 4)")
+    workers_argument(parser)
     parser.add_argument(
         "--option",
         type=option,
@@ -313,7 +313,7 @@ def run_export(arguments: Namespace) -> Answer:
         lossy=arguments.lossy,
         workers=arguments.workers,
     )
-    return done.to_json(), done.to_text(), int(bool(done.failures))
+    return reported(done, failed=done.failures)
 
 
 REGISTER = Verb(

@@ -4,8 +4,7 @@ from argparse import ArgumentParser, Namespace
 
 import loader
 
-from .table import Table
-from .verb import Answer, Verb
+from .verb import Answer, Table, Verb
 
 
 def _retire_arguments(parser: ArgumentParser) -> None:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import loader
 from loader.errors import Corrupt, Forbidden, InvalidRuntime, ObjectNotFound
 
-from .table import Table
-from .verb import Answer, Verb, read_by
+from .verb import Answer, Table, Verb, read_by
 
 if TYPE_CHECKING:
     from ..compute.cluster import Cluster

@@ -9,7 +9,7 @@ from loader.errors import InvalidRuntime
 from loader.storage import Store, open_store
 
 from .health import answer_of_root
-from .verb import Answer, Verb, cluster_argument, cluster_of, option, options_of
+from .verb import Answer, Verb, cluster_argument, cluster_of, option, options_of, reported
 
 if TYPE_CHECKING:
     from ..upkeep.migrate.prefix_copy import PrefixReport
@@ -133,7 +133,7 @@ def plan(arguments: Namespace) -> Answer:
             report = plan_prefix(source, target, scratch=arguments.scratch, egress=arguments.egress, **lists)
         else:
             report = plan_migration(loader.Root(arguments.root), target, egress=arguments.egress, **lists)
-    return report.to_json(), report.to_text(), 0
+    return reported(report)
 
 
 def run(arguments: Namespace) -> Answer:
@@ -163,7 +163,7 @@ def run(arguments: Namespace) -> Answer:
 
         root = loader.Root(arguments.root)
         report = migrate(root, target, pace, at_once=at_once, scratch=arguments.scratch, cluster=cluster)
-    return report.to_json(), report.to_text(), int(not report.is_whole)
+    return reported(report, failed=not report.is_whole)
 
 
 def status(arguments: Namespace) -> Answer:
@@ -176,7 +176,7 @@ def status(arguments: Namespace) -> Answer:
     source, target = _source(arguments), _target(arguments)
     if source is not None:
         report = prefix_status(source, target, arguments.scratch)
-        return report.to_json(), report.to_text(), int(report.lags)
+        return reported(report, failed=report.lags)
     root = loader.Root(arguments.root)
     after, state = copied_entries(root.store, target), root.state
     missing = [one.name for one in new_versions(state, after)]
@@ -200,7 +200,7 @@ def verify(arguments: Namespace) -> Answer:
     source, target = _source(arguments), _target(arguments)
     if source is not None:
         report = verify_prefix(source, target, full=arguments.full, scratch=arguments.scratch)
-        return report.to_json(), report.to_text(), int(bool(report.problems))
+        return reported(report, failed=report.problems)
     root = loader.Root(arguments.url, options=options_of(arguments.option))
     return answer_of_root(root, full=arguments.full)
 
@@ -217,7 +217,7 @@ def promote(arguments: Namespace) -> Answer:
         pace = Pace(arguments.requests_per_s, arguments.bytes_per_s)
         at_once = _at_once(arguments)
         done = promote(loader.Root(arguments.root), target, pace, at_once=at_once, scratch=arguments.scratch)
-    return done.to_json(), done.to_text(), int(not done.promoted)
+    return reported(done, failed=not done.promoted)
 
 
 VERB = Verb(

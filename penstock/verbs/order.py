@@ -11,8 +11,7 @@ from loader.errors import InvalidRuntime
 from loader.json_text import parse_json
 
 from ..units import minute
-from .table import Table
-from .verb import Answer, Verb, add_fields, add_world, choose_fields, key_lines
+from .verb import Answer, Table, Verb, add_fields, add_world, choose_fields, key_lines
 
 ORDER_FORM = ("{:>6}", "  {}", "  {}")
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import loader
 from loader.errors import InvalidRuntime
 
-from .table import Table
-from .verb import Answer, Verb, add_world
+from .verb import Answer, Table, Verb, add_world
 from .view import add_metrics, add_recipe, metrics_of
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import Any
 import loader
 from loader.errors import InvalidRuntime, VersionNotFound
 
-from .table import Table
-from .verb import Answer, Verb, cluster_argument, cluster_of
+from .verb import Answer, Table, Verb, cluster_argument, cluster_of
 
 FORM = ("{:>8}", "  {:<16}", " {}", ": {}")
 

@@ -2,15 +2,14 @@
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import loader
 from loader.errors import Corrupt, FormatTooNew, PenstockError
 
 from ..progress import progress
-from .table import Table
-from .verb import Answer, Verb
+from ..units import second
+from .verb import Answer, Table, Verb
 
 if TYPE_CHECKING:
     from loader.run.trail.read_trail import RunTrail
@@ -64,8 +63,8 @@ def _summary(root: "loader.Root", run: str) -> Row:
         row = {
             "first": steps["step"].min(),
             "last": steps["step"].max(),
-            "from": _time(steps["at_us"].min()),
-            "to": _time(steps["at_us"].max()),
+            "from": second(steps["at_us"].min()),
+            "to": second(steps["at_us"].max()),
             "steps": steps["step"].n_unique(),
             "ranks": steps["rank"].n_unique(),
         }
@@ -77,10 +76,6 @@ def _summary(root: "loader.Root", run: str) -> Row:
         "plans": list(dict.fromkeys(one.plan for one in trail.starts)),
         "problem": problem,
     }
-
-
-def _time(at_us: Any) -> str:
-    return f"{datetime.fromtimestamp(at_us / 1e6, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def _verify_arguments(parser: ArgumentParser) -> None:

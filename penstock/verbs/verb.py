@@ -8,21 +8,97 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import loader
+from loader import errors
 from loader.errors import FieldNotFound, InvalidRuntime, InvalidStore
 from loader.storage.options import RUNTIME_OPTIONS
 from loader.storage.spec import is_secret
 
-from .table import Text
+from ..text import terminal_text
 
 if TYPE_CHECKING:
     from ..compute.cluster import Cluster
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table of the command line."""
+
+    form: Sequence[str]
+    """The format of each column in plain text, with the blanks before it; one with '>' holds numbers."""
+    header: Sequence[str]
+    """The name of each column."""
+    rows: Sequence[Sequence[object]]
+    """Cells in the order of the columns; a row may end before the last one."""
+    titled: bool = True
+    """True when plain text has the header too."""
+
+    def __str__(self) -> str:
+        rows = [self.header, *self.rows] if self.titled else self.rows
+        return "\n".join(
+            "".join(form.format(cell) for form, cell in zip(self.form, row, strict=False)) for row in rows
+        )
+
+
+Text = str | Sequence[str | Table]
+"""Lines and tables, in the order in which they are shown."""
+
+
+def show(text: Text) -> None:
+    """Print a text: tables by rich on a terminal, unless NO_COLOR is set or TERM is dumb.
+
+    Else, and where rich is not installed, as plain text.
+    """
+    blocks = [text] if isinstance(text, str) else text
+    if not (sys.stdout.isatty() and any(isinstance(block, Table) for block in blocks) and _by_rich(blocks)):
+        print(terminal_text("\n".join(map(str, blocks))), flush=True)
+
+
+def _by_rich(blocks: Sequence[str | Table]) -> bool:
+    """Print blocks by rich; return False where nothing was printed."""
+    try:
+        import rich.box
+        import rich.console
+        import rich.table
+        import rich.text
+    except ImportError:
+        return False
+    console = rich.console.Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
+    if console.no_color or console.is_dumb_terminal:
+        return False
+    for block in blocks:
+        if isinstance(block, str):
+            print(terminal_text(block), flush=True)
+            continue
+        shown = rich.table.Table(box=rich.box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        for name, form in zip(block.header, block.form, strict=True):
+            shown.add_column(
+                rich.text.Text(name), justify="right" if ">" in form else "left", overflow="fold"
+            )
+        for row in block.rows:
+            shown.add_row(*(rich.text.Text(terminal_text(str(cell))) for cell in row))
+        console.print(shown)
+    return True
+
+
 T = TypeVar("T")
 Answer = tuple[Any, Text, int]
 """The answer of a verb: a body that JSON can hold, the same as text, and the exit status."""
+
+
+class Report(Protocol):
+    """The result of an operation that JSON and text can show."""
+
+    def to_json(self) -> Any: ...
+
+    def to_text(self) -> str: ...
+
+
+def reported(report: Report, failed: object = False) -> Answer:
+    """Return a report as an answer. Exit status 1 if `failed` is true."""
+    return report.to_json(), report.to_text(), int(bool(failed))
 
 
 def no_arguments(parser: ArgumentParser) -> None:
@@ -55,6 +131,12 @@ def cluster_of(arguments: Namespace) -> "Cluster | None":
     from ..compute.cluster import read_cluster
 
     return read_cluster(arguments.cluster)
+
+
+def workers_argument(parser: ArgumentParser, threads: int = 4) -> None:
+    """Add --workers."""
+    text = f"threads (default: {threads})"
+    parser.add_argument("--workers", type=int, default=threads, metavar="N", help=text)
 
 
 def read_by(parse: Callable[[str], T]) -> Callable[[str], T]:
@@ -216,3 +298,39 @@ def options_of(pairs: list[tuple[list[str], Any]]) -> dict[str, Any]:
 
 def _both(names: list[str], name: str) -> str:
     return f"option {'.'.join(names)}: {name!r} has both a value and names below it; give one of them"
+
+
+READ_VERSIONS = frozenset({"show", "diff", "order", "explain", "card", "bench"})
+"""Verbs that read versions of the root and nothing else: damage that they find is a version's."""
+
+OTHER_PLACES = ("url", "source", "mirror", "rows", "raw_below")
+"""Arguments that name a place beside the root, which may be the place that failed."""
+
+
+def next_verb(error: errors.PenstockError, arguments: Namespace) -> str | None:
+    """Return a command that can be pasted, None where no verb helps or the message names it already."""
+    command, _, comment = _command(error, arguments).partition("  #")
+    if not command or " ".join(command.split()[:2]) in str(error):
+        return None
+    root = f" --root {shlex.quote(arguments.root)}" if arguments.root else ""
+    return f"{command}{root}" + (f"  #{comment}" if comment else "")
+
+
+def _command(error: errors.PenstockError, arguments: Namespace) -> str:
+    match error:
+        case errors.VersionNotFound() | errors.VersionRetired() if error.dataset is not None:
+            return f"penstock ls {error.dataset}".rstrip()
+        case errors.CheckpointNotFound() if arguments.words != "checkpoints ls":
+            return "penstock checkpoints ls"
+    if any(getattr(arguments, name, None) for name in OTHER_PLACES):
+        return ""
+    match error:
+        case errors.CorruptLog() if arguments.words != "repair":
+            return "penstock repair --by NAME  # lists what it would write; --apply writes it"
+        case errors.DecodeFailed() | errors.TooManyCorrupt() | errors.CorruptLog():
+            return ""
+        case errors.Corrupt() | errors.ObjectNotFound() if arguments.words in READ_VERSIONS:
+            return "penstock verify  # --full reads every byte"
+        case errors.Transient() | errors.Throttled() | errors.Forbidden() if arguments.words != "doctor":
+            return "penstock doctor  # writes a little and removes it"
+    return ""

@@ -4,7 +4,6 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +11,23 @@ from typing import TYPE_CHECKING, Any
 import loader
 from loader.errors import PenstockError
 
-from ..units import minute, share, size
-from .table import Table
-from .verb import Answer, Verb, fields_of_all, kinds
+from ..units import minute, number, second, share, size
+from .verb import (
+    Answer,
+    Table,
+    Verb,
+    add_fields,
+    choose_fields,
+    fields_of_all,
+    kinds,
+    reported,
+    workers_argument,
+)
 
 if TYPE_CHECKING:
     from loader.dataset.log.state import VersionRecord
+
+    from ..bench import Bench, Rate
 
 
 LS_HEADER = ("version", "id", "created (UTC)", "samples", "bytes", "names, holds")
@@ -104,10 +114,9 @@ def run_show(arguments: Namespace) -> Answer:
     version = root.open(arguments.ref)
     manifest = version.manifest
     holds = root.state.holds_of(version.dataset, version.number)
-    created = datetime.fromtimestamp(manifest["created_us"] / 1e6, UTC)
     lines = [
         f"{version.name}  {version.id}",
-        f"created {created:%Y-%m-%d %H:%M:%S} UTC, parent {manifest['parent'] or 'none'}",
+        f"created {second(manifest['created_us'])} UTC, parent {manifest['parent'] or 'none'}",
         f"{len(version)} samples ({manifest['n_rows'] - len(version)} excluded) in {manifest['n_parts']} parts",
         *(f"held by {one.by}: {one.why}" for one in holds),
         "",
@@ -158,7 +167,7 @@ def _annotations(version: "loader.Version") -> list[str | Table]:
     """Return a table of who annotated what, and when; nothing without annotations."""
     rows = [
         (
-            *(one.name, one.n_samples, f"{datetime.fromtimestamp(one.at_us / 1e6, UTC):%Y-%m-%d %H:%M:%S}"),
+            *(one.name, one.n_samples, second(one.at_us)),
             *(", ".join(one.columns), f"by {one.author}"),
         )
         for one in version.annotations
@@ -214,7 +223,7 @@ def _digest_arguments(parser: ArgumentParser) -> None:
         metavar="NAME",
         help="leave a field or metadata column out; may be repeated",
     )
-    parser.add_argument("--workers", type=int, default=4, metavar="N", help="threads (default: 4)")
+    workers_argument(parser)
 
 
 def run_digest(arguments: Namespace) -> Answer:
@@ -227,7 +236,7 @@ def run_digest(arguments: Namespace) -> Answer:
         without=arguments.without,
         workers=arguments.workers,
     )
-    return done.to_json(), done.to_text(), int(bool(done.failures))
+    return reported(done, failed=done.failures)
 
 
 def _card_arguments(parser: ArgumentParser) -> None:
@@ -244,7 +253,7 @@ def run_card(arguments: Namespace) -> Answer:
     """Return the dataset card: as Markdown, or written where the arguments say."""
     from ..card.as_json import card_document
     from ..card.build import EXAMPLES, build_card
-    from ..card.rendering.sections import render_markdown
+    from ..card.sections import render_markdown
     from ..card.stored import save_card, write_card, write_html
 
     n_examples = EXAMPLES if arguments.examples is None else arguments.examples
@@ -279,4 +288,73 @@ CARD = Verb(
     text="write the dataset card of a version: counts, licences, provenance, examples",
     run=run_card,
     arguments=_card_arguments,
+)
+
+
+BENCH_FORM = ("{:<12}", " {:>10}", " {:>12}", " {:>10}", " {:>8}")
+
+
+def _bench_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("ref", help="e.g. photos@3")
+    add_fields(parser)
+    parser.add_argument("--batch", type=int, default=64, metavar="N", help="samples in a batch (default: 64)")
+    parser.add_argument(
+        "--seconds", type=float, default=10.0, metavar="S", help="seconds to measure (default: 10)"
+    )
+    parser.add_argument(
+        "--workers", type=int, default=None, metavar="N", help="threads (default: one per core)"
+    )
+    parser.add_argument(
+        "--verify",
+        choices=("crc32c", "sha256"),
+        default="crc32c",
+        help="checksum to compare samples with, as in loader.Root(verify=) (default: crc32c)",
+    )
+
+
+def run_bench(arguments: Namespace) -> Answer:
+    """Measure how fast a version can be loaded here, and what limits."""
+    from ..bench import bench as measure
+
+    version = loader.Root(arguments.root, verify=arguments.verify).open(arguments.ref)
+    fields, where_present = choose_fields(version, arguments.fields)
+    result = measure(
+        version,
+        fields,
+        where_present=where_present,
+        batch=arguments.batch,
+        seconds=arguments.seconds,
+        workers=arguments.workers,
+    )
+    return result.to_json(), _bench_text(result), 0
+
+
+def _bench_text(bench: "Bench") -> list[str | Table]:
+    """Return a table of stages, one thread and all, and the verdict."""
+    whole = sum(rate.seconds for rate in bench.stages.values())
+    rows = [(*_rate_cells(name, rate), share(rate.seconds, whole)) for name, rate in bench.stages.items()]
+    alone = [_rate_cells("one thread", bench.alone)]
+    if bench.workers:
+        alone.append(_rate_cells(f"{bench.workers} workers", bench.together))
+    return [
+        f"{bench.version}: {', '.join(bench.fields)} of {number(bench.n_samples)} samples, shuffled batches of "
+        f"{bench.batch}",
+        "",
+        Table(form=BENCH_FORM, header=("", "ms/batch", "samples/s", "MB/s", "share"), rows=[*rows, *alone]),
+        "",
+        f"samples on disk are read by: {bench.native}",
+        f"limited by: {bench.limited_by or 'nothing that was measured'}",
+        *(f"  {one}" for one in bench.advice),
+    ]
+
+
+def _rate_cells(name: str, rate: "Rate") -> tuple[str, ...]:
+    rates = [rate.samples_per_second, rate.bytes_per_second and rate.bytes_per_second / 1e6]
+    return (name, f"{1e3 * rate.seconds:.3f}", *("-" if one is None else f"{one:,.0f}" for one in rates))
+
+
+BENCH = Verb(
+    text="measure how fast a version loads here, which stage limits, and what to change",
+    run=run_bench,
+    arguments=_bench_arguments,
 )

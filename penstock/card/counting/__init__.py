@@ -1,1 +1,1 @@
-"""The counts of a dataset card, in one pass over the samples table and bounded memory."""
+"""Count a version's samples in one pass, in bounded memory."""

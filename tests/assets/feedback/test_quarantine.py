@@ -20,11 +20,11 @@ from assets.feedback.quarantine import (
     MAX_LEDGERS,
     Quarantined,
     kept_out,
+    quarantine_metadata,
     quarantine_stage,
     unjudged,
     verdicts,
 )
-from assets.pages.quarantine_page import quarantine_metadata
 from assets.spec import DatasetSpec
 from assets.tables import write_table
 from dagster_project.sensors.quarantine import quarantine_sensor

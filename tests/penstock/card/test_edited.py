@@ -6,7 +6,7 @@ import pytest
 import loader
 from penstock.card.build import build_card
 from penstock.card.counting import scan
-from penstock.card.counting.annotated_columns import Edited
+from penstock.card.counting.scan import Edited
 
 
 @pytest.fixture

@@ -1,12 +1,10 @@
-"""The dataset card in the lifecycle: facts that a batch writes down for it, and its part on Dagster's page.
-
-The card itself is made in `penstock/card`, from the version and its records alone.
-"""
+"""The way from a version's page to its samples and the runs that made them, and back from a batch's."""
 
 import base64
 import io
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import dagster as dg
 
@@ -14,17 +12,23 @@ import loader
 from loader.dataset.names import card_folder
 from loader.errors import ObjectNotFound, PenstockError
 from penstock.card.build import build_card
-from penstock.card.rendering.sections import table
+from penstock.card.sections import table
 from penstock.card.stored import read_card, save_card
 from penstock.text import markdown_text
+from resources.viewer import version_page
 
 from ..pages import plots
+from ..pages.report import Markdown, Metadata, code_block, link, markdown_table, viewer_metadata
+from ..pages.table_columns import version_columns
+
+if TYPE_CHECKING:
+    from ..spec import DatasetSpec
+    from .version_asset import Release
+
 
 MAX_SHEET_BYTES = 40_000
 """Most bytes of a picture in Dagster's event log, before base64 makes four bytes of three."""
 _WIDTHS_PX = (640, 480, 360, 240)
-
-Metadata = dict[str, dg.MetadataValue[Any]]
 
 
 def card_metadata(root: loader.Root, version: loader.Version) -> Metadata:
@@ -115,3 +119,63 @@ def _small(sheet: bytes) -> bytes:
             if sink.tell() <= MAX_SHEET_BYTES:
                 return sink.getvalue()
     return b""
+
+
+def version_links(release: "Release", spec: "DatasetSpec | None" = None) -> Metadata:
+    """Return the metadata of a version: its batches and their runs, ways to its samples, its columns.
+
+    spec: of the dataset, whose featurizers describe their columns.
+    """
+    version = release.version
+    rows = [
+        (
+            link(made.name, version_page(made.dataset, made.number)),
+            _batch_link(made, batch),
+            _run_link(str(made.manifest["producer"].get("cut_by_run_id", ""))),
+        )
+        for batch, made in zip(release.published, release.versions, strict=True)
+    ]
+    table = markdown_table(("version", "batch", "made by"), rows) if rows else "nothing new"
+    return (
+        {
+            "made_of": dg.MetadataValue.md(table),
+            "to_the_samples": dg.MetadataValue.md(_to_the_samples(version)),
+        }
+        | viewer_metadata(version_page(version.dataset, version.number))
+        | version_columns(version.dataset, version.samples(), spec)
+    )
+
+
+def published_in(version: loader.Version) -> dg.AssetObservation:
+    """Return the observation for the page of a batch's samples: the version that they became."""
+    return dg.AssetObservation(
+        asset_key=dg.AssetKey([version.dataset, "samples"]),
+        partition=str(version.manifest["producer"]["batch"]),
+        description=f"published as {version.name}",
+        metadata={
+            "version": dg.MetadataValue.text(version.name),
+            "id": dg.MetadataValue.text(version.id),
+            "version_asset": dg.MetadataValue.asset(dg.AssetKey([version.dataset, "version"])),
+        },
+    )
+
+
+def _batch_link(version: loader.Version, batch: str) -> Markdown:
+    # A link without a host leads to the webserver that shows it, wherever that is.
+    place = "/".join(quote(part, safe="") for part in (version.dataset, "samples"))
+    partition = quote(batch, safe="")
+    return Markdown(f"[{markdown_text(batch)}](/assets/{place}?view=partitions&partition={partition})")
+
+
+def _run_link(run_id: str) -> Markdown:
+    return Markdown(f"[{markdown_text(run_id[:8])}](/runs/{quote(run_id, safe='')})" if run_id else "")
+
+
+def _to_the_samples(version: loader.Version) -> str:
+    """Return commands that lead from the version to its samples."""
+    url = version.store.url
+    commands = [f"penstock show {version.name} --root {url}"]
+    if version.number > 1:
+        commands.append(f"penstock diff {version.dataset}@{version.number - 1} {version.name} --root {url}")
+    python = f'loader.Root("{url}").open("{version.id}").samples().collect()'
+    return f"{code_block('sh', *commands)}\n{code_block('python', python)}"

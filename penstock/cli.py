@@ -1,6 +1,6 @@
 """`penstock VERB ...`: every verb prints text, or JSON with --json.
 
-Exit status: 0 done; 1 something is wrong with the data or the store; 2 the caller's mistake.
+Exit status: 0 success; 1 a fault of the data or the store; 2 an error of the caller.
 """
 
 import argparse
@@ -25,8 +25,7 @@ COMPLETION = """to complete verbs, options and names of a local root in the shel
 
 
 MANY_OBJECTS = 100_000
-"""Objects made between two searches for cycles. Verbs hold a few small ones per sample, and make hardly a cycle: with
-Python's own 700 the searches take a quarter of an import."""
+"""Allocations between garbage collections. Python's 700 would take a quarter of an import."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -81,14 +80,14 @@ def _run(argv: Sequence[str] | None) -> int:
             else 2
         )
     except BrokenPipeError:
-        # The reader (head, less) has seen enough; Python would complain once more when it flushes at exit.
+        # The reader (head, less) has quit; Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
 def foreign_loader() -> str | None:
-    """Return the problem when `import loader` gives another module (a loader.py beside train.py), else None."""
-    from importlib.util import find_spec  # looks without running it: it may be a training script
+    """Return the problem if `import loader` finds another module, such as a loader.py beside train.py; else None."""
+    from importlib.util import find_spec  # does not run it: it may be a training script
 
     spec = find_spec("loader")
     places = list(spec.submodule_search_locations or ()) if spec else []
@@ -127,7 +126,7 @@ def parser() -> "Parser":
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors name the verb or option that is closest to an unknown one."""
+    """A parser whose errors suggest the closest verb or option."""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         arguments, unknown = self.parse_known_args(args, namespace)
@@ -148,7 +147,6 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"{error.message}{near}") from None
 
     def _options(self, arguments: argparse.Namespace) -> list[str]:
-        """Return the options of the verb that was parsed."""
         parser: argparse.ArgumentParser = self
         for word in getattr(arguments, "words", "").split():
             several = next(one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
@@ -157,7 +155,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def installed_version() -> str:
-    """Return "penstock 0.1.0", with Python's version and the folder that it is imported from."""
+    """Return "penstock 0.1.0", with Python's version and the package's folder."""
     from importlib.metadata import PackageNotFoundError, version
 
     from loader.distribution import DISTRIBUTION
@@ -170,7 +168,7 @@ def installed_version() -> str:
 
 
 def _listed(group: str, verbs: "Mapping[str, Verb]") -> str:
-    """Return a group of verbs as lines of the help, which indents them by two."""
+    """Return a group of verbs as lines of the help."""
     width = max(shutil.get_terminal_size().columns - 4, 40)
     lines = [
         textwrap.fill(f"  {name:<12} {verb.text}", width, subsequent_indent=" " * 15)

@@ -38,7 +38,7 @@ VIDEOS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ReadingTask:
     """A sample to read."""
 
     store: RangeReader
@@ -48,7 +48,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Judgement:
     """Verdict on a sample."""
 
     verdict: Verdict
@@ -64,16 +64,16 @@ class Finding:
     """Row in the part; -1 for a sample that is gone."""
 
 
-def read_again(reading: Reading) -> Finding:
+def read_again(reading: ReadingTask) -> Judgement:
     """Read every field, twice where its checksum is wrong, and decode it whole.
 
     Raises: StoreError; errors that say nothing about the bytes, such as MemoryError.
     """
     at = reading.address
 
-    def found(verdict: Verdict, code: str = "", reason: object = "") -> Finding:
+    def found(verdict: Verdict, code: str = "", reason: object = "") -> Judgement:
         said = " ".join(str(reason).split())[:500]
-        return Finding(verdict=verdict, code=code, reason=said, part=at.part, row=at.row)
+        return Judgement(verdict=verdict, code=code, reason=said, part=at.part, row=at.row)
 
     try:
         (data,) = read_fields(reading.store, [at])
@@ -108,7 +108,7 @@ def judge(
     *,
     timeout_s: float,
     progress: Progress | None = None,
-) -> dict[str, Finding]:
+) -> dict[str, Judgement]:
     """Return key -> verdict on the sample in this version. claims: key -> the fields that the training read.
 
     Only fields that the version has are read; a sample that is not live in it any more is gone. One that kills its
@@ -119,9 +119,9 @@ def judge(
     """
     addresses = _addresses(version, claims)
     readings = {
-        key: Reading(store=version.placed or version.store, address=at) for key, at in addresses.items()
+        key: ReadingTask(store=version.placed or version.store, address=at) for key, at in addresses.items()
     }
-    made: dict[str, Finding] = {key: Finding(verdict="gone") for key in claims if key not in readings}
+    made: dict[str, Judgement] = {key: Judgement(verdict="gone") for key in claims if key not in readings}
     for last in (False, True):
         work = [key for key in readings if key not in made]
         outcomes = compute.map(
@@ -140,13 +140,13 @@ def judge(
     return made
 
 
-def _died(at: SampleAddress, outcome: Outcome[Finding]) -> Finding:
+def _died(at: SampleAddress, outcome: Outcome[Judgement]) -> Judgement:
     """Return the verdict on a sample that killed its worker. Raises: StoreError for faults of machine or store."""
     error = outcome.error
     if error is None or error.code not in ("crashed", "timeout"):
         said = error.summary if error else "no result"
         raise StoreError(f"{at.describe()} could not be judged: {said}; run this again")
-    return Finding(verdict="corrupt", code=error.code, reason=error.summary[:500], part=at.part, row=at.row)
+    return Judgement(verdict="corrupt", code=error.code, reason=error.summary[:500], part=at.part, row=at.row)
 
 
 def _addresses(version: loader.Version, claims: Mapping[str, Sequence[str]]) -> dict[str, SampleAddress]:

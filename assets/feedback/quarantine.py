@@ -32,7 +32,7 @@ from ..pages.report import Metadata, code_block, link, markdown_table, viewer_me
 from ..spec import DatasetSpec
 from ..stages import QUARANTINE, VERSION
 from ..tables import read_table, write_table
-from .judging import Finding, judge
+from .judging import Judgement, judge
 
 PARTITION = "ledgers"
 CODE_VERSION = "1"
@@ -172,7 +172,7 @@ def _told(body: Mapping[str, Any]) -> Row:
 
 
 def _judged(
-    row: Row, found: Finding | None, version: loader.Version, units: Mapping[str, str], run_id: str
+    row: Row, found: Judgement | None, version: loader.Version, units: Mapping[str, str], run_id: str
 ) -> Row:
     told = row | {"run_id": run_id, "at_us": time.time_ns() // 1000}
     if row["verdict"] or found is None:

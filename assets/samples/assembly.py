@@ -21,14 +21,14 @@ from ..spec import DatasetSpec
 from ..stages import require_read
 from ..tables import read_table
 from .near_duplicates import CODE as NEAR_DUPLICATE
-from .near_duplicates import NONE, Copies
+from .near_duplicates import NONE, BatchCopies
 
 if TYPE_CHECKING:
     import polars as pl
 
 
 Row = dict[str, Any]
-FindCopies = Callable[[Sequence[Row], Sequence[loader.Part]], Copies]
+FindCopies = Callable[[Sequence[Row], Sequence[loader.Part]], BatchCopies]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Assembled:
     """Row per sample, left out or not, with all columns."""
     objects: tuple[Row, ...]
     """Row per landed object with its outcome (used, or one of `OUTCOMES`) and the reason."""
-    copies: Copies = NONE
+    copies: BatchCopies = NONE
     """Findings of near-duplicates."""
 
     def outcomes(self) -> Counter[str]:
@@ -110,7 +110,7 @@ def assemble(
     )
 
 
-def _leave_out_copies(spec: DatasetSpec, samples: Sequence[Row], copies: Copies) -> None:
+def _leave_out_copies(spec: DatasetSpec, samples: Sequence[Row], copies: BatchCopies) -> None:
     """Write into the rows the originals that they copy, and leave copies out where the dataset drops them."""
     dropped = spec.near_duplicates is not None and spec.near_duplicates.action == "drop"
     for row in samples:

@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copies:
+class BatchCopies:
     """Copies among a batch's samples."""
 
     compared_with: str | None = None
@@ -44,7 +44,7 @@ class Copies:
         return {"dup_of": copy.of, "dup_by": copy.by, **near}
 
 
-NONE = Copies()
+NONE = BatchCopies()
 
 
 def copies_among(
@@ -55,7 +55,7 @@ def copies_among(
     parts: Sequence[loader.Part],
     landed: Sequence[Row],
     replaced: Collection[str] = (),
-) -> Copies:
+) -> BatchCopies:
     """Settle the near-duplicates of a batch.
 
     samples: rows with all columns, without those that are left out for another reason.
@@ -78,7 +78,7 @@ def copies_among(
     published = published_samples(root, dataset, policy, but=[*(row["key"] for row in samples), *replaced])
     settled = settle(new, published.candidates, near_published(new, published, policy), policy)
     supersede = {key: copy.reason for row, copy in settled.superseded.items() for key in published.keys(row)}
-    return Copies(
+    return BatchCopies(
         compared_with=published.version,
         of=settled.copies,
         supersede=supersede,

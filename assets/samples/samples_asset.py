@@ -27,7 +27,7 @@ from ..stages import MEDIA, RAW_OBJECTS, SAMPLES, UNITS, require_published, requ
 from ..tables import read_table, write_table
 from .assembly import Assembled, assemble, audit, candidate
 from .card_facts import made_of
-from .near_duplicates import NONE, Copies, copies_among
+from .near_duplicates import NONE, BatchCopies, copies_among
 
 CODE_VERSION = "4"
 CHECK = "accounted_for"
@@ -174,7 +174,7 @@ def _find_copies(
     landed: Sequence[Row],
     samples: Sequence[Row],
     parts: Sequence[loader.Part],
-) -> Copies:
+) -> BatchCopies:
     if policy is None:
         return NONE
     replaced = {old for before in units.body.get("replaces", {}).values() for old in before}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from resources.alerts import Alert, Severity
 
 from ..upkeep import Limits
-from .batches import Batch, backlog
+from .batches import IngestBatch, backlog
 
 REMINDER_S = 86_400.0
 _HOUR_S = 3600.0
@@ -33,7 +33,7 @@ class Alarm:
 
 
 def alarms(
-    dataset: str, batches: Sequence[Batch], published_s: float | None, limits: Limits, now_s: float
+    dataset: str, batches: Sequence[IngestBatch], published_s: float | None, limits: Limits, now_s: float
 ) -> list[Alarm]:
     """Return the alarms of a dataset now. published_s: time of its newest version, Unix time."""
     found = [

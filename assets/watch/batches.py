@@ -30,7 +30,7 @@ Refused = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class IngestBatch:
     """State of one batch of a dataset."""
 
     key: str
@@ -53,35 +53,35 @@ class Batch:
     """Stage and reason; "" for none."""
 
 
-class Batches:
+class IngestBatches:
     """The batches of one dataset, looked at again and again."""
 
     def __init__(self, dataset: str) -> None:
         self.dataset = dataset
         self._known = KnownRecords(dataset, _STAGES)
-        self._waiting: dict[int, Batch] = {}
+        self._waiting: dict[int, IngestBatch] = {}
         self._refusals: dict[str, Mapping[str, Refused]] = {}
 
-    def look(self, root: loader.Root) -> list[Batch]:
+    def look(self, root: loader.Root) -> list[IngestBatch]:
         """Return all batches, oldest first. Raises: Corrupt; StoreError."""
         known, state = self._known.newest(root.store), root.state
         begun = [self._batch(root.store, state, key, records) for key, records in known.items()]
         waiting = self._not_begun(root.store, {batch_number(batch.key) for batch in begun})
         return sorted([*begun, *waiting], key=lambda batch: batch_number(batch.key))
 
-    def _not_begun(self, store: Store, begun: set[int]) -> list[Batch]:
+    def _not_begun(self, store: Store, begun: set[int]) -> list[IngestBatch]:
         numbers = set(batch_numbers(store, self.dataset)) - begun
         for manifest in manifests(store, self.dataset, numbers - self._waiting.keys()):
-            self._waiting[manifest.number] = Batch(
+            self._waiting[manifest.number] = IngestBatch(
                 key=manifest.batch, standing="waiting", objects=len(manifest.objects), nbytes=manifest.nbytes
             )
         self._waiting = {number: self._waiting[number] for number in numbers}
         return list(self._waiting.values())
 
-    def _batch(self, store: Store, state: State, key: str, records: Mapping[str, StageRecord]) -> Batch:
+    def _batch(self, store: Store, state: State, key: str, records: Mapping[str, StageRecord]) -> IngestBatch:
         landed, cut = records.get(RAW_OBJECTS), records.get(SAMPLES)
         standing, stopped_by = _standing(state, records)
-        return Batch(
+        return IngestBatch(
             key=key,
             standing=standing,
             objects=landed.counts["landed"] if landed else 0,
@@ -133,6 +133,6 @@ def _standing(state: State, records: Mapping[str, StageRecord]) -> tuple[Standin
     return "ready", ""
 
 
-def backlog(batches: Sequence[Batch]) -> list[Batch]:
+def backlog(batches: Sequence[IngestBatch]) -> list[IngestBatch]:
     """Return the batches whose objects are not trainable yet and may become so without a person."""
     return [batch for batch in batches if batch.standing in ("waiting", "in_progress", "ready")]

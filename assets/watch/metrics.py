@@ -16,7 +16,7 @@ import loader
 from loader.dataset.versions.version import open_record
 
 from ..release.lag import Lag, lag_of
-from .batches import STANDINGS, Batch, Batches, backlog
+from .batches import STANDINGS, IngestBatch, IngestBatches, backlog
 
 PREFIX = "penstock_pipeline_"
 _GAUGES = {
@@ -53,7 +53,7 @@ class PipelineCollector(Collector):
         self, root: loader.Root, datasets: Sequence[str], on_error: Callable[[str, Exception], None]
     ) -> None:
         self._root, self._on_error = root, on_error
-        self._books = {dataset: Batches(dataset) for dataset in datasets}
+        self._books = {dataset: IngestBatches(dataset) for dataset in datasets}
         self._versions: dict[str, tuple[int, int, Lag | None]] = {}
         self._lock = Lock()
 
@@ -69,7 +69,7 @@ class PipelineCollector(Collector):
                 self._count(families, dataset, book)
             yield from families.values()
 
-    def _count(self, families: dict[str, GaugeMetricFamily], dataset: str, book: Batches) -> None:
+    def _count(self, families: dict[str, GaugeMetricFamily], dataset: str, book: IngestBatches) -> None:
         try:
             batches, version = book.look(self._root), self._newest(dataset)
         except Exception as error:  # noqa: BLE001 - whatever it is: the scrape goes on, and somebody is told
@@ -106,7 +106,9 @@ def _families() -> dict[str, GaugeMetricFamily]:
     }
 
 
-def _count_batches(families: dict[str, GaugeMetricFamily], dataset: str, batches: Sequence[Batch]) -> None:
+def _count_batches(
+    families: dict[str, GaugeMetricFamily], dataset: str, batches: Sequence[IngestBatch]
+) -> None:
     outcomes: Counter[str] = Counter()
     refused: Counter[tuple[str, str]] = Counter()
     for batch in batches:

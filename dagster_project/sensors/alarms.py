@@ -11,7 +11,7 @@ import dagster as dg
 from assets.pages.report import dagster_name
 from assets.spec import DatasetSpec
 from assets.watch.alarms import alarms, due
-from assets.watch.batches import Batches
+from assets.watch.batches import IngestBatches
 from loader.dataset.versions.version import open_record
 from resources.alerts import AlertsResource
 from resources.storage import RootResource
@@ -21,7 +21,7 @@ EVERY_S = 300
 
 def sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.SensorDefinition:
     """Return the dataset's sensor, as the registry wants it."""
-    book = Batches(spec.name)  # remembers what it read, for as long as the code server lives
+    book = IngestBatches(spec.name)  # remembers what it read, for as long as the code server lives
 
     @dg.sensor(
         name=f"{dagster_name(spec.name)}_watch",

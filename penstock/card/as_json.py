@@ -8,7 +8,7 @@ from typing import Any
 
 from ..text import clean, yaml_text
 from .counting.classes import MODALITIES, hub_language, hub_licence, size_category
-from .value import FORMAT, Card, Column, Example, Kind
+from .value import FORMAT, Card, CardColumn, CardKind, Example
 
 
 def card_document(card: Card, sheets: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def render_json(card: Card, sheets: Mapping[str, str] | None = None) -> str:
     return json.dumps(body, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _kind(kind: Kind) -> dict[str, Any]:
+def _kind(kind: CardKind) -> dict[str, Any]:
     return {
         "name": kind.name,
         "modality": kind.modality,
@@ -88,7 +88,7 @@ def _in_order(classes: Mapping[str, int]) -> list[dict[str, Any]]:
     return [{"name": name, "n": n} for name, n in classes.items()]
 
 
-def _column(column: Column) -> dict[str, Any]:
+def _column(column: CardColumn) -> dict[str, Any]:
     return {
         "name": column.name,
         "type": column.type,

@@ -16,11 +16,11 @@ from ..units import minute, second
 from .counting import classes
 from .counting.classes import part_fields
 from .counting.kinds import KindScan
-from .counting.scan import Scan, scan
-from .counting.tally import Counts, Spread, Tally, ranked
+from .counting.scan import SampleScan, scan
+from .counting.tally import Counts, NameTally, NumberSummary, ranked
 from .examples import examples
 from .history import history
-from .value import Card, Column, Group, History, Kind
+from .value import Card, CardColumn, CardKind, Group, History
 
 EXAMPLES, MAX_EXAMPLES = 6, 24
 """Examples of each kind: default, maximum."""
@@ -77,12 +77,12 @@ def build_card(root: Root, version: Version, *, n_examples: int = EXAMPLES) -> C
     )
 
 
-def _kind(name: str, scan: KindScan, scanned: Scan) -> Kind:
+def _kind(name: str, scan: KindScan, scanned: SampleScan) -> CardKind:
     n = scan.samples
     splits = {scanned.splits[i]: int(count) for i, count in enumerate(scan.splits) if count}
     seconds = {scanned.splits[i]: float(scan.seconds[i]) for i in np.flatnonzero(scan.seconds).tolist()}
     duration = scan.duration_s.result(n)
-    return Kind(
+    return CardKind(
         name=name,
         modality=scan.modality,
         samples=n,
@@ -109,7 +109,7 @@ def _classes(names: tuple[str, ...], counts: np.ndarray[Any, Any]) -> dict[str, 
     return {names[i]: int(counts[i]) for i in range(int(there[0]), int(there[-1]) + 1)}
 
 
-def _sizes(tally: Tally, n: int) -> Counts:
+def _sizes(tally: NameTally, n: int) -> Counts:
     if tally.overflowed:
         return tally.result(n)
     named = {
@@ -154,23 +154,25 @@ def _groups(version: Version) -> Iterator[Group]:
         )
 
 
-def _columns(version: Version, scanned: Scan) -> Iterator[Column]:
+def _columns(version: Version, scanned: SampleScan) -> Iterator[CardColumn]:
     n = len(version)
     for name, body in sorted(version.manifest["columns"].items()):
         if body["group"] == "keys" or body["type"] == "null":
             continue
         column = scanned.columns.get(name)
-        if isinstance(column, Spread):
+        if isinstance(column, NumberSummary):
             numbers = column.result(n)
-            yield Column(name=name, type=body["type"], numbers=numbers, note="" if numbers else "all unknown")
-        elif isinstance(column, Tally):
+            yield CardColumn(
+                name=name, type=body["type"], numbers=numbers, note="" if numbers else "all unknown"
+            )
+        elif isinstance(column, NameTally):
             counts = column.result(n, 12)
-            yield Column(name=name, type=body["type"], counts=counts)
+            yield CardColumn(name=name, type=body["type"], counts=counts)
         elif name in scanned.spans:
             first, last = scanned.spans[name]
-            yield Column(name=name, type=body["type"], note=f"{minute(first)} to {minute(last)}")
+            yield CardColumn(name=name, type=body["type"], note=f"{minute(first)} to {minute(last)}")
         else:
-            yield Column(name=name, type=body["type"], note="")
+            yield CardColumn(name=name, type=body["type"], note="")
 
 
 def _warnings(n: int, licences: Counts, past: History) -> Iterator[str]:
@@ -195,7 +197,7 @@ def _warnings(n: int, licences: Counts, past: History) -> Iterator[str]:
             yield f"The check {check.name} did not pass for {check.failed} of {check.batches + check.failed} batches."
 
 
-def _unknown(columns: Mapping[str, Any], kinds: tuple[Kind, ...], past: History) -> Iterator[str]:
+def _unknown(columns: Mapping[str, Any], kinds: tuple[CardKind, ...], past: History) -> Iterator[str]:
     """Yield a sentence about each missing fact."""
 
     def has(name: str) -> bool:

@@ -20,8 +20,8 @@ from ..text import clean
 from ..units import length
 from .counting.classes import media_field, part_fields
 from .counting.kinds import KindScan
-from .counting.scan import Scan
-from .pictures import Picture, picture_of
+from .counting.scan import SampleScan
+from .pictures import EncodedImage, picture_of
 from .value import Example
 
 MAX_FIELD_BYTES = 32 * 2**20
@@ -34,7 +34,7 @@ _CAPTIONS = ("caption.txt", "text.txt", "title.txt")
 _SHOWN = ("label", "language", "licence", "raw_key")
 
 
-def examples(version: Version, scanned: Scan) -> tuple[Example, ...]:
+def examples(version: Version, scanned: SampleScan) -> tuple[Example, ...]:
     """Return the chosen samples of each kind, in the order of their hashes. Reads an index row group and a range each.
 
     Raises: StoreError; MissingDependency.
@@ -50,7 +50,7 @@ def examples(version: Version, scanned: Scan) -> tuple[Example, ...]:
     )
 
 
-def _different(kind: KindScan, scanned: Scan) -> list[int]:
+def _different(kind: KindScan, scanned: SampleScan) -> list[int]:
     """Return the rows to show: the smallest hashes, from different raw objects if possible."""
     ordered = [row for _, row, _ in sorted(kind.best, reverse=True)]
     first: dict[str, int] = {}
@@ -84,7 +84,7 @@ def example_of(
     """
     media = media_field(frozenset(fields), modality)
     caption = next((field for field in _CAPTIONS if field in fields and field != media), None)
-    picture, text, trouble = Picture(data=b"", media_type="", width_px=0, height_px=0, alt=""), "", ""
+    picture, text, trouble = EncodedImage(data=b"", media_type="", width_px=0, height_px=0, alt=""), "", ""
     try:
         packets = f"{media}{SUFFIX}" if media and is_run(media) and f"{media}{SUFFIX}" in fields else None
         address = find([field for field in (media, packets, caption) if field])

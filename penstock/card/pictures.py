@@ -39,7 +39,7 @@ _SOUND_COLOURS = np.array(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
+class EncodedImage:
     """An encoded image."""
 
     data: bytes
@@ -47,17 +47,19 @@ class Picture:
     media_type: str
     """`image/jpeg` or `image/png`."""
     width_px: int
+    """Width."""
     height_px: int
+    """Height."""
     alt: str
     """A description in words."""
 
 
-def picture_of(modality: str, field: str, data: bytes, packets: bytes | None = None) -> Picture:
+def picture_of(modality: str, field: str, data: bytes, packets: bytes | None = None) -> EncodedImage:
     """Return an image of one field. packets: the packet table of a run.
 
     Raises: DecodeFailed; MissingDependency.
     """
-    drawers: dict[str, Callable[[str, bytes], Picture]] = {
+    drawers: dict[str, Callable[[str, bytes], EncodedImage]] = {
         "image": image_picture,
         "video": partial(video_picture, packets=packets),
         "audio": audio_picture,
@@ -73,7 +75,7 @@ def picture_of(modality: str, field: str, data: bytes, packets: bytes | None = N
         ) from error
 
 
-def image_picture(field: str, data: bytes) -> Picture:
+def image_picture(field: str, data: bytes) -> EncodedImage:
     """Return an upright thumbnail; transparent parts become grey."""
     pixels = _decoded(field, data)
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 3:
@@ -83,7 +85,7 @@ def image_picture(field: str, data: bytes) -> Picture:
     return _jpeg(small, alt)
 
 
-def video_picture(field: str, data: bytes, packets: bytes | None = None) -> Picture:
+def video_picture(field: str, data: bytes, packets: bytes | None = None) -> EncodedImage:
     """Return frames at equal distances, in rows of three. packets: the packet table of a run."""
     n_frames = _n_frames(field, data) if packets is None else _n_frames_of_run(field, packets)
     n_shown = min(CLIP_FRAMES, n_frames)
@@ -97,7 +99,7 @@ def video_picture(field: str, data: bytes, packets: bytes | None = None) -> Pict
     return _jpeg(_tiled(tiles, across=3, gap=2), alt)
 
 
-def audio_picture(field: str, data: bytes) -> Picture:
+def audio_picture(field: str, data: bytes) -> EncodedImage:
     """Return the envelope above a spectrogram whose frequencies are logarithmic."""
     from PIL import Image
 
@@ -116,7 +118,9 @@ def audio_picture(field: str, data: bytes) -> Picture:
     seconds = samples.shape[1] / rate_hz
     shown = f", the first {SOUND_S:.0f} s shown" if seconds > SOUND_S else ""
     alt = f"waveform and spectrogram, {seconds:.1f} s at {rate_hz} Hz{shown}"
-    return Picture(data=sink.getvalue(), media_type="image/png", width_px=width, height_px=height, alt=alt)
+    return EncodedImage(
+        data=sink.getvalue(), media_type="image/png", width_px=width, height_px=height, alt=alt
+    )
 
 
 def sheet(pictures: Sequence[bytes], *, across: int = 3, width_px: int = 960) -> bytes:
@@ -176,10 +180,10 @@ def _tiled(tiles: Sequence["Image"], *, across: int, gap: int) -> "Image":
     return whole
 
 
-def _jpeg(picture: "Image", alt: str) -> Picture:
+def _jpeg(picture: "Image", alt: str) -> EncodedImage:
     sink = io.BytesIO()
     picture.save(sink, "JPEG", quality=_JPEG_QUALITY, optimize=True)
-    return Picture(
+    return EncodedImage(
         data=sink.getvalue(),
         media_type="image/jpeg",
         width_px=picture.width,

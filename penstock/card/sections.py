@@ -9,7 +9,7 @@ from ..units import length, number, share, size
 from .as_json import front_matter
 from .counting.tally import Counts
 from .templates import templates
-from .value import Card, Column, Kind
+from .value import Card, CardColumn, CardKind
 
 _OUTCOMES = {
     "landed": "objects landed",
@@ -94,7 +94,7 @@ def distributions(card: Card) -> Iterator[Bars]:
         yield from _of_kind(kind)
 
 
-def _of_kind(kind: Kind) -> Iterator[Bars]:
+def _of_kind(kind: CardKind) -> Iterator[Bars]:
     n = kind.samples
     if kind.labels.known:
         yield _of_counts(f"Labels of {kind.name} samples", kind.labels, n)
@@ -135,7 +135,7 @@ def _bars(title: str, known: tuple[tuple[str, int], ...], unknown: int, total: i
     return Bars(title=title, rows=rows, total=total, note=note)
 
 
-def column_words(column: Column) -> tuple[str, str]:
+def column_words(column: CardColumn) -> tuple[str, str]:
     """Return (known samples, description of the values)."""
     if column.numbers is not None:
         numbers = column.numbers
@@ -178,7 +178,7 @@ def kind_rows(card: Card) -> tuple[list[str], list[list[str]]]:
     return header, rows
 
 
-def _of_split(kind: Kind, name: str) -> str:
+def _of_split(kind: CardKind, name: str) -> str:
     n, seconds = kind.splits.get(name, 0), kind.seconds.get(name)
     return f"{n:,}" + (f" ({length(seconds)})" if seconds else "")
 

@@ -30,6 +30,7 @@ class SavedCard:
     """A card in a root."""
 
     folder: str
+    """Key of its folder."""
     written: tuple[str, ...]
     """Files that equal this card."""
     kept: tuple[str, ...]

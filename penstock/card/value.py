@@ -10,10 +10,11 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class CardKind:
     """The samples of one kind. Classes are in their own order, including empty ones between."""
 
     name: str
+    """Name."""
     modality: str
     """image, video, audio, text or other."""
     samples: int
@@ -53,6 +54,7 @@ class Group:
     """Fields stored together."""
 
     name: str
+    """Name."""
     nbytes: int
     """Bytes of its shards, excluded samples included."""
     rows: int
@@ -66,10 +68,11 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class CardColumn:
     """A column of the samples table."""
 
     name: str
+    """Name."""
     type: str
     """Type in the manifest."""
     numbers: Numbers | None = None
@@ -85,6 +88,7 @@ class Check:
     """A check of a batch before its publication."""
 
     name: str
+    """Name."""
     batches: int
     """Batches that passed it."""
     failed: int
@@ -116,6 +120,7 @@ class History:
     filters: tuple[tuple[str, int], ...] = ()
     """(filter, batches)."""
     checks: tuple[Check, ...] = ()
+    """By name."""
     run: Mapping[str, str] = field(default_factory=dict)
     """Name -> id of the producer."""
 
@@ -125,8 +130,11 @@ class Example:
     """An example sample."""
 
     key: str
+    """Key."""
     kind: str
+    """Kind."""
     modality: str
+    """Modality."""
     split: str
     """Its split, or ""."""
     facts: Mapping[str, str]
@@ -138,7 +146,9 @@ class Example:
     media_type: str = ""
     """`image/jpeg` or `image/png`; "" for none."""
     width_px: int = 0
+    """Pixels."""
     height_px: int = 0
+    """Pixels."""
     alt: str = ""
     """Description of the image."""
     trouble: str = ""
@@ -150,7 +160,9 @@ class Card:
     """A dataset card."""
 
     dataset: str
+    """Dataset."""
     number: int
+    """Version number."""
     id: str
     """Version id, `v-...`."""
     parent: str | None
@@ -163,11 +175,11 @@ class Card:
     """Excluded samples."""
     excluded: Counts
     """Reason -> excluded samples."""
-    kinds: tuple[Kind, ...]
+    kinds: tuple[CardKind, ...]
     """Kinds of samples, the largest first."""
     groups: tuple[Group, ...]
     """Groups, by name."""
-    columns: tuple[Column, ...]
+    columns: tuple[CardColumn, ...]
     """Columns of the samples table, by name."""
     licences: Counts
     """Licence -> samples."""
@@ -180,7 +192,9 @@ class Card:
     raw_objects: int | None
     """Distinct raw objects; None if the samples name none."""
     history: History
+    """Provenance."""
     examples: tuple[Example, ...]
+    """Examples."""
     warnings: tuple[str, ...]
     """Sentences."""
     unknown: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The verbs of `penstock`. A new verb needs a function in one of these modules, and a line here."""
+"""The verbs of `penstock`. A new verb needs a line here."""
 
 from . import (
     checkpoints,
@@ -87,4 +87,4 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "operate": ("doctor", "verify", "jobs", "repair", "migrate", "lease", "hold", "gc", "takedown"),
 }
-"""User -> verbs, as `penstock --help` shows them; each verb is in one group."""
+"""User -> verbs, each in one group, for `penstock --help`."""

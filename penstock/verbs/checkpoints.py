@@ -1,4 +1,4 @@
-"""`penstock checkpoints ls | verify`: what trainings saved under a root."""
+"""`penstock checkpoints ls|verify`: checkpoints of trainings."""
 
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from ..units import second, size
 from .verb import Answer, Table, Verb
 
 if TYPE_CHECKING:
-    from ..checkpoints.listing import Listed
+    from ..checkpoints.listing import ListedStep
 
 HEADER = ("run", "step", "saved (UTC)", "bytes", "ranks", "trained on")
 FORM = ("{:<20}", " {:>10}", " {:<19}", " {:>10}", " {:>5}", "  {}")
@@ -21,7 +21,7 @@ def _ls_arguments(parser: ArgumentParser) -> None:
 
 
 def ls(arguments: Namespace) -> Answer:
-    """List every step, complete or not. Exit status 1 when one with a marker cannot be loaded."""
+    """List every step. Exit status 1 if a finished one cannot be loaded."""
     from ..checkpoints.listing import listed
 
     store = loader.Root(arguments.root).store
@@ -41,11 +41,11 @@ def ls(arguments: Namespace) -> Answer:
 
 def _verify_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run")
-    parser.add_argument("--step", type=int, default=None, help="only this one (default: all)")
+    parser.add_argument("--step", type=int, default=None, help="only this step (default: all)")
 
 
 def verify(arguments: Namespace) -> Answer:
-    """Read every byte of the checkpoints of a run. Exit status 1 when anything is wrong."""
+    """Read every byte of a run's checkpoints. Exit status 1 if one is damaged."""
     from ..checkpoints import marker
     from ..checkpoints.listing import damaged, finished
 
@@ -53,10 +53,10 @@ def verify(arguments: Namespace) -> Answer:
     steps = finished(store, arguments.run) if arguments.step is None else [arguments.step]
     markers = [marker.read(store, arguments.run, step) for step in steps]
     objects, nbytes = sum(len(read.objects) for read in markers), sum(read.nbytes for read in markers)
-    looked = progress(damaged(store, markers), "verify", size=lambda read: read[1].nbytes, total=nbytes)
+    checks = progress(damaged(store, markers), "verify", size=lambda read: read[1].nbytes, total=nbytes)
     wrong = [
         {"step": read.step, "object": f"{store.url}/{read.key(part)}", "problem": problem}
-        for read, part, problem in looked
+        for read, part, problem in checks
         if problem
     ]
     lines = [f"{row['object']}: {row['problem']}" for row in wrong]
@@ -68,7 +68,7 @@ def verify(arguments: Namespace) -> Answer:
     return body, "\n".join(lines), 1 if wrong else 0
 
 
-def _row(step: "Listed") -> dict[str, Any]:
+def _row(step: "ListedStep") -> dict[str, Any]:
     checkpoint = step.checkpoint
     return {
         "run": step.run,
@@ -92,7 +92,7 @@ VERB = Verb(
     text="list and verify checkpoints of trainings",
     verbs={
         "ls": Verb(
-            text="list runs and steps, complete or not, and the versions that they trained on",
+            text="list runs and steps, finished or not, and the versions of their data",
             run=ls,
             arguments=_ls_arguments,
         ),

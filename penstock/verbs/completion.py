@@ -1,4 +1,4 @@
-"""Completion in the shell: verbs, options and names of a local root, by argcomplete where that is installed."""
+"""Shell completion of verbs, options and names under a local root, if argcomplete is installed."""
 
 import os
 from argparse import Action, ArgumentParser, Namespace
@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 DATASETS = frozenset({"dataset"})
-"""Arguments that take the name of a dataset."""
+"""Arguments that take a dataset."""
 REFS = frozenset({"ref", "a", "b", "give_up"})
-"""Arguments that take the name of a dataset, or of a version."""
+"""Arguments that take a dataset or version."""
 
 MOST_ENTRIES = 2000
-"""Most log entries read after the newest hint: the user waits for the key press."""
+"""Most log entries to read: the user waits."""
 
 
 def complete(parser: ArgumentParser) -> None:
-    """Answer a completion request of the shell and end the process; else do nothing."""
+    """Answer a completion request of the shell and exit; otherwise do nothing."""
     try:
         import argcomplete
     except ImportError:
@@ -38,25 +38,24 @@ def _actions(parser: ArgumentParser) -> Iterator[Action]:
 
 
 def _names(prefix: str, action: Action, parsed_args: Namespace, **_: Any) -> list[str]:
-    """Return names for an argument; none where the root is not local, or anything fails."""
+    """Return the names for an argument; none after any error."""
     with suppress(Exception):
         return names(parsed_args.root, prefix, versions=action.dest in REFS)
     return []
 
 
 def _local(root: str) -> Path:
-    """Return the folder of a root. Raises: ValueError for a URL of another kind."""
     path = root.removeprefix("file://")
     if "://" in path:
-        raise ValueError(f"{root} is no folder of this machine")
+        raise ValueError(f"{root} is not a local folder")
     return Path(path)
 
 
 def names(root: str | None, prefix: str, *, versions: bool) -> list[str]:
-    """Return the datasets under a local root; behind 'photos@' its versions, tags and aliases.
+    """Return the datasets under a local root; after 'photos@' its versions, tags and aliases.
 
-    Reads only the log, without the imports of `loader.Root`, and writes nothing. Raises: OSError, ValueError and the
-    errors of a damaged log.
+    Reads only the log, without `loader.Root`, whose imports are slow. Raises: OSError; ValueError; errors of a damaged
+    log.
     """
     from loader.dataset.log.entries import entry_key, parse
     from loader.dataset.log.snapshots import load_state

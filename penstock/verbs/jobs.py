@@ -74,7 +74,7 @@ def show(arguments: Namespace) -> Answer:
 
 
 def why(arguments: Namespace) -> Answer:
-    """Show the newest attempt at a job, and why it waits."""
+    """Show the state of the newest attempt at a job."""
     from ..compute.cluster_compute import words_of_attempt
 
     folder, _ = _job(arguments)
@@ -90,7 +90,7 @@ def why(arguments: Namespace) -> Answer:
 
 
 def logs(arguments: Namespace) -> Answer:
-    """Show what a runner of the newest attempt wrote, or why a block's last start failed."""
+    """Show the output of a runner, or the error of a block."""
     folder, _ = _job(arguments)
     if arguments.block is not None:
         text = folder.log(arguments.block)
@@ -111,12 +111,12 @@ def _attach_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--sha256",
         metavar="HEX",
-        help="SHA-256 of the job's description, which you vouch for: begin missing blocks (default: only wait)",
+        help="SHA-256 of the job's description, which you trust: run missing blocks (default: only wait)",
     )
 
 
 def attach(arguments: Namespace) -> Answer:
-    """Wait for a job; begin missing blocks if the caller vouches for its description."""
+    """Wait for a job, or run its missing blocks."""
     from ..compute.attach import follow
     from ..compute.cluster import OUR_PACKAGES
     from ..compute.submit import Submission
@@ -146,7 +146,7 @@ def attach(arguments: Namespace) -> Answer:
 
 
 def cancel(arguments: Namespace) -> Answer:
-    """End a job to its last process."""
+    """Cancel a job, with all its processes."""
     from ..compute.attach import cancel as cancel_job
 
     folder, description = _job(arguments)
@@ -170,7 +170,7 @@ def _clear_arguments(parser: ArgumentParser) -> None:
 
 
 def clear(arguments: Namespace) -> Answer:
-    """Delete the folder of a job, or of all old ones."""
+    """Delete the folder of a job, or of all old jobs."""
     from ..compute.job import JobFolder, job_ids, now_us
 
     store = loader.Root(arguments.root).store
@@ -249,14 +249,14 @@ VERB = Verb(
     verbs={
         "ls": Verb(text="list the jobs of a root", run=ls),
         "show": Verb(text="show a job's progress", run=show, arguments=_id_argument),
-        "why": Verb(text="show where a job is, and why it waits", run=why, arguments=_with_cluster),
+        "why": Verb(text="show the state of a job, and why it waits", run=why, arguments=_with_cluster),
         "logs": Verb(
             text="show a runner's output, or why a block failed", run=logs, arguments=_logs_arguments
         ),
         "attach": Verb(
-            text="wait for a job, or begin its missing blocks", run=attach, arguments=_attach_arguments
+            text="wait for a job, or run its missing blocks", run=attach, arguments=_attach_arguments
         ),
-        "cancel": Verb(text="end a job to its last process", run=cancel, arguments=_with_cluster),
+        "cancel": Verb(text="cancel a job, with all its processes", run=cancel, arguments=_with_cluster),
         "clear": Verb(text="delete folders of old jobs", run=clear, arguments=_clear_arguments),
     },
 )

@@ -1,4 +1,4 @@
-"""`penstock migrate plan|run|status|verify|promote URL`: mirrors of a root, and plain prefixes with --from."""
+"""`penstock migrate plan|run|status|verify|promote URL`: mirrors of a root, and copies of plain prefixes."""
 
 from argparse import ArgumentParser, Namespace
 from contextlib import ExitStack
@@ -30,7 +30,7 @@ def _options(parser: ArgumentParser, name: str, whose: str) -> None:
 def _where(parser: ArgumentParser) -> None:
     _target_arguments(parser)
     parser.add_argument(
-        "--from", dest="source", metavar="URL", help="copy this plain prefix, and not the root"
+        "--from", dest="source", metavar="URL", help="copy this plain prefix instead of the root"
     )
     _options(parser, "--from-option", "the store of --from")
 
@@ -55,18 +55,18 @@ def _run_arguments(parser: ArgumentParser) -> None:
     _pace(parser)
     cluster_argument(
         parser,
-        "file of a cluster whose machines copy: --at-once for each process, the limits for all together",
+        "file of a cluster whose machines copy; --at-once is per process, the limits are for all",
     )
     parser.add_argument(
         "--update",
         action="store_true",
-        help="with --from: replace what was copied and changed at the source since (default: name it)",
+        help="with --from: replace objects that changed at the source (default: only name them)",
     )
     parser.add_argument(
         "--hash",
         choices=("sha256", "crc32c"),
-        help="with --from: taken of every byte, for the manifest (default: sha256; crc32c takes a seventh of its "
-        "processor time, and finds what broke, but proves no two objects the same)",
+        help="with --from: checksum in the manifest (default: sha256; crc32c takes a seventh of the processor time and "
+        "detects damage, but does not prove that two objects are equal)",
     )
 
 
@@ -82,7 +82,7 @@ def _promote_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--primary-is-gone",
         action="store_true",
-        help="do not ask the primary, which will never be written to again: what the mirror lacks is lost",
+        help="the primary is lost for good: promote without it, and lose what the mirror lacks",
     )
 
 
@@ -96,14 +96,14 @@ def _target(arguments: Namespace) -> Store:
 
 
 def _source(arguments: Namespace) -> Store | None:
-    """Return the store of --from; None without it. Raises: InvalidRuntime for its options without it."""
+    """Return the store of --from, or None."""
     if arguments.from_option and not arguments.source:
         raise InvalidRuntime("--from-option needs --from: give the URL of its store")
     return open_store(arguments.source, options_of(arguments.from_option)) if arguments.source else None
 
 
 def _for_prefixes(arguments: Namespace) -> None:
-    """Check the options of a root's migration. Raises: InvalidRuntime for one that is for plain prefixes."""
+    """Reject options that are only for plain prefixes."""
     for name, is_given in (("--update", arguments.update), ("--hash", arguments.hash)):
         if is_given:
             raise InvalidRuntime(
@@ -119,7 +119,7 @@ def _at_once(arguments: Namespace) -> int:
 
 
 def plan(arguments: Namespace) -> Answer:
-    """Return the cost of a migration."""
+    """Estimate the cost of a migration."""
     from ..upkeep.migrate.plan import plan_migration, plan_prefix
 
     source, target = _source(arguments), _target(arguments)
@@ -137,7 +137,7 @@ def plan(arguments: Namespace) -> Answer:
 
 
 def run(arguments: Namespace) -> Answer:
-    """Copy what the target lacks. Exit status 1 when an object could not be copied."""
+    """Copy missing objects. Exit status 1 if an object failed."""
     from ..upkeep.copying.rate_limit import Pace
 
     source, target = _source(arguments), _target(arguments)
@@ -167,7 +167,7 @@ def run(arguments: Namespace) -> Answer:
 
 
 def status(arguments: Namespace) -> Answer:
-    """Return the target's progress. Exit status 1 when it lags: it lacks a version, a retirement, a tag, a takedown."""
+    """Show the target's progress. Exit status 1 if it lags: it misses a version, retirement, tag or takedown."""
     from ..upkeep.copying.journal import Journal
     from ..upkeep.migrate.contents import new_versions
     from ..upkeep.migrate.prefix_status import prefix_status
@@ -191,10 +191,7 @@ def status(arguments: Namespace) -> Answer:
 
 
 def verify(arguments: Namespace) -> Answer:
-    """Check that a plain prefix arrived whole; check a mirror like `penstock verify`.
-
-    Exit status 1 when anything is wrong.
-    """
+    """Check a copied prefix, or a mirror like `penstock verify`. Exit status 1 if a problem is found."""
     from ..upkeep.migrate.prefix_verify import verify_prefix
 
     source, target = _source(arguments), _target(arguments)
@@ -206,7 +203,7 @@ def verify(arguments: Namespace) -> Answer:
 
 
 def promote(arguments: Namespace) -> Answer:
-    """Make a mirror the primary. Exit status 1 when it is not yet."""
+    """Make a mirror the primary. Exit status 1 if it is not yet."""
     from ..upkeep.copying.rate_limit import Pace
     from ..upkeep.migrate.promote import promote, promote_alone
 
@@ -225,13 +222,13 @@ VERB = Verb(
     verbs={
         "plan": Verb(text="estimate objects, bytes, requests and cost", run=plan, arguments=_plan_arguments),
         "run": Verb(
-            text="make a mirror, or bring it up to date; copy a plain prefix",
+            text="make or update a mirror; copy a plain prefix",
             run=run,
             arguments=_run_arguments,
         ),
         "status": Verb(text="show a copy's progress", run=status, arguments=_where),
         "verify": Verb(
-            text="check a copy; for a prefix, also whether all objects arrived",
+            text="check a copy; for a prefix, also that all objects arrived",
             run=verify,
             arguments=_verify_arguments,
         ),

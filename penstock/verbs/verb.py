@@ -1,4 +1,4 @@
-"""The type of a verb of the command line, and arguments of several verbs."""
+"""Verbs of the command line: their type, shared arguments, answers, and tables."""
 
 import json
 import shlex
@@ -27,13 +27,13 @@ class Table:
     """A table of the command line."""
 
     form: Sequence[str]
-    """The format of each column in plain text, with the blanks before it; one with '>' holds numbers."""
+    """Format of each column in plain text; '>' marks numbers."""
     header: Sequence[str]
-    """The name of each column."""
+    """Names of the columns."""
     rows: Sequence[Sequence[object]]
-    """Cells in the order of the columns; a row may end before the last one."""
+    """Cells by column; a row may end early."""
     titled: bool = True
-    """True when plain text has the header too."""
+    """True if plain text shows the header."""
 
     def __str__(self) -> str:
         rows = [self.header, *self.rows] if self.titled else self.rows
@@ -43,21 +43,18 @@ class Table:
 
 
 Text = str | Sequence[str | Table]
-"""Lines and tables, in the order in which they are shown."""
+"""Lines and tables, in order."""
 
 
 def show(text: Text) -> None:
-    """Print a text: tables by rich on a terminal, unless NO_COLOR is set or TERM is dumb.
-
-    Else, and where rich is not installed, as plain text.
-    """
+    """Print a text: tables by rich on a terminal, unless NO_COLOR is set or TERM is dumb; else as plain text."""
     blocks = [text] if isinstance(text, str) else text
     if not (sys.stdout.isatty() and any(isinstance(block, Table) for block in blocks) and _by_rich(blocks)):
         print(terminal_text("\n".join(map(str, blocks))), flush=True)
 
 
 def _by_rich(blocks: Sequence[str | Table]) -> bool:
-    """Print blocks by rich; return False where nothing was printed."""
+    """Print blocks by rich; return False if that is not possible."""
     try:
         import rich.box
         import rich.console
@@ -85,47 +82,47 @@ def _by_rich(blocks: Sequence[str | Table]) -> bool:
 
 T = TypeVar("T")
 Answer = tuple[Any, Text, int]
-"""The answer of a verb: a body that JSON can hold, the same as text, and the exit status."""
+"""JSON body, text, exit status."""
 
 
-class Report(Protocol):
-    """The result of an operation that JSON and text can show."""
+class ShownReport(Protocol):
+    """A result that JSON and text can show."""
 
     def to_json(self) -> Any: ...
 
     def to_text(self) -> str: ...
 
 
-def reported(report: Report, failed: object = False) -> Answer:
-    """Return a report as an answer. Exit status 1 if `failed` is true."""
+def reported(report: ShownReport, failed: object = False) -> Answer:
+    """Return a report as an answer. Exit status 1 if `failed`."""
     return report.to_json(), report.to_text(), int(bool(failed))
 
 
 def no_arguments(parser: ArgumentParser) -> None:
-    """Add no arguments but --root and --json, which every verb takes."""
+    """Add no arguments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """A verb of the command line, or a group of verbs such as `penstock lease`."""
+    """A verb of the command line, or a group such as `penstock lease`."""
 
     text: str
     """Help text."""
     arguments: Callable[[ArgumentParser], None] = no_arguments
     """Adds the verb's arguments to its parser."""
     run: Callable[[Namespace], Answer] | None = None
-    """Answers; None for a group."""
+    """Returns the answer; None for a group."""
     verbs: Mapping[str, "Verb"] = field(default_factory=dict)
-    """Name -> verb of a group; empty for a verb that runs."""
+    """Name -> verb of a group."""
 
 
 def cluster_argument(parser: ArgumentParser, text: str) -> None:
-    """Add --cluster. text: its help text."""
+    """Add --cluster."""
     parser.add_argument("--cluster", metavar="FILE", help=text)
 
 
 def cluster_of(arguments: Namespace) -> "Cluster | None":
-    """Return the cluster of --cluster; None without it. Raises: InvalidCluster; MissingDependency."""
+    """Return the cluster of --cluster, or None. Raises: InvalidCluster; MissingDependency."""
     if arguments.cluster is None:
         return None
     from ..compute.cluster import read_cluster
@@ -140,7 +137,7 @@ def workers_argument(parser: ArgumentParser, threads: int = 4) -> None:
 
 
 def read_by(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """Return a parser of texts for argparse, which hides the text of a ValueError."""
+    """Return a parser for argparse, which hides the text of a ValueError."""
 
     def read(text: str) -> T:
         try:
@@ -170,7 +167,7 @@ def add_fields(parser: ArgumentParser) -> None:
 def key_lines(option: str, file: str | None) -> Iterator[str]:
     """Yield the lines of an option's file that are not empty; "-" is standard input, None no file.
 
-    Raises: InvalidRuntime where it cannot be read as UTF-8.
+    Raises: InvalidRuntime.
     """
     if file is None:
         return
@@ -185,11 +182,9 @@ def key_lines(option: str, file: str | None) -> Iterator[str]:
 
 
 def choose_fields(version: "loader.Version", option: str | None) -> tuple[list[str], bool]:
-    """Return the fields of --fields, and whether samples without them are left out.
+    """Return the fields of --fields (default: fields of all samples), and whether samples without them are left out.
 
-    Without --fields they are the fields that all samples have.
-
-    Raises: FieldNotFound, with what --fields accepts.
+    Raises: FieldNotFound.
     """
     whole = fields_of_all(version)
     if not option and whole:
@@ -201,7 +196,7 @@ def choose_fields(version: "loader.Version", option: str | None) -> tuple[list[s
     there = kinds(version)
     if fields and any(groups <= kind.groups for kind in there):
         return fields, True
-    if not fields and len(there) == 1:  # all samples of the other kinds were excluded
+    if not fields and len(there) == 1:  # the other kinds are excluded
         return list(there[0].fields), True
     wrong = f"no sample of {version.name} has all of {', '.join(fields)}"
     if not fields:
@@ -211,7 +206,7 @@ def choose_fields(version: "loader.Version", option: str | None) -> tuple[list[s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class SampleKind:
     """Samples with the same groups."""
 
     groups: frozenset[str]
@@ -219,7 +214,7 @@ class Kind:
     fields: Sequence[str]
     """Fields of these groups, sorted."""
     n_samples: int
-    """Live samples that have all of these fields, of other kinds too."""
+    """Live samples with all these fields."""
 
     @property
     def option(self) -> str:
@@ -227,15 +222,15 @@ class Kind:
         return f"--fields {shlex.quote(','.join(self.fields))}"
 
 
-def kinds(version: "loader.Version") -> list[Kind]:
-    """Return the kinds of samples of a version, the most samples first."""
+def kinds(version: "loader.Version") -> list[SampleKind]:
+    """Return the kinds of samples of a version, the largest first."""
     parts, groups = version.parts, version.manifest["groups"]
     has = {name: parts.has_group(name) for name in groups}
     samples: Counter[frozenset[str]] = Counter()
     for position, n in enumerate(parts.first_ordinal[1:] - parts.first_ordinal[:-1]):
         samples[frozenset(name for name in groups if has[name][position])] += int(n)
     of_version = [
-        Kind(
+        SampleKind(
             groups=its_groups,
             fields=sorted(field for name in its_groups for field in groups[name]["field_nbytes"]),
             n_samples=sum(n for theirs, n in samples.items() if its_groups <= theirs),
@@ -247,18 +242,16 @@ def kinds(version: "loader.Version") -> list[Kind]:
 
 
 def fields_of_all(version: "loader.Version") -> list[str]:
-    """Return the fields of the groups that every part has: a field of another group would leave samples out."""
+    """Return the fields that every part has: others would leave samples out."""
     groups = version.manifest["groups"].values()
     whole = [group for group in groups if group["n_parts"] == version.manifest["n_parts"]]
     return [field for group in whole for field in group["field_nbytes"]]
 
 
 def option(text: str) -> tuple[list[str], Any]:
-    """Return the names, from the outside in, and the value of an option such as 'fsspec.anon=true'.
+    """Return the nested names and the value of an option such as 'fsspec.anon=true'.
 
-    JSON values are parsed. Only penstock's own options and fsspec's may be numbers; a key of digits is text.
-
-    Raises: ArgumentTypeError.
+    JSON values are parsed, but numbers only for penstock's own options and fsspec's. Raises: ArgumentTypeError.
     """
     name, equals, value = text.partition("=")
     if not equals or not all(name.split(".")):
@@ -279,9 +272,9 @@ def _value(names: list[str], text: str) -> Any:
 
 
 def options_of(pairs: list[tuple[list[str], Any]]) -> dict[str, Any]:
-    """Return the options that `loader.Root(url, options=...)` takes.
+    """Return the options for `loader.Root(url, options=...)`.
 
-    Raises: InvalidStore for a name that has a value, and names below it.
+    Raises: InvalidStore if a name has both a value and names below it.
     """
     options: dict[str, Any] = {}
     for names, value in pairs:
@@ -301,14 +294,14 @@ def _both(names: list[str], name: str) -> str:
 
 
 READ_VERSIONS = frozenset({"show", "diff", "order", "explain", "card", "bench"})
-"""Verbs that read versions of the root and nothing else: damage that they find is a version's."""
+"""Verbs that only read versions: damage they find is a version's."""
 
 OTHER_PLACES = ("url", "source", "mirror", "rows", "raw_below")
-"""Arguments that name a place beside the root, which may be the place that failed."""
+"""Arguments that name another store, which may have failed."""
 
 
 def next_verb(error: errors.PenstockError, arguments: Namespace) -> str | None:
-    """Return a command that can be pasted, None where no verb helps or the message names it already."""
+    """Return a command to paste; None if no verb helps or the message names it."""
     command, _, comment = _command(error, arguments).partition("  #")
     if not command or " ".join(command.split()[:2]) in str(error):
         return None

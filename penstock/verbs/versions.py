@@ -1,4 +1,4 @@
-"""`penstock ls|show|diff|digest|card`: what a root holds, and what its versions hold."""
+"""`penstock ls|show|diff|digest|card|bench`: versions and their content."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 LS_HEADER = ("version", "id", "created (UTC)", "samples", "bytes", "names, holds")
 LS_FORM = ("{:<24}", " {:<18}", "  {:<16}", " {:>12}", " {:>10}", "  {}")
 READ_AHEAD = 16
-"""Manifests that are read at once."""
+"""Manifests to read at once."""
 
 
 def _ls_arguments(parser: ArgumentParser) -> None:
@@ -41,7 +41,7 @@ def _ls_arguments(parser: ArgumentParser) -> None:
 
 
 def run_ls(arguments: Namespace) -> Answer:
-    """List datasets, their versions, tags, aliases and holds. Costs a request per version."""
+    """List datasets, versions, tags, aliases and holds. Costs a request per version."""
     root = loader.Root(arguments.root)
     state = root.state
     names = [arguments.dataset] if arguments.dataset else root.datasets()
@@ -75,7 +75,7 @@ def run_ls(arguments: Namespace) -> Answer:
 
 
 def _content(root: "loader.Root", record: "VersionRecord") -> Mapping[str, int | None]:
-    """Return facts of a version's manifest, all None if it cannot be read, for example after a sweep."""
+    """Return facts of a version's manifest, all None if it cannot be read."""
     from loader.dataset.tables.manifest import read_manifest
 
     try:
@@ -87,7 +87,7 @@ def _content(root: "loader.Root", record: "VersionRecord") -> Mapping[str, int |
 
 
 def _cells(content: Mapping[str, int | None]) -> tuple[str, str, str]:
-    """Return the time, number and bytes as cells."""
+    """Return the time, samples and bytes as cells."""
     created_us, samples, nbytes = content["created_us"], content["samples"], content["nbytes"]
     if created_us is None or samples is None or nbytes is None:
         return "-", "-", "-"
@@ -164,7 +164,7 @@ def run_show(arguments: Namespace) -> Answer:
 
 
 def _annotations(version: "loader.Version") -> list[str | Table]:
-    """Return a table of who annotated what, and when; nothing without annotations."""
+    """Return a table of annotations, if there are any."""
     rows = [
         (
             *(one.name, one.n_samples, second(one.at_us)),
@@ -221,13 +221,13 @@ def _digest_arguments(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="leave a field or metadata column out; may be repeated",
+        help="leave out a field or metadata column; may be repeated",
     )
     workers_argument(parser)
 
 
 def run_digest(arguments: Namespace) -> Answer:
-    """Compute the digest. Exit status 1 if samples could not be read."""
+    """Compute the digest. Exit status 1 if a sample failed."""
     from ..formats.content_digest import content_digest
 
     done = content_digest(
@@ -250,7 +250,7 @@ def _card_arguments(parser: ArgumentParser) -> None:
 
 
 def run_card(arguments: Namespace) -> Answer:
-    """Return the dataset card: as Markdown, or written where the arguments say."""
+    """Return the dataset card as Markdown, or write it."""
     from ..card.as_json import card_document
     from ..card.build import EXAMPLES, build_card
     from ..card.sections import render_markdown
@@ -313,7 +313,7 @@ def _bench_arguments(parser: ArgumentParser) -> None:
 
 
 def run_bench(arguments: Namespace) -> Answer:
-    """Measure how fast a version can be loaded here, and what limits."""
+    """Measure how fast a version loads, and what limits it."""
     from ..bench import bench as measure
 
     version = loader.Root(arguments.root, verify=arguments.verify).open(arguments.ref)
@@ -330,7 +330,7 @@ def run_bench(arguments: Namespace) -> Answer:
 
 
 def _bench_text(bench: "Bench") -> list[str | Table]:
-    """Return a table of stages, one thread and all, and the verdict."""
+    """Return a table of stages and threads, and the verdict."""
     whole = sum(rate.seconds for rate in bench.stages.values())
     rows = [(*_rate_cells(name, rate), share(rate.seconds, whole)) for name, rate in bench.stages.items()]
     alone = [_rate_cells("one thread", bench.alone)]

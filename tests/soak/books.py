@@ -7,7 +7,7 @@ from typing import Any
 
 import loader
 from assets.arrivals.batch_manifests import manifests
-from assets.watch.batches import Batch, Batches
+from assets.watch.batches import IngestBatch, IngestBatches
 from penstock.upkeep.verify.root import verify_root
 
 DATASET = "small"
@@ -17,7 +17,7 @@ class Books:
     """Of one root and one landing place."""
 
     def __init__(self, root: Path, place: Any) -> None:
-        self._url, self._place, self._batches = root, place, Batches(DATASET)
+        self._url, self._place, self._batches = root, place, IngestBatches(DATASET)
 
     def check(self) -> str:
         """At any time: no object in two batches, every batch adds up, no sample twice. Raises: AssertionError."""
@@ -73,7 +73,7 @@ class Books:
         twice = [identity for identity, count in seen.items() if count > 1]
         assert not twice, f"in two batches: {twice[:3]}"
 
-    def _adds_up(self, batch: Batch) -> None:
+    def _adds_up(self, batch: IngestBatch) -> None:
         if batch.standing in ("ready", "published", "nothing_new"):
             assert batch.used + sum(batch.refused.values()) == batch.objects, batch
 

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from loader.dataset.names import key_hash
 
 from . import classes
-from .tally import Spread, Tally
+from .tally import NameTally, NumberSummary
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -41,19 +41,19 @@ class KindScan:
     """Distinct raw objects; None if no sample names one."""
     sound_s: float = 0.0
     """Length of clips with audio, in seconds."""
-    duration_s: Spread = field(default_factory=Spread)
+    duration_s: NumberSummary = field(default_factory=NumberSummary)
     """Lengths, in seconds."""
     durations: Int64s = field(default_factory=lambda: np.zeros(len(classes.DURATIONS), np.int64))
     """Samples [DURATIONS]."""
-    sizes: Tally = field(default_factory=Tally)
+    sizes: NameTally = field(default_factory=NameTally)
     """Samples by width_px x 2^32 + height_px."""
     short_sides: Int64s = field(default_factory=lambda: np.zeros(len(classes.SHORT_SIDES), np.int64))
     """Samples [SHORT_SIDES]."""
     aspects: Int64s = field(default_factory=lambda: np.zeros(len(classes.ASPECTS), np.int64))
     """Samples [ASPECTS]."""
-    labels: Tally = field(default_factory=Tally)
+    labels: NameTally = field(default_factory=NameTally)
     """Samples by `label`."""
-    languages: Tally = field(default_factory=Tally)
+    languages: NameTally = field(default_factory=NameTally)
     """Samples by LANGUAGES."""
     best: list[tuple[int, int, int]] = field(default_factory=list)
     """Heap of candidates for examples: (-hash of the key, row, run)."""
@@ -105,7 +105,7 @@ class KindScan:
         self.sound_s += float(seconds[with_sound[known]].sum())
 
 
-class Names:
+class NameCodes:
     """Codes for names in order of appearance; beyond MAX_NAMES all share one."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .tally import Counts, Tally
+from .tally import Counts, NameTally
 
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -32,7 +32,7 @@ class RawObjects:
         self._hashes: dict[int, list[Hashes]] = {}
         self._subjects: set[int] = set()
         self._has_subjects = False
-        self._sources, self._folders, self._n = Tally(), Tally(), 0
+        self._sources, self._folders, self._n = NameTally(), NameTally(), 0
 
     def add(self, kinds: np.ndarray[Any, Any], batch: pa.RecordBatch) -> None:
         """Count rows. kinds: a code per row."""

@@ -22,9 +22,9 @@ from loader.errors import Corrupt
 
 from ...progress import progress
 from .classes import Layouts, layouts
-from .kinds import LANGUAGES, SIDES, KindScan, Names, floats, licences
+from .kinds import LANGUAGES, SIDES, KindScan, NameCodes, floats, licences
 from .raw_objects import RawObjects
-from .tally import Spread, Tally
+from .tally import NameTally, NumberSummary
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
@@ -96,33 +96,35 @@ FACTS = ("key", "split", *SIDES, "duration_s", "n_chars", "label", *LANGUAGES, "
 
 
 @dataclass(slots=True)
-class Scan:
+class SampleScan:
     """The counts of a version."""
 
     splits: list[str]
     """Split names, by code."""
     kinds: dict[str, KindScan]
     """Kind -> counts, the largest first."""
-    columns: dict[str, Spread | Tally]
+    columns: dict[str, NumberSummary | NameTally]
     """Column -> numbers or names."""
     spans: dict[str, tuple[Any, Any]]
     """Column of times -> (first, last), microseconds since 1970."""
-    licences: Tally
+    licences: NameTally
     """Samples by licence."""
     raw: RawObjects
+    """Raw objects."""
     layouts: Layouts
+    """Layouts of parts."""
     facts: dict[int, dict[str, Any]]
     """Row of an example -> column of FACTS -> value."""
     n_examples: int
     """Examples per kind."""
 
 
-def scan(version: Version, *, n_examples: int) -> Scan:
+def scan(version: Version, *, n_examples: int) -> SampleScan:
     """Scan a version. Raises: Corrupt; ObjectNotFound; FormatTooNew."""
-    return _Scanner(version, n_examples).run()
+    return _SampleScanner(version, n_examples).run()
 
 
-class _Scanner:
+class _SampleScanner:
     """One scan. Row r of the part at position p is start[p] + r."""
 
     def __init__(self, version: Version, n_examples: int) -> None:
@@ -133,20 +135,20 @@ class _Scanner:
         self._live = np.ones(int(start[-1]), bool)
         for position in np.flatnonzero(parts.n_live != parts.n_rows).tolist():
             self._live[start[position] : start[position + 1]] = parts.live_members(position)
-        self._kind_names, self._split_names = Names(), Names()
+        self._kind_names, self._split_names = NameCodes(), NameCodes()
         # The fields decide the kind of samples without one in their own column.
         by_layout = np.array([self._kind_names.code(name) for name in self._layouts.modalities], np.int16)
         self._kind = np.repeat(by_layout[self._layouts.of_part], parts.n_rows)
         self._no_split = self._split_names.code(NO_SPLIT)
         self._split = np.full(len(self._live), self._no_split, np.int16)
-        self._columns: dict[str, Spread | Tally] = {}
+        self._columns: dict[str, NumberSummary | NameTally] = {}
         self._spans: dict[str, tuple[Any, Any]] = {}
-        self._licences, self._raw = Tally(), RawObjects(version.manifest["columns"])
+        self._licences, self._raw = NameTally(), RawObjects(version.manifest["columns"])
         self._kinds: dict[int, KindScan] = {}
         self._runs = _runs(version)
         self._edited = Edited(version, start, self._live)
 
-    def run(self) -> Scan:
+    def run(self) -> SampleScan:
         total = sum(file["n_rows"] for run in self._runs for file in run)
         rows, kinds = self._edited.annotated_rows(
             "kind"
@@ -168,7 +170,7 @@ class _Scanner:
         for rows, batch in self._edited.rest():
             self._add(rows, batch, 0)
         by_kind = self._finished_kinds()
-        return Scan(
+        return SampleScan(
             splits=self._split_names.names,
             kinds=dict(sorted(by_kind.items(), key=lambda item: (-item[1].samples, item[0]))),
             columns=dict(sorted(self._columns.items())),
@@ -280,8 +282,8 @@ class _Scanner:
         elif pa.types.is_integer(kind) or pa.types.is_floating(kind):
             # An int column may be a double one in another run; the manifest has the type that holds both.
             whole = "int" in self._version.manifest["columns"][name]["type"]
-            spread = self._columns.setdefault(name, Spread(whole=whole))
-            if isinstance(spread, Spread):
+            spread = self._columns.setdefault(name, NumberSummary(whole=whole))
+            if isinstance(spread, NumberSummary):
                 spread.add(floats(values))
         elif pa.types.is_timestamp(kind) and values.null_count < len(values):
             extremes = pc.min_max(values)
@@ -289,9 +291,9 @@ class _Scanner:
             low, high = self._spans.get(name, (first, last))
             self._spans[name] = (min(low, first), max(high, last))
 
-    def _tally(self, name: str) -> Tally:
-        tally = self._columns.setdefault(name, Tally())
-        return tally if isinstance(tally, Tally) else Tally()
+    def _tally(self, name: str) -> NameTally:
+        tally = self._columns.setdefault(name, NameTally())
+        return tally if isinstance(tally, NameTally) else NameTally()
 
 
 def _runs(version: Version) -> list[list[dict[str, Any]]]:

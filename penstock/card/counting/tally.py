@@ -64,9 +64,13 @@ class Numbers:
     unknown: int
     """Other rows."""
     total: float
+    """Sum."""
     minimum: float
+    """Least number."""
     mean: float
+    """Mean."""
     maximum: float
+    """Greatest number."""
     p5: float
     """5 % quantile, right to 0.5 % of its value."""
     p50: float
@@ -85,7 +89,7 @@ class Numbers:
         }
 
 
-class Tally:
+class NameTally:
     """Counts names; sets `overflowed` if there are more than `most`."""
 
     def __init__(self, most: int = MAX_DISTINCT) -> None:
@@ -136,7 +140,7 @@ def ranked(counts: dict[str, int], unknown: int = 0, listed: int = 24) -> Counts
     return Counts(counts=tuple(shown), n_others=len(rest), others=sum(n for _, n in rest), unknown=unknown)
 
 
-class Spread:
+class NumberSummary:
     """Sums, quantiles and a histogram of numbers, independent of the batches except for rounding."""
 
     def __init__(self, *, whole: bool = False) -> None:

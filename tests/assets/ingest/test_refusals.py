@@ -17,7 +17,7 @@ from assets.ingest.raw_objects import land
 from assets.media.image import cut as image_cut
 from assets.samples.samples_asset import samples_stage
 from assets.spec import DatasetSpec
-from assets.watch.batches import Batches
+from assets.watch.batches import IngestBatches
 from loader.storage import open_store
 from penstock.compute.pool import InlineCompute
 from penstock.stages import StageRecord
@@ -132,7 +132,7 @@ def test_copies_of_what_the_cut_rejects_count_in_each_limit(
     )
     assert stopped.verdict == "failed"
     assert stopped.reason.startswith("6 of 8 objects came out of the cut as something else")
-    (seen,) = Batches("demo").look(root)
+    (seen,) = IngestBatches("demo").look(root)
     assert sum(seen.refused.values()) == 6  # each once, though two stages refused it
 
     record, accounts = samples_of(root, place, batch, replace(SPEC, max_untrue_rate=1.0, max_reject_rate=0.2))

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import loader
 from assets.spec import DatasetSpec, Filter
-from assets.watch.batches import Batch, Batches
+from assets.watch.batches import IngestBatch, IngestBatches
 from assets.watch.metrics import PipelineCollector
 from penstock.stages import append_record, current_record
 
@@ -21,8 +21,8 @@ SPEC = DatasetSpec(name="demo", max_reject_rate=0.5)
 STRICT = DatasetSpec(name="demo", max_reject_rate=0.0)
 
 
-def look(root: loader.Root) -> list[Batch]:
-    return Batches("demo").look(root)
+def look(root: loader.Root) -> list[IngestBatch]:
+    return IngestBatches("demo").look(root)
 
 
 def standings(root: loader.Root) -> list[str]:
@@ -91,7 +91,7 @@ def test_a_batch_without_a_sample_is_not_waited_for(
 def test_a_second_look_reads_only_what_is_new(
     root: loader.Root, landing: Path, arrive: Callable[[Path], str], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    book, read = Batches("demo"), list[str]()
+    book, read = IngestBatches("demo"), list[str]()
     real = type(root.store).get
 
     def counting(store: object, key: str, *rest: object, **options: object) -> object:

@@ -8,7 +8,7 @@ import pytest
 import loader
 from loader.storage import open_store
 from penstock.checkpoints import marker
-from penstock.checkpoints.marker import Checkpoint, Stored
+from penstock.checkpoints.marker import Checkpoint, StoredObject
 
 PART = b"abc" * 1000
 
@@ -20,7 +20,7 @@ def place(tmp_path):
     store = open_store(str(root))
     for run, step in (("a", 5), ("a", 10), ("b", 1)):
         made = [
-            Stored(name=name, nbytes=len(PART), sha256=marker.sha256(PART))
+            StoredObject(name=name, nbytes=len(PART), sha256=marker.sha256(PART))
             for name in ("i.json", "p.safetensors")
         ]
         versions = ({"source": "p", "id": "v-12", "name": "photos@3"},)

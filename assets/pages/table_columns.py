@@ -1,4 +1,4 @@
-"""Columns of tables on Dagster's pages: their types, and the columns of assets that they were made of."""
+"""Columns on Dagster's pages: types, descriptions, and the columns they derive from."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ SAMPLE_TEXTS: Mapping[str, str] = {
     "row": "row in its part, from 0",
     "key": "key of the sample, unique in the version",
     "source_key": "name of the raw object in its source",
-    "unit_id": "SHA-256 of everything that the sample was cut from and by",
+    "unit_id": "SHA-256 of the sample's raw object, range and policy",
     "raw_start": "start in the raw object: ticks@numerator/denominator, empty for the whole object",
     "raw_end": "end in the raw object, exclusive, as raw_start",
     "split": "split, by the hash of the raw object or subject",
@@ -48,13 +48,13 @@ SAMPLE_TEXTS: Mapping[str, str] = {
     "shot": "number of the shot in the video, from 0",
     "downmix": "matrix by which channels were mixed; empty for none",
     "gain_db": "gain that was applied against clipping",
-    "mono_cancels": "the channels added up go silent",
+    "mono_cancels": "the channels cancel out when mixed",
     "photo_mode": "canonical: encoded again; reference: the original bytes",
     "raw_mode": "mode of the raw image, as Pillow names it",
-    "colour": "what named the colour space of the raw image",
-    "alpha": "what became of transparency",
-    "has_gps": "the stored photo tells where it was taken",
-    "gps_stripped": "the place where the photo was taken was removed",
+    "colour": "source of the raw image's colour space",
+    "alpha": "treatment of transparency",
+    "has_gps": "the stored photo has a location in its metadata",
+    "gps_stripped": "the location was removed from the photo's metadata",
     "clip_mode": "canonical: encoded again; reference: packets of the original",
     "clip_mode_reason": "why the clip was encoded again, where the policy asks for the original packets",
     "psnr_db": "mean PSNR of the clip against its source; null where nothing was encoded",
@@ -67,20 +67,20 @@ SAMPLE_TEXTS: Mapping[str, str] = {
     "sound_downmix": "matrix by which the clip's audio was mixed; empty for none",
     "sound_gain_db": "gain of the clip's audio against clipping",
     "dup_of": "key of the better copy, of a near-duplicate",
-    "dup_by": "what found the near-duplicate: phash or embedding",
+    "dup_by": "method that matched the near-duplicate: phash or embedding",
     "dup_distance_bits": "bits in which its perceptual hash differs from the better copy's",
     "dup_cosine": "cosine of its embedding with the better copy's",
 }
-"""Column of the samples table -> what it holds, where neither its raw object, media nor a featurizer gives it."""
+"""Column of the samples table -> description, unless raw objects, media or a featurizer describe it."""
 
 
 def feature_texts(featurizer: "Featurizer") -> dict[str, str]:
-    """Return column -> its paragraph or list item in the docstring of the featurizer's class, else the first line."""
+    """Return column -> its paragraph or list item in the featurizer's docstring, else the first line."""
     doc = cleandoc(type(featurizer).__doc__ or "")
     blocks = [" ".join(block.split()) for block in re.split(r"\n\s*\n|\n(?=\s*- )|(?=Columns?:)", doc)]
     first = blocks[0] if blocks else ""
     names = sorted({name for columns in featurizer.columns.values() for name in columns})
-    found = {
+    paragraphs = {
         name: next(
             (one for one in blocks if re.search(rf"(?<![\w`]){re.escape(name)}(?![\w.`])", one)), first
         )
@@ -88,7 +88,7 @@ def feature_texts(featurizer: "Featurizer") -> dict[str, str]:
     }
     return {
         name: _short(text.removeprefix("- ").removeprefix(f"{name}: "), featurizer.name)
-        for name, text in found.items()
+        for name, text in paragraphs.items()
     }
 
 
@@ -100,7 +100,7 @@ def _short(text: str, featurizer: str) -> str:
 Metadata = dict[str, dg.MetadataValue[Any]]
 _NO_TEXTS: Mapping[str, str] = MappingProxyType({})
 SCHEMA, LINEAGE = "dagster/column_schema", "dagster/column_lineage"
-"""Names that Dagster's pages look for."""
+"""Names that Dagster's pages read."""
 
 FROM_RAW_OBJECTS = {
     "raw_uri": "uri",
@@ -122,33 +122,33 @@ FROM_MEDIA = {
 }
 """Column of a sample -> column of media."""
 FROM_SAMPLES = frozenset({"dup_of", "dup_by", "dup_distance_bits", "dup_cosine"})
-"""Columns made when the batch is put together, of the hashes of all."""
+"""Columns computed from the hashes of the whole batch."""
 
 
 def schema_metadata(columns: Mapping[str, str], texts: Mapping[str, str] = _NO_TEXTS) -> Metadata:
-    """Return column -> type, as Dagster shows it. texts: column -> description."""
-    made = [dg.TableColumn(name, kind, texts.get(name)) for name, kind in columns.items()]
-    return {SCHEMA: dg.MetadataValue.table_schema(dg.TableSchema(columns=made))}
+    """Return Dagster's schema. columns: name -> type; texts: name -> description."""
+    typed = [dg.TableColumn(name, kind, texts.get(name)) for name, kind in columns.items()]
+    return {SCHEMA: dg.MetadataValue.table_schema(dg.TableSchema(columns=typed))}
 
 
 def arrow_schema(schema: pa.Schema, texts: Mapping[str, str] = _NO_TEXTS) -> Metadata:
-    """Return types and descriptions of the columns of a lifecycle table."""
+    """Return Dagster's schema of a lifecycle table."""
     return schema_metadata({item.name: str(item.type) for item in schema}, texts)
 
 
 def lineage_metadata(dataset: str, deps: Mapping[str, Iterable[tuple[str, str]]]) -> Metadata:
-    """Return column -> [(asset, column)] of the same dataset, as Dagster shows it."""
-    made = dg.TableColumnLineage(
+    """Return Dagster's column lineage. deps: column -> [(asset, column)] of the same dataset."""
+    lineage = dg.TableColumnLineage(
         {
             name: [dg.TableColumnDep(dg.AssetKey([dataset, asset]), column) for asset, column in sources]
             for name, sources in deps.items()
         }
     )
-    return {LINEAGE: dg.MetadataValue.column_lineage(made)}
+    return {LINEAGE: dg.MetadataValue.column_lineage(lineage)}
 
 
 def samples_columns(spec: "DatasetSpec", table: "pl.DataFrame") -> Metadata:
-    """Return types and origin of a batch's columns in the samples table: each from its stage."""
+    """Return the schema and lineage of a batch's rows in the samples table."""
     scored = {name: feature.stage for feature in spec.features for name in _columns_of(feature.made())}
     deps: dict[str, list[tuple[str, str]]] = {}
     for name in table.columns:
@@ -165,7 +165,7 @@ def samples_columns(spec: "DatasetSpec", table: "pl.DataFrame") -> Metadata:
 
 
 def sample_texts(spec: "DatasetSpec | None" = None) -> dict[str, str]:
-    """Return column of the samples table -> what it holds. spec: the dataset, whose featurizers describe theirs."""
+    """Return column of the samples table -> description. spec: the dataset, for its featurizers."""
     texts = dict(SAMPLE_TEXTS)
     texts |= {name: TEXTS["raw_objects"][column] for name, column in FROM_RAW_OBJECTS.items()}
     texts |= {name: f"of the source: {TEXTS['media'][column]}" for name, column in FROM_MEDIA.items()}
@@ -175,11 +175,11 @@ def sample_texts(spec: "DatasetSpec | None" = None) -> dict[str, str]:
 
 
 def version_columns(dataset: str, table: "pl.LazyFrame", spec: "DatasetSpec | None" = None) -> Metadata:
-    """Return types, descriptions and origin of the columns of a version's samples table: all are the batches'."""
+    """Return the schema and lineage of a version's samples table."""
     schema = table.collect_schema()
-    told = schema_metadata({name: str(kind) for name, kind in schema.items()}, sample_texts(spec))
+    types = schema_metadata({name: str(kind) for name, kind in schema.items()}, sample_texts(spec))
     own = [name for name in schema.names() if name != "ordinal"]
-    return told | lineage_metadata(dataset, {name: [("samples", name)] for name in own})
+    return types | lineage_metadata(dataset, {name: [("samples", name)] for name in own})
 
 
 def _columns_of(featurizer: Any) -> set[str]:

@@ -1,4 +1,4 @@
-"""The way from a version's page to its samples and the runs that made them, and back from a batch's."""
+"""Metadata of a version's page in Dagster: its card, batches, runs, commands and columns."""
 
 import base64
 import io
@@ -27,21 +27,18 @@ if TYPE_CHECKING:
 
 
 MAX_SHEET_BYTES = 40_000
-"""Most bytes of a picture in Dagster's event log, before base64 makes four bytes of three."""
+"""Most bytes of an image in Dagster's event log, before base64."""
 _WIDTHS_PX = (640, 480, 360, 240)
 
 
 def card_metadata(root: loader.Root, version: loader.Version) -> Metadata:
-    """Make the version's card where there is none, and show it: numbers, distributions, examples, its path.
-
-    The version is published by now and stays so: an error that keeps a card from being made is shown in its place.
-    """
+    """Return the version's card as metadata, and store it if there is none. An error is shown in its place."""
     try:
         document = stored_card(root, version)
         sheets = _sheets(root, version, document)
     except PenstockError as error:
-        said = f"{type(error).__name__}: {error}; repair it, then: penstock card {version.name} --save"
-        return {"card": dg.MetadataValue.text(f"the dataset card could not be made: {said}"[:1000])}
+        message = f"{type(error).__name__}: {error}; repair it, then: penstock card {version.name} --save"
+        return {"card": dg.MetadataValue.text(f"the dataset card could not be made: {message}"[:1000])}
     folder = card_folder(version.dataset, version.number, version.id)
     shown: Metadata = {
         "card": dg.MetadataValue.md(card_markdown(document)),
@@ -57,7 +54,7 @@ def card_metadata(root: loader.Root, version: loader.Version) -> Metadata:
 
 
 def stored_card(root: loader.Root, version: loader.Version) -> dict[str, Any]:
-    """Return the document of the version's card, made and saved when there is none.
+    """Return the document of the version's card; builds and saves it if there is none.
 
     Raises: StoreError; Corrupt; MissingDependency.
     """
@@ -68,7 +65,7 @@ def stored_card(root: loader.Root, version: loader.Version) -> dict[str, Any]:
 
 
 def card_markdown(document: Mapping[str, Any]) -> str:
-    """Return the few lines and the table on the version's page."""
+    """Return the warnings and the table of kinds."""
     splits = list(document["splits"])
     rows = []
     for kind in document["kinds"]:
@@ -83,7 +80,6 @@ def card_markdown(document: Mapping[str, Any]) -> str:
 
 
 def _distributions(document: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """Return the counts for a plot of bars: kinds, splits, licences."""
     licences = {item["name"]: item["n"] for item in document["licences"]["counts"]}
     if document["licences"]["unknown"]:
         licences["unknown"] = document["licences"]["unknown"]
@@ -95,19 +91,19 @@ def _distributions(document: Mapping[str, Any]) -> dict[str, dict[str, int]]:
 
 
 def _sheets(root: loader.Root, version: loader.Version, document: Mapping[str, Any]) -> dict[str, str]:
-    """Return the kind as a word -> its sheet of examples, base64, of at most three kinds."""
+    """Return kind -> its contact sheet in base64, of at most three kinds."""
     folder = card_folder(version.dataset, version.number, version.id)
-    found = {}
+    sheets = {}
     for name in sorted(document["pictures"].values())[:3]:
         small = _small(root.store.get(f"{folder}/{name}").data)
         if small:
             kind = name.removeprefix("examples-").removesuffix(".jpg")
-            found[kind] = base64.b64encode(small).decode()
-    return found
+            sheets[kind] = base64.b64encode(small).decode()
+    return sheets
 
 
 def _small(sheet: bytes) -> bytes:
-    """Return the sheet as a JPEG of at most MAX_SHEET_BYTES, empty where it cannot be."""
+    """Return the sheet as a JPEG of at most MAX_SHEET_BYTES; b"" if that is not possible."""
     from PIL import Image
 
     with Image.open(io.BytesIO(sheet), formats=("JPEG",)) as picture:
@@ -122,18 +118,15 @@ def _small(sheet: bytes) -> bytes:
 
 
 def version_links(release: "Release", spec: "DatasetSpec | None" = None) -> Metadata:
-    """Return the metadata of a version: its batches and their runs, ways to its samples, its columns.
-
-    spec: of the dataset, whose featurizers describe their columns.
-    """
+    """Return the batches, runs, commands and columns of a version. spec: the dataset, for its featurizers."""
     version = release.version
     rows = [
         (
-            link(made.name, version_page(made.dataset, made.number)),
-            _batch_link(made, batch),
-            _run_link(str(made.manifest["producer"].get("cut_by_run_id", ""))),
+            link(published.name, version_page(published.dataset, published.number)),
+            _batch_link(published, batch),
+            _run_link(str(published.manifest["producer"].get("cut_by_run_id", ""))),
         )
-        for batch, made in zip(release.published, release.versions, strict=True)
+        for batch, published in zip(release.published, release.versions, strict=True)
     ]
     table = markdown_table(("version", "batch", "made by"), rows) if rows else "nothing new"
     return (
@@ -147,7 +140,7 @@ def version_links(release: "Release", spec: "DatasetSpec | None" = None) -> Meta
 
 
 def published_in(version: loader.Version) -> dg.AssetObservation:
-    """Return the observation for the page of a batch's samples: the version that they became."""
+    """Return the observation that links a batch's samples to their version."""
     return dg.AssetObservation(
         asset_key=dg.AssetKey([version.dataset, "samples"]),
         partition=str(version.manifest["producer"]["batch"]),
@@ -161,7 +154,7 @@ def published_in(version: loader.Version) -> dg.AssetObservation:
 
 
 def _batch_link(version: loader.Version, batch: str) -> Markdown:
-    # A link without a host leads to the webserver that shows it, wherever that is.
+    # A link without a host leads to the webserver that shows it.
     place = "/".join(quote(part, safe="") for part in (version.dataset, "samples"))
     partition = quote(batch, safe="")
     return Markdown(f"[{markdown_text(batch)}](/assets/{place}?view=partitions&partition={partition})")
@@ -172,7 +165,7 @@ def _run_link(run_id: str) -> Markdown:
 
 
 def _to_the_samples(version: loader.Version) -> str:
-    """Return commands that lead from the version to its samples."""
+    """Return commands that show the version's samples."""
     url = version.store.url
     commands = [f"penstock show {version.name} --root {url}"]
     if version.number > 1:

@@ -1,4 +1,4 @@
-"""Facts that a batch writes down for the dataset card: how its objects were cut, its features and its filters."""
+"""Provenance that a batch records for the dataset card."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,17 +9,17 @@ from penstock.stages import StageRecord
 from ..spec import DatasetSpec, Filter
 
 
-def filter_words(one: Filter) -> str:
-    """Return 'luma_mean_ratio at least 0.05 and at most 0.9, unknown not allowed'."""
+def filter_words(rule: Filter) -> str:
+    """Return a filter in words: 'luma_mean_ratio at least 0.05 and at most 0.9, unknown not allowed'."""
     bounds = []
-    if one.minimum is not None:
-        bounds.append(f"at least {one.minimum}")
-    if one.maximum is not None:
-        bounds.append(f"at most {one.maximum}")
-    if one.allowed is not None:
-        bounds.append(f"one of {', '.join(sorted(map(str, one.allowed)))}")
-    said = f"{one.column} {' and '.join(bounds)}".rstrip()
-    return f"{said}, unknown not allowed" if one.required else said
+    if rule.minimum is not None:
+        bounds.append(f"at least {rule.minimum}")
+    if rule.maximum is not None:
+        bounds.append(f"at most {rule.maximum}")
+    if rule.allowed is not None:
+        bounds.append(f"one of {', '.join(sorted(map(str, rule.allowed)))}")
+    text = f"{rule.column} {' and '.join(bounds)}".rstrip()
+    return f"{text}, unknown not allowed" if rule.required else text
 
 
 def made_of(
@@ -28,12 +28,12 @@ def made_of(
     features: Sequence[StageRecord],
     objects: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Return a card's facts of a batch's making, for the record of its samples: plain JSON without floats.
+    """Return the provenance of a batch, as plain JSON without floats.
 
     - policy: kind -> how it was cut
-    - features: name, version and parameters of the featurizers that took samples of the batch
+    - features: name, version and parameters of featurizers with samples
     - filters: in words
-    - refused: [outcome, stage, code, objects] of objects that gave no sample
+    - refused: [outcome, stage, code, objects] of objects without a sample
     """
     parameters = {feature.made().name: feature.parameters for feature in spec.features}
     refused = Counter(

@@ -32,7 +32,7 @@ def sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.Sen
         context: dg.SensorEvaluationContext, root: RootResource, alerts: AlertsResource
     ) -> dg.SensorResult | dg.SkipReason:
         with root.opened() as opened:
-            found = book.look(opened)
+            found = book.current(opened)
             newest = opened.state.newest(spec.name)
             published_us = open_record(opened.store, newest).manifest["created_us"] if newest else None
         now_s = time.time()

@@ -33,7 +33,7 @@ def land(place: Path, n_photos: int, n_broken: int) -> None:
 
 def batches(folder: Path) -> list[IngestBatch]:
     with loader.Root(folder / "root") as root:
-        return IngestBatches("small").look(root)
+        return IngestBatches("small").current(root)
 
 
 def test_kills_in_the_middle_lose_and_double_nothing(

@@ -23,7 +23,7 @@ class Books:
         """At any time: no object in two batches, every batch adds up, no sample twice. Raises: AssertionError."""
         with loader.Root(self._url) as root:
             self._no_object_twice(root)
-            for batch in self._batches.look(root):
+            for batch in self._batches.current(root):
                 self._adds_up(batch)
             self._no_sample_twice(root)
         return "books checked"
@@ -31,7 +31,7 @@ class Books:
     def standings(self) -> set[str]:
         """Of all batches."""
         with loader.Root(self._url) as root:
-            return {batch.standing for batch in self._batches.look(root)}
+            return {batch.standing for batch in self._batches.current(root)}
 
     def all_discovered(self) -> bool:
         """Whether everything that lies in the landing place is in a batch, as it is now."""
@@ -46,7 +46,7 @@ class Books:
         once; nothing else is; every stored byte is what it was. Raises: AssertionError."""
         self.check()
         with loader.Root(self._url) as root:
-            batches = self._batches.look(root)
+            batches = self._batches.current(root)
             stopped = {batch.key for batch in batches if batch.standing == "stopped"}
             held = {
                 item.key

@@ -132,7 +132,7 @@ def test_copies_of_what_the_cut_rejects_count_in_each_limit(
     )
     assert stopped.verdict == "failed"
     assert stopped.reason.startswith("6 of 8 objects came out of the cut as something else")
-    (seen,) = IngestBatches("demo").look(root)
+    (seen,) = IngestBatches("demo").current(root)
     assert sum(seen.refused.values()) == 6  # each once, though two stages refused it
 
     record, accounts = samples_of(root, place, batch, replace(SPEC, max_untrue_rate=1.0, max_reject_rate=0.2))

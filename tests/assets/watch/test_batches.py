@@ -22,7 +22,7 @@ STRICT = DatasetSpec(name="demo", max_reject_rate=0.0)
 
 
 def look(root: loader.Root) -> list[IngestBatch]:
-    return IngestBatches("demo").look(root)
+    return IngestBatches("demo").current(root)
 
 
 def standings(root: loader.Root) -> list[str]:
@@ -101,15 +101,15 @@ def test_a_second_look_reads_only_what_is_new(
     monkeypatch.setattr(type(root.store), "get", counting)
     run("ingest", SPEC, arrive(landing))
     read.clear()
-    first = book.look(root)
+    first = book.current(root)
     assert any(key.startswith("stages/") for key in read)
     read.clear()
-    assert book.look(root) == first
+    assert book.current(root) == first
     assert not [key for key in read if key.startswith(("stages/", "tables/"))]
     (landing / "later.txt").write_bytes(b"also not media\n")
     arrive(landing)
     read.clear()
-    assert [batch.standing for batch in book.look(root)] == ["ready", "waiting"]
+    assert [batch.standing for batch in book.current(root)] == ["ready", "waiting"]
     assert [key for key in read if key.startswith("tables/")] == ["tables/demo/manifests/000002.json"]
     assert not [key for key in read if key.startswith("stages/")]
 

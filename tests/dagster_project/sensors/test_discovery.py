@@ -131,7 +131,7 @@ def test_a_batch_that_another_one_has_overtaken_is_cut_again(
         daemon.launch(request)
     assert daemon.release().success
     with loader.Root(tmp_path / "root") as root:
-        (second,) = [batch for batch in IngestBatches(DATASET).look(root) if batch.standing == "ready"]
+        (second,) = [batch for batch in IngestBatches(DATASET).current(root) if batch.standing == "ready"]
     (request,) = daemon.tick()
     assert request.run_key != request.partition_key == second.key
     assert daemon.tick() == [request]
@@ -139,7 +139,7 @@ def test_a_batch_that_another_one_has_overtaken_is_cut_again(
     assert daemon.tick() == []
     assert daemon.release().success
     with loader.Root(tmp_path / "root") as root:
-        assert [batch.standing for batch in IngestBatches(DATASET).look(root)] == ["published"] * 2
+        assert [batch.standing for batch in IngestBatches(DATASET).current(root)] == ["published"] * 2
         samples = root.open(f"{DATASET}@latest").samples().collect()
         assert samples["raw_sha256"].n_unique() == len(samples) == len(set(landed.values()))
         assert published_labels(root, DATASET) == labels

@@ -114,8 +114,6 @@ def bench(
 
 
 class _BenchRun:
-    """Batches loaded for some seconds."""
-
     def __init__(self, plan: loader.Plan, workers: int | Literal["auto"], start: int, seconds: float) -> None:
         # Damage ends the run: a substitute would be reported to the pipeline.
         with loader.Loader(plan, 0, 1, workers=workers, framework="numpy", on_corrupt="raise") as batches:
@@ -136,7 +134,6 @@ class _BenchRun:
             self.stop, self.threads = batches.step, batches.workers  # `auto` may have changed them
 
     def rate(self, seconds: float) -> Rate:
-        """Return the rate of batches that took `seconds` in all."""
         return Rate(
             seconds=seconds / self._batches,
             samples_per_second=self._samples / seconds if seconds > 0 else None,
@@ -153,7 +150,6 @@ class _Delivery(NamedTuple):
 
 
 def _deliveries(batches: loader.Loader, seconds: float) -> Iterator[_Delivery]:
-    """Yield the seconds and statistics of each batch."""
     begun = before = time.perf_counter()
     for n_taken, batch in enumerate(batches, 1):
         now = time.perf_counter()

@@ -91,7 +91,6 @@ def read_again(reading: ReadingTask) -> Judgement:
 
 
 def _decode_whole(data: bytes, mime: str) -> None:
-    """Decode a video to its end."""
     with held_folder("judge") as scratch:
         path = os.path.join(scratch, "video")
         with open(path, "wb") as file:
@@ -149,7 +148,6 @@ def _died(at: SampleAddress, outcome: Outcome[Judgement]) -> Judgement:
 
 
 def _addresses(version: loader.Version, claims: Mapping[str, Sequence[str]]) -> dict[str, SampleAddress]:
-    """Return key -> address of the fields that a live sample has."""
     parts, fields = version.parts, frozenset(version.fields)
     by_fields: dict[tuple[str, ...], list[tuple[str, int]]] = {}
     for part, members in live_rows(version, frozenset(claims)).items() if claims else ():

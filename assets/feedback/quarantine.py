@@ -159,7 +159,6 @@ def _lines(root: loader.Root, spec: DatasetSpec, path: str) -> list[Row]:
 
 
 def _row_of(body: Mapping[str, Any]) -> Row:
-    """Return the row of a line. Raises: an error of `DAMAGED`."""
     row = {name: body[name] for name in ("version_id", "key", "source", "error")}
     if not all(isinstance(value, str) for value in row.values()):
         raise TypeError(f"{', '.join(row)} are text, got {list(map(type, row.values()))}")
@@ -265,7 +264,6 @@ def _going(version: loader.Version, rows: Iterable[Row]) -> list[str]:
 def _publish_without(
     root: loader.Root, spec: DatasetSpec, record: StageRecord, run_id: str
 ) -> tuple[tuple[str, ...], loader.Version | None]:
-    """Return (keys, the version without them). Raises: Conflict."""
     rows = _rows(root.store, record)
     producer = {
         "dagster_run_id": run_id,

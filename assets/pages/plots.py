@@ -209,7 +209,6 @@ def _count_axis(axis: "Axes", most: int) -> None:
 
 
 def _bars(axis: "Axes", title: str, named: Mapping[str, float], rows: int, digits: int = 0) -> None:
-    """Draw a horizontal bar per name, with room for `rows` of them."""
     places = range(len(named))
     axis.barh(places, list(named.values()), height=0.65, color=_FILL)
     most = max(named.values())
@@ -226,7 +225,6 @@ def _bars(axis: "Axes", title: str, named: Mapping[str, float], rows: int, digit
 
 
 def _short(n: float, digits: int) -> str:
-    """Return a short number: 1,234 or 12.3M."""
     for letter, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
         if n >= 10 * scale:
             return f"{n / scale:,.1f}{letter}"
@@ -310,7 +308,6 @@ def _drawable() -> frozenset[int]:
 
 
 def _text(name: str, longest: int = 22) -> str:
-    """Return a name as a short label in the font's characters, without mathematics."""
     name = " ".join(str(name).split()) or "(empty)"
     if len(name) > longest:
         name = name[: longest - 1] + "…"

@@ -241,7 +241,6 @@ def link(text: str, url: str) -> str:
 
 
 def _approvals(release: "Release") -> str:
-    """List the approved versions of a release."""
     rows = [
         (one.name, approval["by"], approval["reason"], ", ".join(approval["checks"]))
         for one in release.versions

@@ -86,7 +86,6 @@ def audit_batch(
 def _judged(
     root: loader.Root, samples: StageRecord, gate: Gate, run_id: str, verdict_fingerprint: str
 ) -> Audit:
-    """Audit a batch and store the verdict."""
     against = compared_with(root, samples.dataset, gate)
     table = candidate(root, samples)
     results, broken, compared = _run(root, samples, gate, table, against)
@@ -165,7 +164,6 @@ def _is_given_up(root: loader.Root, samples: StageRecord) -> bool:
 
 
 def _stands(root: loader.Root, samples: StageRecord, verdict: StageRecord, gate: Gate, once: bool) -> bool:
-    """Return whether a verdict with this fingerprint still holds."""
     # First, without the log: stopped batches accumulate, and every release visits them.
     if verdict.verdict == "failed" and not verdict.body["broken"]:
         return True
@@ -197,7 +195,6 @@ def compared_with(root: loader.Root, dataset: str, gate: Gate) -> list[str]:
 
 
 def _id_of(state: State, ref: str) -> str:
-    """Return the id of a version; "" if it is missing."""
     try:
         return resolve(state, ref).id
     except (VersionNotFound, VersionRetired, InvalidName):
@@ -235,7 +232,6 @@ def content_of(samples: StageRecord, table: "pl.DataFrame") -> str:
 def _approval(
     root: loader.Root, samples: StageRecord, stopping: Sequence[CheckResult], content: str
 ) -> StageRecord | None:
-    """Return the approval of this content and these failures, or None."""
     if not stopping or not all(result.approvable for result in stopping):
         return None
     names = [result.name for result in stopping]
@@ -243,7 +239,6 @@ def _approval(
 
 
 def _overridden(approval: StageRecord | None, stopping: Sequence[CheckResult]) -> dict[str, Any]:
-    """Return the approval for the version's manifest, or {}."""
     if approval is None:
         return {}
     return {
@@ -291,7 +286,6 @@ def _report(
     picture: str,
     run_id: str,
 ) -> str:
-    """Write the gate page, and return its key."""
     baseline = compared.baseline.version.name if compared and compared.baseline else "none"
     stopping = [one.name for one in results if one.stops]
     facts = {
@@ -317,7 +311,6 @@ def _compared(
     table: "pl.DataFrame",
     newest: loader.Version | None,
 ) -> Compared:
-    """Return the input of the drift checks."""
     against = root.open(gate.baseline) if gate.baseline else newest
     return Compared(
         now=facts_of(root.store, samples, table),

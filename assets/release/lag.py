@@ -83,7 +83,6 @@ def arrivals(store: Store, samples: StageRecord) -> dict[str, int]:
 
 
 def _quantile(times: Sequence[int], percent: int) -> int:
-    """Return the nearest rank."""
     return times[max(0, -(-percent * len(times) // 100) - 1)]
 
 

@@ -1,17 +1,21 @@
 """The asset `version`: publishes batches whose verdict is `published`."""
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
 
 import loader
 from loader.dataset.log.state import State
+from loader.dataset.tables.parquet import parse_table, table_bytes
 from loader.dataset.versions.version import open_record
-from loader.errors import Conflict, StageNotPublished
+from loader.errors import Conflict, Corrupt, FormatTooNew, ObjectNotFound, StageNotPublished, StoreError
+from loader.storage import Store
 from penstock.approve import stops
-from penstock.stages import StageRecord, current_record, found_records, newest_listed
+from penstock.stages import StageRecord, current_record, found_records, newest_listed, settled_path
 from penstock.text import markdown_text
 from penstock.upkeep.exclude import obey
 from resources.storage import RootResource
@@ -27,7 +31,6 @@ from ..spec import DatasetSpec
 from ..stages import SAMPLES, VERSION, require_published
 from .audit import Audit, audit_batch, overtaken
 from .lag import PRODUCER, arrivals, freshness_of, lag_metadata
-from .settled import note_settled, read_settled
 from .version_page import card_metadata, published_in, version_links
 
 ATTEMPTS = 8
@@ -102,7 +105,6 @@ def refusal_of(audits: list[Audit]) -> str:
 def _publish_passed(
     root: loader.Root, dataset: str, run_id: str, audits: list[Audit], gate: Gate, spec: DatasetSpec | None
 ) -> Release:
-    """Publish the batches that passed. audits: updated in place."""
     records = _cut(root, dataset)
     failed = {audit.record.partition for audit in audits if not audit.passed}
     failed |= {name for name, record in records.items() if record.verdict != "published"}
@@ -175,7 +177,6 @@ def _is_waiting(state: State, record: StageRecord) -> bool:
 
 
 def _unfit(root: loader.Root, record: StageRecord) -> str:
-    """Return why a passed batch has to wait, or ""."""
     for read in record.upstream:
         try:
             require_published(root.store, record.dataset, read.stage, record.partition)
@@ -384,3 +385,36 @@ def _check_events(
             pictures = {f"plot {one.record.partition}": one.picture for one in audits if one.picture}
             metadata |= {key: dg.MetadataValue.md(image) for key, image in pictures.items()}
         yield dg.AssetCheckResult(check_name=name, passed=not wrong, severity=severity, metadata=metadata)
+
+
+# A cache of batches with nothing left to publish: tables/<dataset>/version/settled.parquet, path and etag of their
+# samples records. It may be lost. A takedown changes a record's etag, which ends its entry.
+NOTED_AT_ONCE = 64
+"""Fewest new entries worth a write."""
+_KIND = "settled-batches"
+_SCHEMA = pa.schema([("path", pa.string()), ("etag", pa.string())])
+_log = logging.getLogger(__name__)
+
+
+def read_settled(store: Store, dataset: str) -> dict[str, str]:
+    """Return path of a record -> its etag; {} without a readable table."""
+    path = settled_path(dataset)
+    try:
+        table = parse_table(store.get(path).data, path).select(_SCHEMA.names).cast(_SCHEMA)
+        return dict(zip(*(column.to_pylist() for column in table.columns), strict=True))
+    except ObjectNotFound:
+        return {}
+    except (Corrupt, FormatTooNew, KeyError, ValueError, pa.ArrowException) as error:
+        _log.warning("%s/%s is unreadable; records are read again: %s", store.url, path, error)
+        return {}
+
+
+def note_settled(store: Store, dataset: str, known: Mapping[str, str], settled: Mapping[str, str]) -> None:
+    """Add entries if there are enough. Concurrent writers may lose some."""
+    if len(settled) >= NOTED_AT_ONCE:
+        rows = {**known, **settled}
+        table = pa.table([list(rows), list(rows.values())], schema=_SCHEMA)
+        try:
+            store.put(settled_path(dataset), table_bytes(table, _KIND))
+        except StoreError as error:
+            _log.warning("settled batches were not noted, and are read again: %s", error)

@@ -103,7 +103,6 @@ def _sheets(root: loader.Root, version: loader.Version, document: Mapping[str, A
 
 
 def _small(sheet: bytes) -> bytes:
-    """Return the sheet as a JPEG of at most MAX_SHEET_BYTES; b"" if that is not possible."""
     from PIL import Image
 
     with Image.open(io.BytesIO(sheet), formats=("JPEG",)) as picture:
@@ -165,7 +164,6 @@ def _run_link(run_id: str) -> Markdown:
 
 
 def _to_the_samples(version: loader.Version) -> str:
-    """Return commands that show the version's samples."""
     url = version.store.url
     commands = [f"penstock show {version.name} --root {url}"]
     if version.number > 1:

@@ -110,7 +110,6 @@ def assemble(
 
 
 def _leave_out_copies(spec: DatasetSpec, samples: Sequence[Row], copies: BatchCopies) -> None:
-    """Record each sample's original, and leave copies out if the dataset drops them."""
     dropped = spec.near_duplicates is not None and spec.near_duplicates.action == "drop"
     for row in samples:
         row.update(copies.columns(row["key"]))
@@ -147,7 +146,6 @@ def _known_values(columns: Row) -> Row:
 
 
 def _left_out(spec: DatasetSpec, row: Row) -> str:
-    """Return why the sample is left out, or ""."""
     if row.get("refused"):
         return str(row["refused"])
     for rule in spec.filters:
@@ -171,7 +169,6 @@ def _with_columns(store: Store, part: loader.Part, columns: Sequence[Row]) -> lo
 
 
 def _accounts(landed: Sequence[Row], refusals: Sequence[Row], samples: Sequence[Row]) -> list[Row]:
-    """Return a row per landed object: used or refused, and why."""
     refused = {row["key"]: row for row in refusals}
     of_object: dict[str, list[Row]] = {}
     for sample in samples:

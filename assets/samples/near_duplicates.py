@@ -91,7 +91,6 @@ def copies_among(
 
 
 def _embeddings(store: Store, parts: Sequence[loader.Part], keys: Sequence[str], name: str) -> Embeddings:
-    """Return the embeddings of these samples; none for a part without the field."""
     decode, chosen = decoder_for(name), set(keys)
     embedding_of: dict[str, Any] = {}
     for part in parts:

@@ -1,6 +1,7 @@
 """The asset `samples`: units and features assembled, filtered, accounted for and audited."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,11 +23,10 @@ from ..media.unit import OUTCOMES
 from ..pages.report import check_metadata, samples_metadata
 from ..pages.stage_events import as_failures, check_and_materialize
 from ..pages.table_columns import samples_columns
-from ..spec import DatasetSpec
+from ..spec import DatasetSpec, Filter
 from ..stages import MEDIA, RAW_OBJECTS, SAMPLES, UNITS, require_published, require_read
 from ..tables import read_table, write_table
 from .assembly import Assembled, assemble, audit, candidate
-from .card_facts import made_of
 from .near_duplicates import NONE, BatchCopies, copies_among
 
 CODE_VERSION = "4"
@@ -157,7 +157,6 @@ def _is_committed(root: loader.Root, units: StageRecord) -> bool:
 
 
 def _policy(spec: DatasetSpec, features: Sequence[StageRecord]) -> NearDuplicates | None:
-    """Return the dataset's policy, with the stored name of its embeddings."""
     policy = spec.near_duplicates
     if policy is None or policy.embedding is None:
         return policy
@@ -280,3 +279,53 @@ def samples_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> d
         yield from check_and_materialize(record, CHECK, check_metadata(record, objects), shown)
 
     return samples
+
+
+def filter_words(rule: Filter) -> str:
+    """Return a filter in words: 'luma_mean_ratio at least 0.05 and at most 0.9, unknown not allowed'."""
+    bounds = []
+    if rule.minimum is not None:
+        bounds.append(f"at least {rule.minimum}")
+    if rule.maximum is not None:
+        bounds.append(f"at most {rule.maximum}")
+    if rule.allowed is not None:
+        bounds.append(f"one of {', '.join(sorted(map(str, rule.allowed)))}")
+    text = f"{rule.column} {' and '.join(bounds)}".rstrip()
+    return f"{text}, unknown not allowed" if rule.required else text
+
+
+def made_of(
+    spec: DatasetSpec,
+    units: StageRecord,
+    features: Sequence[StageRecord],
+    objects: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Return the provenance of a batch, as plain JSON without floats.
+
+    - policy: kind -> how it was cut
+    - features: name, version and parameters of featurizers with samples
+    - filters: in words
+    - refused: [outcome, stage, code, objects] of objects without a sample
+    """
+    parameters = {feature.made().name: feature.parameters for feature in spec.features}
+    refused = Counter(
+        (str(row["outcome"]), str(row["stage"]), str(row["code"]))
+        for row in objects
+        if row["outcome"] != "used"
+    )
+    return {
+        "policy": dict(units.body.get("policy", {})),
+        "features": [
+            {
+                "name": record.body["featurizer"],
+                "version": record.body["version"],
+                "parameters": {
+                    name: str(value) for name, value in parameters.get(record.body["featurizer"], {}).items()
+                },
+            }
+            for record in features
+            if record.counts.get("samples")
+        ],
+        "filters": [filter_words(one) for one in spec.filters],
+        "refused": [[*names, n] for names, n in sorted(refused.items())],
+    }

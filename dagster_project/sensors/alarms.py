@@ -8,10 +8,10 @@ import time
 
 import dagster as dg
 
+from assets.alarms import alarms, due
+from assets.batches import IngestBatches
 from assets.pages.report import dagster_name
 from assets.spec import DatasetSpec
-from assets.watch.alarms import alarms, due
-from assets.watch.batches import IngestBatches
 from loader.dataset.versions.version import open_record
 from resources.alerts import AlertsResource
 from resources.storage import RootResource

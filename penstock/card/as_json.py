@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..text import clean, yaml_text
-from .counting.classes import MODALITIES, hub_language, hub_licence, size_category
+from .classes import MODALITIES, hub_language, hub_licence, size_category
 from .value import FORMAT, Card, CardColumn, CardKind, Example
 
 

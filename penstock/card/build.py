@@ -13,13 +13,13 @@ from loader.dataset.tables.parquet import TableFile, get_tables
 from loader.errors import InvalidRuntime
 
 from ..units import minute, second
-from .counting import classes
-from .counting.classes import part_fields
-from .counting.kinds import KindScan
-from .counting.scan import SampleScan, scan
-from .counting.tally import Counts, NameTally, NumberSummary, ranked
+from . import classes
+from .classes import part_fields
 from .examples import examples
 from .history import history
+from .kinds import KindScan
+from .scan import SampleScan, scan
+from .tally import Counts, NameTally, NumberSummary, ranked
 from .value import Card, CardColumn, CardKind, Group, History
 
 EXAMPLES, MAX_EXAMPLES = 6, 24
@@ -102,7 +102,6 @@ def _kind(name: str, scan: KindScan, scanned: SampleScan) -> CardKind:
 
 
 def _classes(names: tuple[str, ...], counts: np.ndarray[Any, Any]) -> dict[str, int]:
-    """Return class -> samples, from the first class with samples to the last."""
     there = np.flatnonzero(counts)
     if not len(there):
         return {}

@@ -18,10 +18,10 @@ from loader.storage import RangeReader
 from ..progress import progress
 from ..text import clean
 from ..units import length
-from .counting.classes import media_field, part_fields
-from .counting.kinds import KindScan
-from .counting.scan import SampleScan
+from .classes import media_field, part_fields
+from .kinds import KindScan
 from .pictures import EncodedImage, picture_of
+from .scan import SampleScan
 from .value import Example
 
 MAX_FIELD_BYTES = 32 * 2**20
@@ -124,7 +124,6 @@ def address_at(version: Version, place: tuple[int, int], fields: Sequence[str]) 
 
 
 def _read(store: RangeReader, address: SampleAddress) -> dict[str, bytes]:
-    """Return the fields of at most MAX_FIELD_BYTES."""
     small = {name: at for name, at in address.fields.items() if at.nbytes <= MAX_FIELD_BYTES}
     if not small:
         return {}

@@ -82,7 +82,6 @@ def _publish(store: Store, record: VersionRecord) -> Publish:
 
 
 def _record(store: Store, path: object) -> Mapping[str, Any]:
-    """Return a stage record; {} if it is missing."""
     try:
         return record_json(store, path, "body") if isinstance(path, str) else {}
     except ObjectNotFound:

@@ -193,7 +193,6 @@ def _jpeg(picture: "Image", alt: str) -> EncodedImage:
 
 
 def _n_frames(field: str, data: bytes) -> int:
-    """Return the number of displayed frames, by one demux."""
     if field.rpartition(".")[2].lower() != "mp4":
         raise DecodeFailed(f"{field}: only mp4 is decoded here")
     import av

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..units import length, number, share, size
 from .as_json import front_matter
-from .counting.tally import Counts
+from .tally import Counts
 from .templates import templates
 from .value import Card, CardColumn, CardKind
 

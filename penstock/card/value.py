@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .counting.tally import Counts, Numbers
+from .tally import Counts, Numbers
 
 FORMAT = 1
 """Format number of card.json."""

@@ -42,7 +42,6 @@ class _ReadBlock:
 
     @property
     def span(self) -> Span:
-        """Whole checksum blocks of the part."""
         width = ITEM_BYTES[self.dtype]
         low = self.first * width // BLOCK_BYTES * BLOCK_BYTES
         high = -(-(self.first + self.count) * width // BLOCK_BYTES) * BLOCK_BYTES
@@ -220,7 +219,6 @@ class CheckpointReader(StorageReader):
 
 
 def _read_targets(part: list[_ReadBlock], planner: LoadPlanner) -> list[_ReadTarget]:
-    """Return the blocks of one part with their targets, by offset."""
     out = []
     for block in sorted(part, key=lambda item: item.span.offset):
         is_value = block.item.type == LoadItemType.BYTE_IO

@@ -130,7 +130,6 @@ def _has_no_marker(store: Store, run: str, step: int) -> bool:
 
 
 def _marker(store: Store, run: str, step: int | None) -> Checkpoint | None:
-    """Return the content of a marker; None if it cannot be read."""
     try:
         return None if step is None else read(store, run, step)
     except (CheckpointNotFound, Corrupt, FormatTooNew) as error:

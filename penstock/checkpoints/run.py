@@ -208,7 +208,6 @@ class Checkpoints:
             _log.exception("a save of %r failed too", self)
 
     def _collective(self) -> dict[str, Any]:
-        """Return torch's options: our own process group, or no collectives."""
         from torch import distributed
 
         if not (distributed.is_available() and distributed.is_initialized()):

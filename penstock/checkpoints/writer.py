@@ -187,7 +187,6 @@ class CheckpointWriter(StorageWriter):
                 yield from _boxes(item, self._part_bytes)
 
     def _value(self, item: WriteItem, planner: SavePlanner) -> TensorPiece:
-        """Return the bytes of a plain value. Raises: InvalidField."""
         resolved = planner.resolve_data(item)
         assert isinstance(resolved, io.BytesIO)
         name, data = item.index.fqn, bytes(resolved.getbuffer())
@@ -234,7 +233,6 @@ def check_value(name: str, data: bytes) -> None:
 
 
 def _boxes(item: WriteItem, part_bytes: int) -> Iterator[TensorPiece]:
-    """Yield the pieces of a tensor, or of a rank's shard."""
     name, data = item.index.fqn, item.tensor_data
     assert data is not None
     if data.properties.layout != torch.strided:

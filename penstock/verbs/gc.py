@@ -82,7 +82,6 @@ def _retire_arguments(parser: ArgumentParser) -> None:
 
 
 def _condemned(root: "loader.Root", given_up: Sequence[str]) -> set[str]:
-    """Return the ids of the versions that takedowns retired or --give-up names."""
     from ..denied.record import condemned
 
     ids = set(condemned(root.store, root.state.denies))

@@ -96,14 +96,12 @@ def _target(arguments: Namespace) -> Store:
 
 
 def _source(arguments: Namespace) -> Store | None:
-    """Return the store of --from, or None."""
     if arguments.from_option and not arguments.source:
         raise InvalidRuntime("--from-option needs --from: give the URL of its store")
     return open_store(arguments.source, options_of(arguments.from_option)) if arguments.source else None
 
 
 def _for_prefixes(arguments: Namespace) -> None:
-    """Reject options that are only for plain prefixes."""
     for name, is_given in (("--update", arguments.update), ("--hash", arguments.hash)):
         if is_given:
             raise InvalidRuntime(

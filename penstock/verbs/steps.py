@@ -112,7 +112,6 @@ def _step_or_slot(
 
 
 def _functions(training: "Training", replayers: "Replayers", step: int, trouble: str) -> "Functions | None":
-    """Return facts of the recipe's functions; None without a working recipe."""
     if replayers.recipe is None or trouble:
         return None
     return replayers.recipe.functions(training.setting(step, recipe=True))

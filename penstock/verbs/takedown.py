@@ -24,9 +24,7 @@ def _request_arguments(parser: ArgumentParser) -> None:
         default=[],
         help="key, URI or SHA-256 of a raw object, or of one of its files; may be repeated",
     )
-    parser.add_argument(
-        "--sample", action="append", default=[], help="key of a sample; needs --dataset"
-    )
+    parser.add_argument("--sample", action="append", default=[], help="key of a sample; needs --dataset")
     parser.add_argument("--dataset", default="", help="only this dataset")
     parser.add_argument(
         "--reason", required=True, help="such as a ticket; no names, because the log is permanent"
@@ -75,9 +73,7 @@ def ls(arguments: Namespace) -> Answer:
 
 
 def _which(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--cache", action="append", default=[], metavar="DIR", help="folder of a node cache"
-    )
+    parser.add_argument("--cache", action="append", default=[], metavar="DIR", help="folder of a node cache")
     cluster_argument(parser, "file of a cluster whose machines read the tables; names are not sent to them")
 
 

@@ -54,7 +54,6 @@ def show(text: Text) -> None:
 
 
 def _by_rich(blocks: Sequence[str | Table]) -> bool:
-    """Print blocks by rich; return False if that is not possible."""
     try:
         import rich.box
         import rich.console

@@ -75,7 +75,6 @@ def run_ls(arguments: Namespace) -> Answer:
 
 
 def _content(root: "loader.Root", record: "VersionRecord") -> Mapping[str, int | None]:
-    """Return facts of a version's manifest, all None if it cannot be read."""
     from loader.dataset.tables.manifest import read_manifest
 
     try:
@@ -87,7 +86,6 @@ def _content(root: "loader.Root", record: "VersionRecord") -> Mapping[str, int |
 
 
 def _cells(content: Mapping[str, int | None]) -> tuple[str, str, str]:
-    """Return the time, samples and bytes as cells."""
     created_us, samples, nbytes = content["created_us"], content["samples"], content["nbytes"]
     if created_us is None or samples is None or nbytes is None:
         return "-", "-", "-"
@@ -164,7 +162,6 @@ def run_show(arguments: Namespace) -> Answer:
 
 
 def _annotations(version: "loader.Version") -> list[str | Table]:
-    """Return a table of annotations, if there are any."""
     rows = [
         (
             *(one.name, one.n_samples, second(one.at_us)),
@@ -330,7 +327,6 @@ def run_bench(arguments: Namespace) -> Answer:
 
 
 def _bench_text(bench: "Bench") -> list[str | Table]:
-    """Return a table of stages and threads, and the verdict."""
     whole = sum(rate.seconds for rate in bench.stages.values())
     rows = [(*_rate_cells(name, rate), share(rate.seconds, whole)) for name, rate in bench.stages.items()]
     alone = [_rate_cells("one thread", bench.alone)]

@@ -120,7 +120,6 @@ def run_view(arguments: Namespace) -> Answer:
 
 
 def _first(root: "loader.Root", name: str, step: int | None) -> str:
-    """Return the relative address of the first page."""
     from ..view.web.page import address
 
     version, run, step = named(root, name, step)

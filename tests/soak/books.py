@@ -7,7 +7,7 @@ from typing import Any
 
 import loader
 from assets.arrivals.batch_manifests import manifests
-from assets.watch.batches import IngestBatch, IngestBatches
+from assets.batches import IngestBatch, IngestBatches
 from penstock.upkeep.verify.root import verify_root
 
 DATASET = "small"

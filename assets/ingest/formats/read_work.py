@@ -11,7 +11,7 @@ from loader.dataset.columnar.partitions import Partitions
 from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
 from loader.dataset.writing.spill import Sample
 from loader.errors import FieldMismatch
-from penstock.card.counting.classes import modality_of
+from penstock.card.classes import modality_of
 from penstock.compute.work import Node, Work
 from penstock.formats.importing.spilled import Spilled, SpilledUnit
 from penstock.formats.importing.unit_writer import UnitWriter

@@ -12,12 +12,12 @@ from PIL import Image
 
 import loader
 from assets.arrivals.make_batches import discover
+from assets.batches import IngestBatches
 from assets.ingest import media, units
 from assets.ingest.raw_objects import land
 from assets.media.image import cut as image_cut
 from assets.samples.samples_asset import samples_stage
 from assets.spec import DatasetSpec
-from assets.watch.batches import IngestBatches
 from loader.storage import open_store
 from penstock.compute.pool import InlineCompute
 from penstock.stages import StageRecord

@@ -11,8 +11,7 @@ import pytest
 import loader
 from assets.gate import GATE
 from assets.release.audit import Audit
-from assets.release.settled import NOTED_AT_ONCE
-from assets.release.version_asset import _publish_passed, audit_waiting, publish_batches
+from assets.release.version_asset import NOTED_AT_ONCE, _publish_passed, audit_waiting, publish_batches
 from benchmarks.scale import publish
 from loader.dataset.versions.version import open_record
 from loader.errors import Forbidden, StageNotPublished

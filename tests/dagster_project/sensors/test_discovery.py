@@ -10,11 +10,11 @@ from PIL import Image
 import loader
 from assets.arrivals.batch_manifests import manifests
 from assets.arrivals.make_batches import discover
+from assets.batches import IngestBatches
 from assets.ingest.recuts import noted
 from assets.ingest.units import published_labels
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec
-from assets.watch.batches import IngestBatches
 from dagster_project.definitions import batches_of, build_defs
 from dagster_project.sensors.discovery import discovery_sensor
 from loader.storage import Store, open_store

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 import loader
-from penstock.card.counting.tally import Counts
+from penstock.card.tally import Counts
 from penstock.card.value import Card, CardColumn, CardKind, Check, Example, Group, History
 
 

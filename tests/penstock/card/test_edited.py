@@ -4,9 +4,9 @@ import polars as pl
 import pytest
 
 import loader
+from penstock.card import scan
 from penstock.card.build import build_card
-from penstock.card.counting import scan
-from penstock.card.counting.scan import Edited
+from penstock.card.scan import Edited
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.card.counting import tally
-from penstock.card.counting.tally import NameTally, NumberSummary
+from penstock.card import tally
+from penstock.card.tally import NameTally, NumberSummary
 
 numbers = st.one_of(
     st.integers(-(2**53), 2**53).map(float),

@@ -20,7 +20,7 @@ from loader.dataset.tables.columns import KEY_COLUMNS, type_named
 from loader.dataset.tables.parquet import TableFile, check_schema_version, get_table_bytes
 from loader.errors import Corrupt
 
-from ...progress import progress
+from ..progress import progress
 from .classes import Layouts, layouts
 from .kinds import LANGUAGES, SIDES, KindScan, NameCodes, floats, licences
 from .raw_objects import RawObjects
@@ -195,7 +195,6 @@ class _SampleScanner:
         return finished
 
     def _facts(self) -> dict[int, dict[str, Any]]:
-        """Return the facts of the examples, from the files of their runs."""
         chosen = {row: run for kind in self._kinds.values() for _, row, run in kind.best}
         facts: dict[int, dict[str, Any]] = {row: {} for row in chosen}
         for run in sorted(set(chosen.values())):
@@ -225,7 +224,6 @@ class _SampleScanner:
     def _batches(
         self, table: pq.ParquetFile, columns: Sequence[str]
     ) -> Iterator[tuple[Int64s, pa.RecordBatch]]:
-        """Yield (rows in the version, these columns), live samples only."""
         if not columns:
             return
         for batch in table.iter_batches(BATCH_ROWS, columns=["part", "row", *columns], use_threads=False):
@@ -238,7 +236,6 @@ class _SampleScanner:
                 yield rows, self._edited.laid_over(rows, batch)
 
     def _name_rows(self, table: pq.ParquetFile) -> None:
-        """Read the kind and split of a run's rows."""
         names = [name for name in ("kind", "split") if name in table.schema_arrow.names]
         for rows, batch in self._batches(table, names):
             if "kind" in names:

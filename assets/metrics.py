@@ -14,8 +14,8 @@ from prometheus_client.registry import Collector
 import loader
 from loader.dataset.versions.version import open_record
 
-from ..release.lag import Lag, lag_of
 from .batches import STANDINGS, IngestBatch, IngestBatches, backlog
+from .release.lag import Lag, lag_of
 
 PREFIX = "penstock_pipeline_"
 _GAUGES = {

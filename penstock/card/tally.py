@@ -205,7 +205,6 @@ class _Bins:
         self._first, self._counts = 0, np.zeros(0, np.int64)
 
     def add(self, values: Floats, low: float, high: float) -> None:
-        """Count values. low, high: the range of all values so far."""
         k = _exponent(low, high)
         if self._finest is not None:
             k = max(k, self._finest)

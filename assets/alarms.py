@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from resources.alerts import Alert, Severity
 
-from ..upkeep import Limits
 from .batches import IngestBatch, backlog
+from .upkeep import Limits
 
 REMINDER_S = 86_400.0
 _HOUR_S = 3600.0

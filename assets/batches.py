@@ -13,10 +13,10 @@ from loader.dataset.log.state import State
 from loader.storage import Store
 from penstock.stages import KnownRecords, StageRecord
 
-from ..arrivals.batch_manifests import batch_number, batch_numbers, manifests
-from ..stages import MEDIA, RAW_OBJECTS, SAMPLES, UNITS
-from ..stages import VERSION as AUDIT
-from ..tables import read_table
+from .arrivals.batch_manifests import batch_number, batch_numbers, manifests
+from .stages import MEDIA, RAW_OBJECTS, SAMPLES, UNITS
+from .stages import VERSION as AUDIT
+from .tables import read_table
 
 Standing = Literal["waiting", "in_progress", "stopped", "ready", "published", "nothing_new"]
 STANDINGS: tuple[Standing, ...] = ("waiting", "in_progress", "stopped", "ready", "published", "nothing_new")
@@ -105,7 +105,6 @@ class IngestBatches:
         return Counter(refusals.values())
 
     def _of_table(self, store: Store, record: StageRecord) -> Mapping[str, Refused]:
-        """Return key -> outcome of the refused objects of a batch. Cached."""
         if (file := record.files.get("refusals")) is None:
             return {}
         if file.path not in self._refusals:
@@ -115,7 +114,6 @@ class IngestBatches:
 
 
 def _standing(state: State, records: Mapping[str, StageRecord]) -> tuple[Standing, str]:
-    """Return (state of a batch, what stopped it or "")."""
     cut, transaction = records.get(SAMPLES), None
     if cut is not None and cut.verdict == "published":
         transaction = state.txns.get(cut.body["txn"])

@@ -1,1 +1,0 @@
-"""Count a version's samples in one pass, in bounded memory."""

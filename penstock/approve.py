@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 STAGE, VERDICTS = "approval", "version"
 CODE_VERSION = "1"
 NEVER = (
-    "a check that could not run; the expectations that every dataset keeps to; samples of a protected version; and "
-    "what stopped a batch before its last audit: damaged or untrue objects, objects that are not accounted for"
+    "a check that could not run; the expectations of every dataset; samples of a protected version; and failures "
+    "before the last audit: damaged or mislabelled objects, and objects that are not accounted for"
 )
 """Failures that no approval covers, for error messages."""
 
@@ -59,7 +59,7 @@ def stopped_batches(root: "Root", dataset: str, batch: str | None = None) -> lis
     """
     known = partitions(root.store, dataset, VERDICTS)
     if not known or (batch is not None and batch not in known):
-        there = f"verdicts are there on {', '.join(known)}" if known else "no batch of it was audited"
+        there = f"verdicts exist for {', '.join(known)}" if known else "no batch was audited"
         raise InvalidRuntime(
             f"there is no verdict on {dataset} {batch or ''}: {there}; the datasets with versions are "
             f"{', '.join(root.datasets()) or 'none'}. A batch that stopped before its last audit cannot be approved"
@@ -79,13 +79,13 @@ def approve(root: "Root", dataset: str, batch: str, *, record: int, by: str, rea
     """
     if not by.strip() or not reason.strip():
         raise InvalidRuntime(
-            "an approval needs a name and a reason: both stand in the version's manifest for good"
+            "an approval needs a name and a reason: both are stored in the version's manifest"
         )
     (stopped,) = stopped_batches(root, dataset, batch)
     if stopped.record.r != record:
         raise Conflict(
-            f"verdict {record} on batch {batch} of {dataset} is not the newest, which is {stopped.record.r}; look at "
-            f"that first: penstock approve {dataset} {batch}"
+            f"verdict {record} on batch {batch} of {dataset} is not the newest, which is {stopped.record.r}; review "
+            f"that one first: penstock approve {dataset} {batch}"
         )
     if stopped.never:
         raise Conflict(
@@ -144,7 +144,7 @@ def _stopped(store: Store, dataset: str, batch: str) -> StoppedBatch | None:
     if not verdict.body.get(
         "content"
     ):  # of a release of penstock without approvals, or it could not be hashed
-        never.append("a verdict that does not say what it is of")
+        never.append("a verdict without the hash of its samples")
     names = [str(one["name"]) for one in failed]
     approval = covering(store, dataset, batch, str(verdict.body.get("content", "")), names)
     return StoppedBatch(record=verdict, checks=failed, never=tuple(never), approval=approval)

@@ -45,7 +45,7 @@ def history(root: Root, version: Version) -> History:
     records = list(lineage(root, version))
     with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-card") as pool:
         read = pool.map(lambda record: _publish(root.store, record), records)
-        publishes = list(progress(read, "how it was made", total=len(records)))
+        publishes = list(progress(read, "provenance", total=len(records)))
     known = [publish for publish in publishes if publish.producer]
     batches = [publish for publish in known if publish.samples]
     return History(

@@ -79,7 +79,7 @@ def image_picture(field: str, data: bytes) -> EncodedImage:
     """Return an upright thumbnail; transparent parts become grey."""
     pixels = _decoded(field, data)
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 3:
-        raise DecodeFailed(f"{field}: nothing decodes it here")
+        raise DecodeFailed(f"{field}: no decoder for it here")
     small = _shrunk(_flat(pixels), THUMBNAIL_PX)
     alt = f"photo, {pixels.shape[1]} x {pixels.shape[0]} px"
     return _jpeg(small, alt)
@@ -106,7 +106,7 @@ def audio_picture(field: str, data: bytes) -> EncodedImage:
     rate_hz = _rate_hz(field, data)
     samples: Any = _decoded(field, data)
     if not isinstance(samples, np.ndarray) or samples.ndim != 2 or not samples.shape[1]:
-        raise DecodeFailed(f"{field}: nothing decodes it here")
+        raise DecodeFailed(f"{field}: no decoder for it here")
     heard: Floats = samples[:, : int(SOUND_S * rate_hz)].mean(axis=0)
     heard = np.nan_to_num(heard, nan=0.0, posinf=1.0, neginf=-1.0)
     width, height = SOUND_PX

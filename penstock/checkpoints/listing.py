@@ -60,7 +60,7 @@ def finished(store: Store, run: str) -> list[int]:
         there = list(islice(runs(store), _NAMED + 1))
         named = ", ".join(there[:_NAMED]) + (" ..." if len(there) > _NAMED else "")
         raise CheckpointNotFound(
-            f"{store.url} has nothing of a run {run!r}; its runs: {named or 'none'}. Check the name, and --root: it is "
+            f"{store.url} has no run {run!r}; its runs: {named or 'none'}. Check the name, and that --root is "
             "the root that the training saves to"
         )
     return finished_steps
@@ -80,7 +80,7 @@ def damaged(
 
 def _listed_step(store: Store, run: str, step: int, sizes: dict[str, int], committed: bool) -> ListedStep:
     checkpoint, nbytes = None, sum(sizes.values())
-    problem = "no marker: being written, or a save that was killed"
+    problem = "no marker: the save is running, or was killed"
     if committed:
         try:
             checkpoint = read(store, run, step)
@@ -105,7 +105,7 @@ def _problem(store: Store, key: str, stored: StoredObject) -> str:
                 digest.update(data)
                 nbytes += len(data)
     except ObjectNotFound:
-        return "it is not there"
+        return "the object is missing"
     if nbytes != stored.nbytes:
-        return f"it has {nbytes} bytes, and {stored.nbytes} were written"
+        return f"it has {nbytes} bytes; {stored.nbytes} were written"
     return "" if digest.hexdigest() == stored.sha256 else "its SHA-256 differs from the recorded one"

@@ -121,9 +121,9 @@ class CheckpointReader(StorageReader):
         if unread and not self._partial:
             more = f" and {len(unread) - _SHOWN} more" if len(unread) > _SHOWN else ""
             raise CheckpointMismatch(
-                f"{self._where} also has {', '.join(unread[:_SHOWN])}{more}, which the state to load into has not; an "
-                "optimizer has no state before its first step: load through penstock.checkpoints.TrainingState; to do "
-                "without these, partial=True"
+                f"{self._where} also has {', '.join(unread[:_SHOWN])}{more}, which the state to fill lacks; an "
+                "optimizer has no state before its first step: load through penstock.checkpoints.TrainingState; pass "
+                "partial=True to ignore these"
             )
         return plans
 

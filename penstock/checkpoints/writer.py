@@ -207,8 +207,8 @@ class CheckpointWriter(StorageWriter):
         data = content(tensor)
         if len(data) != piece.nbytes:
             raise InvalidField(
-                f"{piece.label}: its planner said {piece.nbytes} bytes of {piece.dtype} and gave {len(data)} of "
-                f"{tensor.dtype}; let create_local_plan say what resolve_data gives"
+                f"{piece.label}: its planner promised {piece.nbytes} bytes of {piece.dtype} and returned "
+                f"{len(data)} of {tensor.dtype}; make create_local_plan match resolve_data"
             )
         return data
 
@@ -227,7 +227,7 @@ def check_value(name: str, data: bytes) -> None:
         torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except (UnpicklingError, RuntimeError, ValueError, EOFError) as error:
         raise InvalidField(
-            f"{name} is no tensor, and no number, text, list or dict of such: checkpoints hold nothing that runs code "
+            f"{name} is not a tensor, number, text, list or dict: checkpoints hold nothing that runs code "
             f"when it is loaded ({str(error).splitlines()[0]}); save its state_dict() instead"
         ) from error
 

@@ -62,7 +62,7 @@ def verify(arguments: Namespace) -> Answer:
     lines = [f"{row['object']}: {row['problem']}" for row in wrong]
     lines.append(
         f"{arguments.run}: {len(markers)} checkpoints, {objects} objects, {size(nbytes)}; "
-        + (f"{len(wrong)} problems" if wrong else "nothing wrong" if markers else "no save was finished yet")
+        + (f"{len(wrong)} problems" if wrong else "nothing wrong" if markers else "no finished save yet")
     )
     body = {"run": arguments.run, "steps": steps, "objects": objects, "nbytes": nbytes, "problems": wrong}
     return body, "\n".join(lines), 1 if wrong else 0

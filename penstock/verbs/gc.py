@@ -139,7 +139,7 @@ def retire(arguments: Namespace) -> Answer:
     now_us = earliest_us(seen_at, now())
     versions = retire_by_policy(root, arguments.dataset, policy, now_us=now_us, apply=arguments.apply)
     body = {"policy": str(policy), "applied": arguments.apply, "versions": [one.name for one in versions]}
-    what = "retired" if arguments.apply else "would be retired (--apply does it)"
+    what = "retired" if arguments.apply else "would be retired; add --apply"
     return body, "\n".join(f"{one.name} {what}" for one in versions) or f"keep {policy}: nothing to retire", 0
 
 

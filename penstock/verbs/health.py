@@ -106,10 +106,10 @@ def run_repair(arguments: Namespace) -> Answer:
     steps = plan_repair(store, by=arguments.by, mirror=mirror, believe=arguments.believe)
     lines = [f"{step.key}: {step.why}" for step in steps]
     if not steps:
-        lines.append("the log is whole: nothing to repair")
+        lines.append("the log is intact: nothing to repair")
     elif arguments.apply:
         state = apply_repair(store, steps, by=arguments.by)
-        lines.append(f"done: {store.url} has {state.n} log entries and reads from the first to the last")
+        lines.append(f"repaired: all {state.n} log entries of {store.url} are readable")
     else:
         lines.append(f"{len(steps)} objects to write; nothing was written: pass --apply to write them")
     body = {

@@ -67,9 +67,11 @@ def show(arguments: Namespace) -> Answer:
         f"{body['n_done']} of {body['n_blocks']} blocks done, {body['n_units']} units, attempt {body['attempt']}",
     ]
     if again:
-        lines.append("begun again: " + ", ".join(f"block {block} ({n} times)" for block, n in again.items()))
+        lines.append("restarted: " + ", ".join(f"block {block} ({n} times)" for block, n in again.items()))
     if body["stopped"]:
-        lines.append("a user ended it: run its command again, or penstock jobs attach --sha256, to go on")
+        lines.append(
+            "a user cancelled it; to continue, run its command again, or penstock jobs attach --sha256"
+        )
     return body, "\n".join(lines), 0
 
 
@@ -81,7 +83,7 @@ def why(arguments: Namespace) -> Answer:
     engine = _cluster(arguments).open()
     attempt, record = folder.newest_attempt()
     if record is None:
-        return {"attempt": 0}, "no attempt was made yet", 0
+        return {"attempt": 0}, "no attempt yet", 0
     name = folder.attempt_name(attempt)
     status = engine.status(name)
     body = {"attempt": attempt, "name": name, "by": record.by, "state": status.state, "reason": status.reason}
@@ -103,7 +105,7 @@ def logs(arguments: Namespace) -> Answer:
         raise InvalidRuntime("pass --block N for a block's log, or --cluster FILE for a runner's")
     attempt, _ = folder.newest_attempt()
     text = _cluster(arguments).open().logs(folder.attempt_name(attempt), arguments.element)
-    return {"element": arguments.element, "text": text}, text or "nothing was written", 0
+    return {"element": arguments.element, "text": text}, text or "no output", 0
 
 
 def _attach_arguments(parser: ArgumentParser) -> None:
@@ -151,7 +153,7 @@ def cancel(arguments: Namespace) -> Answer:
 
     folder, description = _job(arguments)
     cancel_job(folder, _cluster(arguments).open())
-    return {"id": folder.id}, f"{folder.id} ({description.about}) was ended; its outcomes so far stay", 0
+    return {"id": folder.id}, f"{folder.id} ({description.about}) is cancelled; finished blocks stay", 0
 
 
 def _clear_arguments(parser: ArgumentParser) -> None:
@@ -216,7 +218,7 @@ def _folder(arguments: Namespace) -> "JobFolder":
     store = loader.Root(arguments.root).store
     ids = [one for one in job_ids(store) if one.startswith(arguments.id)]
     if len(ids) != 1:
-        what = f"{len(ids)} jobs whose ids begin so" if ids else "no such job"
+        what = f"{len(ids)} jobs whose ids begin with it" if ids else "no such job"
         raise ObjectNotFound(f"{arguments.id!r} in {store.url}: {what}; penstock jobs ls names them")
     return JobFolder(store, ids[0])
 
@@ -226,7 +228,7 @@ def _job(arguments: Namespace) -> tuple["JobFolder", "JobDescription"]:
     description = folder.description()
     if description is None:
         raise ObjectNotFound(
-            f"{folder.key('job.json')} in {folder.store.url}: it was not submitted to its end; clear it"
+            f"{folder.key('job.json')} in {folder.store.url}: its submission is incomplete; clear it"
         )
     return folder, description
 

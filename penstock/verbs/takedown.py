@@ -50,8 +50,8 @@ def request(arguments: Namespace) -> Answer:
     root = loader.Root(arguments.root)
     if arguments.dataset and arguments.dataset not in (there := all_datasets(root)):
         raise VersionNotFound(
-            f"{root.url} has no dataset {arguments.dataset!r}, and a takedown is for ever; it has "
-            f"{', '.join(there) or 'none'}: name one of these, or leave --dataset out to mean all",
+            f"{root.url} has no dataset {arguments.dataset!r}, and a takedown is permanent; its "
+            f"datasets: {', '.join(there) or 'none'}. Name one of these, or leave out --dataset for all",
             dataset="",
         )
     whole = objects_named(root, arguments.raw, arguments.dataset) if arguments.raw else []

@@ -339,7 +339,7 @@ def _bench_text(bench: "Bench") -> list[str | Table]:
         Table(form=BENCH_FORM, header=("", "ms/batch", "samples/s", "MB/s", "share"), rows=[*rows, *alone]),
         "",
         f"samples on disk are read by: {bench.native}",
-        f"limited by: {bench.limited_by or 'nothing that was measured'}",
+        f"limited by: {bench.limited_by or 'no measured stage'}",
         *(f"  {one}" for one in bench.advice),
     ]
 

@@ -123,7 +123,7 @@ def stops(check: Mapping[str, Any]) -> bool:
     return check["passed"] is not True and check["severity"] != "warn"
 
 
-def covering(
+def covering_approval(
     store: Store, dataset: str, batch: str, content: str, failed: Collection[str]
 ) -> StageRecord | None:
     """Return the newest approval of the batch if it covers this content and all failed checks, else None."""
@@ -146,5 +146,5 @@ def _stopped(store: Store, dataset: str, batch: str) -> StoppedBatch | None:
     ):  # of a release of penstock without approvals, or it could not be hashed
         never.append("a verdict without the hash of its samples")
     names = [str(one["name"]) for one in failed]
-    approval = covering(store, dataset, batch, str(verdict.body.get("content", "")), names)
+    approval = covering_approval(store, dataset, batch, str(verdict.body.get("content", "")), names)
     return StoppedBatch(record=verdict, checks=failed, never=tuple(never), approval=approval)

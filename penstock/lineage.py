@@ -50,7 +50,7 @@ class StageRun:
         return text + (f"  {ui.rstrip('/')}/runs/{self.run_id}" if ui else "")
 
 
-def made_by(root: Root, explained: Sequence[Explanation]) -> list[tuple[StageRun, ...]]:
+def pipeline_runs(root: Root, explained: Sequence[Explanation]) -> list[tuple[StageRun, ...]]:
     """Return the runs of each sample, upstream first; none for one made without the pipeline. Reads each batch once.
 
     Raises: Corrupt; StoreError.

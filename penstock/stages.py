@@ -130,7 +130,7 @@ def current_record(store: Store, dataset: str, stage: str, partition: str) -> St
 
 def current_records(store: Store, dataset: str, stage: str) -> dict[str, StageRecord]:
     """Return partition -> current record, sorted. Costs a listing, and a GET per partition. Raises: Corrupt."""
-    return found_records(store, newest_listed(store, dataset, stage))
+    return existing_records(store, newest_listed(store, dataset, stage))
 
 
 def newest_listed(store: Store, dataset: str, stage: str) -> dict[str, ObjectInfo]:
@@ -143,7 +143,7 @@ def newest_listed(store: Store, dataset: str, stage: str) -> dict[str, ObjectInf
     return dict(sorted(newest.items()))
 
 
-def found_records(store: Store, listed: Mapping[str, ObjectInfo]) -> dict[str, StageRecord]:
+def existing_records(store: Store, listed: Mapping[str, ObjectInfo]) -> dict[str, StageRecord]:
     """Return partition -> record, without deleted ones. Costs a GET each. Raises: Corrupt."""
     paths = [info.key for info in listed.values()]
     with ThreadPoolExecutor(_AT_ONCE) as pool:

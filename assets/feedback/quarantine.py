@@ -62,7 +62,7 @@ class Quarantined:
     """Version whose samples were judged; None before the first."""
 
 
-def unjudged(store: Store, dataset: str) -> Iterator[str]:
+def unjudged_ledgers(store: Store, dataset: str) -> Iterator[str]:
     """Return the keys of ledgers without verdicts for the dataset, sorted. Lists `ledgers/`.
 
     Raises: Corrupt; StoreError.
@@ -78,7 +78,7 @@ def verdicts(store: Store, dataset: str) -> list[Row]:
     return _rows(store, current_record(store, dataset, QUARANTINE, PARTITION))
 
 
-def kept_out(store: Store, dataset: str) -> dict[str, str]:
+def quarantined_units(store: Store, dataset: str) -> dict[str, str]:
     """Return unit_id -> why, of units whose bytes do not decode, even if cut again.
 
     A sample with a wrong checksum is not among them: cut again it is healthy.
@@ -109,7 +109,9 @@ def quarantine_stage(
         return Quarantined(record=None)
     version = root.open(newest.id)
     lines = [
-        row for path in islice(unjudged(store, spec.name), MAX_LEDGERS) for row in _lines(root, spec, path)
+        row
+        for path in islice(unjudged_ledgers(store, spec.name), MAX_LEDGERS)
+        for row in _lines(root, spec, path)
     ]
     to_judge = [row for row in lines if not row["verdict"]]
     claims: dict[str, set[str]] = {}

@@ -15,7 +15,7 @@ from loader.dataset.log.refs import resolve
 from loader.dataset.log.state import State
 from loader.dataset.publishing import gate as gated
 from loader.errors import InvalidName, ObjectNotFound, VersionNotFound, VersionRetired
-from penstock.approve import covering, stops
+from penstock.approve import covering_approval, stops
 from penstock.stages import StageRecord, Upstream, append_record, current_record, fingerprint
 
 from ..checks import CheckReport, CheckResult, run_checks, run_expectations
@@ -235,7 +235,7 @@ def _approval(
     if not stopping or not all(result.approvable for result in stopping):
         return None
     names = [result.name for result in stopping]
-    return covering(root.store, samples.dataset, samples.partition, content, names)
+    return covering_approval(root.store, samples.dataset, samples.partition, content, names)
 
 
 def _overridden(approval: StageRecord | None, stopping: Sequence[CheckResult]) -> dict[str, Any]:

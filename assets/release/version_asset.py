@@ -15,7 +15,7 @@ from loader.dataset.versions.version import open_record
 from loader.errors import Conflict, Corrupt, FormatTooNew, ObjectNotFound, StageNotPublished, StoreError
 from loader.storage import Store
 from penstock.approve import stops
-from penstock.stages import StageRecord, current_record, found_records, newest_listed, settled_path
+from penstock.stages import StageRecord, current_record, existing_records, newest_listed, settled_path
 from penstock.text import markdown_text
 from penstock.upkeep.exclude import obey
 from resources.storage import RootResource
@@ -154,7 +154,7 @@ def _cut(root: loader.Root, dataset: str) -> dict[str, StageRecord]:
     unknown = {
         name: info for name, info in listed.items() if not info.etag or known.get(info.key) != info.etag
     }
-    records = found_records(root.store, unknown)
+    records = existing_records(root.store, unknown)
     settled: dict[str, str] = {}
     for name, record in records.items():
         if _is_published(state, record) or (record.verdict == "published" and not record.body["parts"]):

@@ -16,7 +16,7 @@ from resources.storage import RootResource
 
 from ..dedup.policy import NearDuplicates
 from ..feedback.exclusions import excluded_units
-from ..feedback.quarantine import kept_out
+from ..feedback.quarantine import quarantined_units
 from ..field_facts import CUT, facts_told
 from ..ingest.refusals import rates
 from ..media.unit import OUTCOMES
@@ -120,7 +120,7 @@ def samples_stage(
             "exclude": dict(assembled.exclude),
             "supersede": dict(assembled.copies.supersede) | replaced,
             "compared_with": assembled.copies.compared_with,
-            "made_of": made_of(spec, units, features, assembled.objects),
+            "made_of": batch_provenance(spec, units, features, assembled.objects),
         },
     )
     return append_record(store, record), list(assembled.objects)
@@ -147,7 +147,7 @@ def outdated(root: loader.Root, record: StageRecord) -> bool:
 def _left_out(store: Store, spec: DatasetSpec, units: StageRecord) -> dict[str, str]:
     """Return unit_id -> why, of units that people excluded or trainings found corrupt."""
     rows = read_table(store, units.files[UNITS])
-    known, unit_ids = kept_out(store, spec.name), {row["unit_id"] for row in rows}
+    known, unit_ids = quarantined_units(store, spec.name), {row["unit_id"] for row in rows}
     quarantined = {unit: reason for unit, reason in known.items() if unit in unit_ids}
     return excluded_units(store, spec.name, spec.rebuild_of, rows) | quarantined
 
@@ -294,7 +294,7 @@ def filter_words(rule: Filter) -> str:
     return f"{text}, unknown not allowed" if rule.required else text
 
 
-def made_of(
+def batch_provenance(
     spec: DatasetSpec,
     units: StageRecord,
     features: Sequence[StageRecord],

@@ -19,7 +19,7 @@ from .examples import examples
 from .history import history
 from .kinds import KindScan
 from .scan import SampleScan, scan
-from .tally import Counts, NameTally, NumberSummary, ranked
+from .tally import Counts, NameTally, NumberSummary, ranked_counts
 from .value import Card, CardColumn, CardKind, Group, History
 
 EXAMPLES, MAX_EXAMPLES = 6, 24
@@ -61,7 +61,7 @@ def build_card(root: Root, version: Version, *, n_examples: int = EXAMPLES) -> C
         created=f"{second(manifest['created_us'])} UTC",
         samples=n,
         excluded_samples=manifest["n_rows"] - n,
-        excluded=left_out(version),
+        excluded=exclusion_counts(version),
         kinds=kinds,
         groups=tuple(_groups(version)),
         columns=tuple(_columns(version, scanned)),
@@ -114,17 +114,17 @@ def _sizes(tally: NameTally, n: int) -> Counts:
     named = {
         f"{int(code) >> 32} x {int(code) & 0xFFFFFFFF}": count for code, count in tally.counted().items()
     }
-    return ranked(named, n - tally.n, 12)
+    return ranked_counts(named, n - tally.n, 12)
 
 
-def left_out(version: Version) -> Counts:
+def exclusion_counts(version: Version) -> Counts:
     """Return the excluded samples by reason. Reads the exclusions tables. Raises: Corrupt."""
     counts = Counter[str]()
     files = [TableFile.from_json(file) for file in version.manifest["exclusions"]]
     for table in get_tables(version.store, files):
         for row in table.to_pylist():
             counts[reason_class(row["reason"])] += int(unpack(row["bitmap"], row["n_rows"]).sum())
-    return ranked(counts, 0, 40)
+    return ranked_counts(counts, 0, 40)
 
 
 def reason_class(reason: str) -> str:

@@ -30,7 +30,7 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
-class Edited:
+class AnnotatedCells:
     """Annotated cells: 8 bytes per annotated sample, and its values.
 
     start: int64 [parts], first row of each part. live: bool [rows].
@@ -146,7 +146,7 @@ class _SampleScanner:
         self._licences, self._raw = NameTally(), RawObjects(version.manifest["columns"])
         self._kinds: dict[int, KindScan] = {}
         self._runs = _runs(version)
-        self._edited = Edited(version, start, self._live)
+        self._edited = AnnotatedCells(version, start, self._live)
 
     def run(self) -> SampleScan:
         total = sum(file["n_rows"] for run in self._runs for file in run)

@@ -42,7 +42,7 @@ class Bars:
         return max([n for _, n, _ in self.rows], default=0) or 1
 
 
-def shown(card: Card) -> dict[str, Any]:
+def template_values(card: Card) -> dict[str, Any]:
     """Return the values that the templates use, by name."""
     by_kind = [(kind, [one for one in card.examples if one.kind == kind.name]) for kind in card.kinds]
     left_out = "Bytes and coverage include samples that the version leaves out."
@@ -253,12 +253,12 @@ def making_rows(card: Card) -> list[tuple[str, str, str]]:
 
 def render_html(card: Card) -> str:
     """Return the page. Raises: MissingDependency."""
-    return templates().get_template("card.html.j2").render(shown(card))
+    return templates().get_template("card.html.j2").render(template_values(card))
 
 
 def render_markdown(card: Card, sheets: Mapping[str, str] | None = None) -> str:
     """Return the card as Markdown. sheets: kind -> file name of its contact sheet. Raises: MissingDependency."""
-    body = templates().get_template("card.md.j2").render(shown(card), sheets=sheets or {})
+    body = templates().get_template("card.md.j2").render(template_values(card), sheets=sheets or {})
     return re.sub(r"\n{3,}", "\n\n", f"{front_matter(card)}\n\n{body.strip()}\n")
 
 

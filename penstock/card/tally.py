@@ -127,10 +127,10 @@ class NameTally:
         """Return the counts of `n_rows` rows. listed: names with a row of their own."""
         if self.overflowed:
             return Counts(others=self.n, unknown=n_rows - self.n, complete=False)
-        return ranked(self._counts, n_rows - self.n, listed)
+        return ranked_counts(self._counts, n_rows - self.n, listed)
 
 
-def ranked(counts: dict[str, int], unknown: int = 0, listed: int = 24) -> Counts:
+def ranked_counts(counts: dict[str, int], unknown: int = 0, listed: int = 24) -> Counts:
     """Return counts ordered by number."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     rest = (

@@ -35,14 +35,14 @@ class ListedStep:
     """Bytes of its objects."""
 
 
-def listed(store: Store, run: str | None = None) -> Iterator[ListedStep]:
+def listed_steps(store: Store, run: str | None = None) -> Iterator[ListedStep]:
     """Yield every step with a marker or parts, of a run or of all. Costs two listings per run and a request per marker.
 
     With mirrors, reads the primary. Raises: CheckpointNotFound; StoreError.
     """
     store = primary_of(store)
     for name in [run] if run is not None else list(runs(store)):
-        sizes: dict[int, dict[str, int]] = {step: {} for step in finished(store, name)}
+        sizes: dict[int, dict[str, int]] = {step: {} for step in finished_steps(store, name)}
         committed = set(sizes)
         for step, leftover in remains(store, name):
             sizes.setdefault(step, {})[leftover.key] = leftover.nbytes
@@ -50,7 +50,7 @@ def listed(store: Store, run: str | None = None) -> Iterator[ListedStep]:
             yield _listed_step(store, name, step, sizes[step], step in committed)
 
 
-def finished(store: Store, run: str) -> list[int]:
+def finished_steps(store: Store, run: str) -> list[int]:
     """Return the steps of a run that have a marker, ascending; none during its first save.
 
     Raises: CheckpointNotFound if the run has no objects.
@@ -66,7 +66,7 @@ def finished(store: Store, run: str) -> list[int]:
     return finished_steps
 
 
-def damaged(
+def checked_objects(
     store: Store, checkpoints: Iterable[Checkpoint]
 ) -> Iterator[tuple[Checkpoint, StoredObject, str]]:
     """Yield (checkpoint, object, problem or "") for every object. Reads it whole, in 1 MiB of memory each.

@@ -70,7 +70,7 @@ class StoredPiece:
     """CRC-32C of each block."""
 
 
-def packed(pieces: Iterable[TensorPiece], part_bytes: int) -> Iterator[list[TensorPiece]]:
+def packed_parts(pieces: Iterable[TensorPiece], part_bytes: int) -> Iterator[list[TensorPiece]]:
     """Yield the pieces of each part, in order: as many as fit, with distinct names."""
     part: list[TensorPiece] = []
     labels: set[str] = set()
@@ -98,7 +98,7 @@ def header(pieces: Sequence[TensorPiece]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def sealed(
+def sealed_part(
     name: str, pieces: Sequence[TensorPiece], contents: Sequence[memoryview]
 ) -> tuple[memoryview, list[StoredPiece]]:
     """Return a part's bytes, read-only, and the location of each piece."""
@@ -140,7 +140,7 @@ def _wide_first(part: list[TensorPiece]) -> list[TensorPiece]:
 Sizes = tuple[int, ...]
 
 
-def cut(sizes: Sequence[int], most: int) -> Iterator[tuple[Sizes, Sizes]]:
+def contiguous_boxes(sizes: Sequence[int], most: int) -> Iterator[tuple[Sizes, Sizes]]:
     """Yield (offsets, sizes) of contiguous boxes of at most `most` elements that fill an array, in order."""
     whole, total = tuple(sizes), prod(sizes)
     if not total:
@@ -153,7 +153,7 @@ def cut(sizes: Sequence[int], most: int) -> Iterator[tuple[Sizes, Sizes]]:
     rows = max(1, most // prod(rest))
     for start in range(0, whole[axis], rows):
         slab = (*whole[:axis], min(rows, whole[axis] - start), *rest)
-        for offsets, inner in cut(slab, most):
+        for offsets, inner in contiguous_boxes(slab, most):
             yield (*offsets[:axis], offsets[axis] + start, *offsets[axis + 1 :]), inner
 
 
@@ -170,7 +170,7 @@ def extent(sizes: Sequence[int], offsets: Sequence[int], lengths: Sequence[int])
     return first, last + 1
 
 
-def named(name: str, offsets: Sequence[int], sizes: Sequence[int], whole: Sequence[int]) -> str:
+def piece_name(name: str, offsets: Sequence[int], sizes: Sequence[int], whole: Sequence[int]) -> str:
     """Return the name of a piece, such as `wte.weight[0:64,0:768]`."""
     if tuple(sizes) == tuple(whole):
         return name

@@ -23,7 +23,16 @@ from loader.storage.mirror.store import primary_of
 from . import index, marker, retention
 from .dtypes import content, dtype_name
 from .marker import Checkpoint, StoredObject
-from .parts import ITEM_BYTES, PART_BYTES, StoredPiece, TensorPiece, cut, named, packed, sealed
+from .parts import (
+    ITEM_BYTES,
+    PART_BYTES,
+    StoredPiece,
+    TensorPiece,
+    contiguous_boxes,
+    packed_parts,
+    piece_name,
+    sealed_part,
+)
 from .ranks import several
 from .retention import CheckpointRetention
 
@@ -95,12 +104,12 @@ class CheckpointWriter(StorageWriter):
         attempt = secrets.token_hex(8)
         self._values = {}
         stored: dict[dcp.MetadataIndex, list[StoredPiece]] = {item.index: [] for item in plan.items}
-        parts = enumerate(packed(self._pieces(plan, planner), self._part_bytes))
+        parts = enumerate(packed_parts(self._pieces(plan, planner), self._part_bytes))
 
         def write(numbered: tuple[int, list[TensorPiece]]) -> tuple[list[TensorPiece], list[StoredPiece]]:
             number, pieces = numbered
             name = f"{attempt}-{number:05d}.safetensors"
-            data, placed = sealed(name, pieces, [self._content(piece, planner) for piece in pieces])
+            data, placed = sealed_part(name, pieces, [self._content(piece, planner) for piece in pieces])
             self._store.put(marker.part_key(self._run, self._step, name), data)
             return pieces, placed
 
@@ -239,11 +248,11 @@ def _boxes(item: WriteItem, part_bytes: int) -> Iterator[TensorPiece]:
         raise InvalidField(f"{name} has the layout {data.properties.layout}; save it as a dense tensor")
     dtype = dtype_name(name, data.properties.dtype)
     width = ITEM_BYTES[dtype]
-    for within, sizes in cut(data.chunk.sizes, max(1, part_bytes // width)):
+    for within, sizes in contiguous_boxes(data.chunk.sizes, max(1, part_bytes // width)):
         offsets = tuple(a + b for a, b in zip(data.chunk.offsets, within, strict=True))
         yield TensorPiece(
             item=item,
-            label=named(name, offsets, sizes, data.size),
+            label=piece_name(name, offsets, sizes, data.size),
             dtype=dtype,
             within=within,
             offsets=offsets,

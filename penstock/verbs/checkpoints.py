@@ -22,10 +22,10 @@ def _ls_arguments(parser: ArgumentParser) -> None:
 
 def ls(arguments: Namespace) -> Answer:
     """List every step. Exit status 1 if a finished one cannot be loaded."""
-    from ..checkpoints.listing import listed
+    from ..checkpoints.listing import listed_steps
 
     store = loader.Root(arguments.root).store
-    rows = list(listed(store, arguments.run))
+    rows = list(listed_steps(store, arguments.run))
     body = [_row(one) for one in rows]
     cells = [
         (
@@ -47,13 +47,15 @@ def _verify_arguments(parser: ArgumentParser) -> None:
 def verify(arguments: Namespace) -> Answer:
     """Read every byte of a run's checkpoints. Exit status 1 if one is damaged."""
     from ..checkpoints import marker
-    from ..checkpoints.listing import damaged, finished
+    from ..checkpoints.listing import checked_objects, finished_steps
 
     store = loader.Root(arguments.root).store
-    steps = finished(store, arguments.run) if arguments.step is None else [arguments.step]
+    steps = finished_steps(store, arguments.run) if arguments.step is None else [arguments.step]
     markers = [marker.read(store, arguments.run, step) for step in steps]
     objects, nbytes = sum(len(read.objects) for read in markers), sum(read.nbytes for read in markers)
-    checks = progress(damaged(store, markers), "verify", size=lambda read: read[1].nbytes, total=nbytes)
+    checks = progress(
+        checked_objects(store, markers), "verify", size=lambda read: read[1].nbytes, total=nbytes
+    )
     wrong = [
         {"step": read.step, "object": f"{store.url}/{read.key(part)}", "problem": problem}
         for read, part, problem in checks

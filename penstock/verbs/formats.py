@@ -9,7 +9,7 @@ import loader
 from loader.errors import InvalidRuntime, InvalidStore
 from loader.storage import open_store
 
-from .verb import Answer, Verb, option, options_of, read_by, reported, workers_argument
+from .verb import Answer, Verb, option, options_of, read_by, report_answer, workers_argument
 
 if TYPE_CHECKING:
     from ..formats.registration.register import RegistrationReport
@@ -176,7 +176,7 @@ def run_import(arguments: Namespace) -> Answer:
         workers=arguments.workers,
         selection=selection_of(arguments),
     )
-    return reported(done, failed=done.failures)
+    return report_answer(done, failed=done.failures)
 
 
 def table_arguments(parser: ArgumentParser) -> None:
@@ -252,7 +252,7 @@ def run_seal(arguments: Namespace) -> Answer:
     from ..formats.registration.sealing import seal
 
     done = seal(loader.Root(arguments.root).open(arguments.ref), workers=arguments.workers)
-    return reported(done, failed=done.failures)
+    return report_answer(done, failed=done.failures)
 
 
 def _adopt_arguments(parser: ArgumentParser) -> None:
@@ -265,7 +265,7 @@ def run_adopt(arguments: Namespace) -> Answer:
     from ..formats.registration.adoption import adopt
 
     done = adopt(loader.Root(arguments.root), arguments.ref, workers=arguments.workers)
-    return reported(done, failed=done.failures)
+    return report_answer(done, failed=done.failures)
 
 
 def _export_arguments(parser: ArgumentParser) -> None:
@@ -311,7 +311,7 @@ def run_export(arguments: Namespace) -> Answer:
         lossy=arguments.lossy,
         workers=arguments.workers,
     )
-    return reported(done, failed=done.failures)
+    return report_answer(done, failed=done.failures)
 
 
 REGISTER = Verb(

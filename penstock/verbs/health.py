@@ -9,7 +9,7 @@ from loader.errors import InvalidRuntime
 from loader.storage import open_store
 
 from ..units import size
-from .verb import Answer, Verb, cluster_argument, cluster_of, option, options_of, reported
+from .verb import Answer, Verb, cluster_argument, cluster_of, option, options_of, report_answer
 
 if TYPE_CHECKING:
     from ..compute.cluster import Cluster
@@ -35,7 +35,7 @@ def run_doctor(arguments: Namespace) -> Answer:
     from ..upkeep.doctor.examine import examine
 
     report = examine(arguments.url or arguments.root, options_of(arguments.option), quick=arguments.quick)
-    return reported(report, failed=report.failed)
+    return report_answer(report, failed=report.failed)
 
 
 def _verify_arguments(parser: ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from loader.errors import InvalidRuntime
 from loader.storage import Store, open_store
 
 from .health import answer_of_root
-from .verb import Answer, Verb, cluster_argument, cluster_of, option, options_of, reported
+from .verb import Answer, Verb, cluster_argument, cluster_of, option, options_of, report_answer
 
 if TYPE_CHECKING:
     from ..upkeep.migrate.prefix_copy import PrefixReport
@@ -131,7 +131,7 @@ def plan(arguments: Namespace) -> Answer:
             report = plan_prefix(source, target, scratch=arguments.scratch, egress=arguments.egress, **lists)
         else:
             report = plan_migration(loader.Root(arguments.root), target, egress=arguments.egress, **lists)
-    return reported(report)
+    return report_answer(report)
 
 
 def run(arguments: Namespace) -> Answer:
@@ -161,7 +161,7 @@ def run(arguments: Namespace) -> Answer:
 
         root = loader.Root(arguments.root)
         report = migrate(root, target, pace, at_once=at_once, scratch=arguments.scratch, cluster=cluster)
-    return reported(report, failed=not report.is_whole)
+    return report_answer(report, failed=not report.is_whole)
 
 
 def status(arguments: Namespace) -> Answer:
@@ -174,7 +174,7 @@ def status(arguments: Namespace) -> Answer:
     source, target = _source(arguments), _target(arguments)
     if source is not None:
         report = prefix_status(source, target, arguments.scratch)
-        return reported(report, failed=report.lags)
+        return report_answer(report, failed=report.lags)
     root = loader.Root(arguments.root)
     after, state = copied_entries(root.store, target), root.state
     missing = [one.name for one in new_versions(state, after)]
@@ -195,7 +195,7 @@ def verify(arguments: Namespace) -> Answer:
     source, target = _source(arguments), _target(arguments)
     if source is not None:
         report = verify_prefix(source, target, full=arguments.full, scratch=arguments.scratch)
-        return reported(report, failed=report.problems)
+        return report_answer(report, failed=report.problems)
     root = loader.Root(arguments.url, options=options_of(arguments.option))
     return answer_of_root(root, full=arguments.full)
 
@@ -212,7 +212,7 @@ def promote(arguments: Namespace) -> Answer:
         pace = Pace(arguments.requests_per_s, arguments.bytes_per_s)
         at_once = _at_once(arguments)
         done = promote(loader.Root(arguments.root), target, pace, at_once=at_once, scratch=arguments.scratch)
-    return reported(done, failed=not done.promoted)
+    return report_answer(done, failed=not done.promoted)
 
 
 VERB = Verb(

@@ -127,7 +127,7 @@ def _explain_arguments(parser: ArgumentParser) -> None:
 
 def run_explain(arguments: Namespace) -> Answer:
     """Return the provenance of a step's samples, and the pipeline runs that made them."""
-    from ..lineage import made_by
+    from ..lineage import pipeline_runs
     from ..view.replays.training import where
 
     root = loader.Root(arguments.root)
@@ -138,7 +138,7 @@ def run_explain(arguments: Namespace) -> Answer:
     provenance = loader.explain(
         loader.plan_of(root, name, step), step, arguments.rank, arguments.world, arguments.slot
     )
-    runs = made_by(root, provenance)
+    runs = pipeline_runs(root, provenance)
     body = [
         one.to_json() | {"made_by": [run.to_json() for run in runs_of_sample]}
         for one, runs_of_sample in zip(provenance, runs, strict=True)

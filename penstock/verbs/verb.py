@@ -92,7 +92,7 @@ class ShownReport(Protocol):
     def to_text(self) -> str: ...
 
 
-def reported(report: ShownReport, failed: object = False) -> Answer:
+def report_answer(report: ShownReport, failed: object = False) -> Answer:
     """Return a report as an answer. Exit status 1 if `failed`."""
     return report.to_json(), report.to_text(), int(bool(failed))
 

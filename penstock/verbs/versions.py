@@ -20,7 +20,7 @@ from .verb import (
     choose_fields,
     fields_of_all,
     kinds,
-    reported,
+    report_answer,
     workers_argument,
 )
 
@@ -233,7 +233,7 @@ def run_digest(arguments: Namespace) -> Answer:
         without=arguments.without,
         workers=arguments.workers,
     )
-    return reported(done, failed=done.failures)
+    return report_answer(done, failed=done.failures)
 
 
 def _card_arguments(parser: ArgumentParser) -> None:

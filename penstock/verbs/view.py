@@ -122,7 +122,7 @@ def run_view(arguments: Namespace) -> Answer:
 def _first(root: "loader.Root", name: str, step: int | None) -> str:
     from ..view.web.page import address
 
-    version, run, step = named(root, name, step)
+    version, run, step = parse_where(root, name, step)
     if version is not None:
         return address("v", version.dataset, version.number)
     if not run:
@@ -130,7 +130,9 @@ def _first(root: "loader.Root", name: str, step: int | None) -> str:
     return address("r", run) if step is None else address("r", run, step)
 
 
-def named(root: "loader.Root", name: str, step: int | None) -> "tuple[VersionRecord | None, str, int | None]":
+def parse_where(
+    root: "loader.Root", name: str, step: int | None
+) -> "tuple[VersionRecord | None, str, int | None]":
     """Return the version that WHERE names, or its run and step; neither for "".
 
     Raises: NotARoot; RunNotFound; InvalidRuntime.
@@ -218,7 +220,7 @@ def first_place(root: "loader.Root", name: str, step: int | None) -> "Place":
     """Return the first page."""
     from ..view.terminal.addresses import RootPlace, RunPlace, StepPlace, VersionPlace
 
-    version, run, step = named(root, name, step)
+    version, run, step = parse_where(root, name, step)
     if version is not None:
         return VersionPlace(dataset=version.dataset, number=version.number)
     if not run:

@@ -13,7 +13,15 @@ from loader.errors import CheckpointNotFound, Corrupt, FormatTooNew, InvalidName
 from loader.storage import ObjectInfo, open_store
 from penstock.checkpoints import marker, retention
 from penstock.checkpoints.marker import Checkpoint, StoredObject
-from penstock.checkpoints.parts import BLOCK_BYTES, TensorPiece, checksums, cut, extent, packed, sealed
+from penstock.checkpoints.parts import (
+    BLOCK_BYTES,
+    TensorPiece,
+    checksums,
+    contiguous_boxes,
+    extent,
+    packed_parts,
+    sealed_part,
+)
 from penstock.checkpoints.ranks import several
 from penstock.checkpoints.retention import CheckpointRetention
 
@@ -30,7 +38,7 @@ def checkpoint(step, *names, run="run"):
 def test_boxes_fill_an_array_each_one_run_of_it(sizes, most):
     whole = np.arange(prod(sizes)).reshape(sizes)
     found = []
-    for offsets, inner in cut(sizes, most):
+    for offsets, inner in contiguous_boxes(sizes, most):
         box = whole[tuple(slice(low, low + size) for low, size in zip(offsets, inner, strict=True))].reshape(
             -1
         )
@@ -65,8 +73,8 @@ def test_a_part_is_a_safetensors_file_whose_pieces_are_where_the_index_says():
         "many": np.arange(BLOCK_BYTES // 4 + 5, dtype=np.int32),
     }
     names = {"uint8": "U8", "float64": "F64", "float16": "F16", "int32": "I32"}
-    (part,) = packed([piece(label, names[str(a.dtype)], a) for label, a in arrays.items()], 2**30)
-    data, placed = sealed("x-0.safetensors", part, [one.item.data.cast("B") for one in part])
+    (part,) = packed_parts([piece(label, names[str(a.dtype)], a) for label, a in arrays.items()], 2**30)
+    data, placed = sealed_part("x-0.safetensors", part, [one.item.data.cast("B") for one in part])
     found = load_safetensors(bytes(data))
     assert found.keys() == arrays.keys()
     for one, where in zip(part, placed, strict=True):
@@ -84,7 +92,7 @@ def test_a_part_is_a_safetensors_file_whose_pieces_are_where_the_index_says():
 @settings(derandomize=True, deadline=None)
 def test_parts_keep_to_their_size_and_have_no_name_twice(drawn, most):
     pieces = [piece(label, "U8", np.zeros(size, np.uint8)) for label, size in drawn]
-    parts = list(packed(pieces, most))
+    parts = list(packed_parts(pieces, most))
     assert [one for part in parts for one in part] == pieces
     for part in parts:
         assert len(part) == 1 or sum(one.nbytes for one in part) <= most

@@ -176,12 +176,12 @@ def test_a_pickle_that_runs_code_is_not_opened(tmp_path):
     sink = io.BytesIO()
     torch.save(Evil(), sink)
     data = sink.getvalue()
-    from penstock.checkpoints.parts import TensorPiece, sealed
+    from penstock.checkpoints.parts import TensorPiece, sealed_part
 
     piece = TensorPiece(
         item=None, label="x", dtype="U8", within=(), offsets=(), sizes=(len(data),), nbytes=len(data)
     )
-    part, (placed,) = sealed("evil.safetensors", [piece], [memoryview(data)])
+    part, (placed,) = sealed_part("evil.safetensors", [piece], [memoryview(data)])
     text = index.encode(index.Index(tensors={}, values={"x": placed}, paths={"x": ("x",)}))
     stored = marker.StoredObject(name="index.json", nbytes=len(text), sha256=marker.sha256(text))
     made = marker.Checkpoint(run="run", step=1, at_us=0, world_size=1, index=stored, parts=(placed.part,))
@@ -189,7 +189,7 @@ def test_a_pickle_that_runs_code_is_not_opened(tmp_path):
     store.put(made.key(placed.part), part)
     store.put(made.key(stored), text)
     store.put(marker.marker_key("run", 1), marker.encode(made))
-    with pytest.raises(Corrupt, match=r"x is no tensor.*nothing that runs code"):
+    with pytest.raises(Corrupt, match=r"x is not a tensor.*nothing that runs code"):
         checkpoints.load({"x": 0})
 
 

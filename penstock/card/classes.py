@@ -127,9 +127,6 @@ def size_category(n: int) -> str:
     return f"{marks[place]}<n<{marks[place + 1]}" if place < len(marks) - 1 else "n>1T"
 
 
-Int64s = np.ndarray[Any, np.dtype[np.int64]]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layouts:
     """The layouts of a version's parts; parts with the same groups share one."""

@@ -87,8 +87,6 @@ class AnnotatedCells:
                 yield self._rows[at], pa.record_batch({name: self._values[name].take(pa.array(at))})
 
 
-Int64s = np.ndarray[Any, np.dtype[np.int64]]
-
 BATCH_ROWS = 65_536
 NO_SPLIT = "(no split)"
 FACTS = ("key", "split", *SIDES, "duration_s", "n_chars", "label", *LANGUAGES, "licence", "raw_key")

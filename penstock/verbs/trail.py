@@ -60,11 +60,12 @@ def _summary(root: "loader.Root", run: str) -> Row:
         return {"run": run, **row, "problem": str(error)}
     steps = trail.steps
     if len(steps):
+        at_us: Any = steps["at_us"]
         row = {
             "first": steps["step"].min(),
             "last": steps["step"].max(),
-            "from": second(steps["at_us"].min()),
-            "to": second(steps["at_us"].max()),
+            "from": second(at_us.min()),
+            "to": second(at_us.max()),
             "steps": steps["step"].n_unique(),
             "ranks": steps["rank"].n_unique(),
         }

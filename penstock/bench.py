@@ -84,7 +84,7 @@ def bench(
     workers: int | None = None,
     where_present: bool = False,
 ) -> Bench:
-    """Load shuffled batches for about `seconds`, half of them in one thread, without reading samples twice.
+    """Load shuffled batches for about `seconds`, half of them in one thread. Reads samples twice only if there are few.
 
     workers: None chooses like `Loader`. where_present: leave out samples without the fields.
 

@@ -57,7 +57,7 @@ class Quarantined:
     excluded: tuple[str, ...] = ()
     """Keys of excluded samples."""
     version: loader.Version | None = None
-    """Version without them; None if no sample, or too many, were corrupt."""
+    """Version without them; None if none or too many are corrupt."""
     judged: loader.Version | None = None
     """Version whose samples were judged; None before the first."""
 

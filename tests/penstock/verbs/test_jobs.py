@@ -47,7 +47,7 @@ def test_a_job_is_cancelled_and_gone_on_with(job, cli):
     assert "is cancelled" in cli("jobs", "cancel", folder.id, "--cluster", file, root=root).out
     shown = cli("jobs", "show", folder.id, root=root).out
     assert "0 of 1 blocks done" in shown
-    assert "a user ended it" in shown
+    assert "a user cancelled it" in shown
     only_waits = cli("jobs", "attach", folder.id, "--cluster", file, root=root)
     assert (only_waits.code, "was cancelled" in only_waits.err) == (2, True)
     sha256 = folder.description().sha256

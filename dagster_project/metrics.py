@@ -13,7 +13,7 @@ import threading
 from prometheus_client import CollectorRegistry, start_http_server, write_to_textfile
 
 import loader
-from assets.watch.metrics import PipelineCollector
+from assets.metrics import PipelineCollector
 from dagster_project.datasets import specs
 from dagster_project.own_datasets import load_datasets
 

@@ -346,7 +346,7 @@ def test_the_environment_is_read_in_few_places() -> None:
         "loader.dataset.root",  # PENSTOCK_ROOT
         "loader.dataset.tables.foreign_objects",  # PENSTOCK_PLACES
         "loader.native",  # PENSTOCK_NATIVE
-        "penstock.verbs.completion",  # PENSTOCK_ROOT, without what loader.dataset.root imports: a key was pressed
+        "penstock.cli",  # PENSTOCK_ROOT, without what loader.dataset.root imports: a key was pressed
         "penstock.view.terminal.picture_cells",  # whether tmux or screen shows the terminal
         "dagster_project.own_datasets",  # PENSTOCK_DATASETS, which names code of another repository
         "loader.run.recipe.world",  # the launcher's rank and world size

@@ -97,7 +97,7 @@ OWN = {
     "penstock/verbs/verb.py": "an argument of the command line",
     "penstock/view/replays/metrics_file.py": "a file that the caller named, whose numbers may be NaN",
     "penstock/upkeep/takedown/derived.py": "a takedown looks at whatever can be read",
-    "assets/watch/alarms.py": "the sensor's own cursor",
+    "assets/alarms.py": "the sensor's own cursor",
     "assets/media/text.py": "a document's other fields are not kept",
     "assets/featurizers/models/of_timm.py": "weights that the operator named",
     "assets/featurizers/models/of_transformers.py": "weights that the operator named",

@@ -15,8 +15,7 @@ from loader.dataset.shards.address import SampleAddress
 from loader.dataset.writing.part_extension import part_address
 from loader.errors import MissingDependency, StoreError
 from loader.storage import RangeReader
-from penstock.card.counting.classes import modality_of
-from penstock.card.counting.layout import part_fields
+from penstock.card.classes import modality_of, part_fields
 from penstock.card.examples import address_at, example_of
 from penstock.card.value import Example
 from penstock.stages import StageRecord

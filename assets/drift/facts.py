@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import loader
-from loader.dataset.log.state import VersionRecord
 from loader.dataset.tables.columns import is_annotation
 from loader.dataset.tables.manifest import read_manifest
 from loader.dataset.tables.parquet import TableFile, get_table, get_table_bytes, get_tables
 from loader.dataset.tables.stats import merge
 from loader.errors import ObjectNotFound
 from loader.storage import Store
+from penstock.card.history import lineage
 from penstock.stages import StageRecord, current_record, find_record, record_path
 
 from .captions import Texts, texts_of
@@ -146,7 +146,7 @@ def _published(
 def published_records(root: loader.Root, version: loader.Version, most: int) -> dict[str, StageRecord]:
     """Return batch -> record of its samples, newest first, of a pipeline's newest versions up to this one."""
     found: dict[str, StageRecord] = {}
-    for one in _lineage(root, version):
+    for one in lineage(root, version):
         if len(found) == most:
             break
         try:
@@ -159,14 +159,6 @@ def published_records(root: loader.Root, version: loader.Version, most: int) -> 
         if record is not None:
             found.setdefault(str(producer["batch"]), record)
     return found
-
-
-def _lineage(root: loader.Root, version: loader.Version) -> Iterator[VersionRecord]:
-    known = {record.id: record for record in root.versions(version.dataset)}
-    at: str | None = version.id
-    while at is not None and at in known:
-        yield known[at]
-        at = known[at].parent
 
 
 def _by_batch(rows: "pl.DataFrame") -> Iterator[tuple[str, "pl.DataFrame"]]:

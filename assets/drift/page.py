@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from loader.errors import AlreadyExists, MissingDependency
 from loader.storage import Store
-from penstock.card.rendering.templates import templates
+from penstock.card.templates import templates
 from penstock.card.value import Example
 
 from ..checks.outcome import CheckResult

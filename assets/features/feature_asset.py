@@ -20,9 +20,9 @@ from resources.storage import RootResource
 from ..featurizers import Featurizer
 from ..featurizers.clashes import check_beside
 from ..featurizers.models import ModelFeaturizer, pinned
-from ..pages.column_texts import feature_texts
 from ..pages.report import dagster_name, data_version, features_metadata
 from ..pages.stage_events import as_failures
+from ..pages.table_columns import feature_texts
 from ..spec import DatasetSpec, Feature, stage_name
 from ..stages import reader_of, require_published
 from ..tables import read_table, write_wide_table

@@ -28,7 +28,7 @@ from assets.features.feature_asset import feature_stage
 from assets.ingest.media import media_stage
 from assets.ingest.raw_objects import land
 from assets.ingest.units import units_stage
-from assets.samples.candidate import candidate
+from assets.samples.assembly import candidate
 from assets.samples.samples_asset import samples_stage
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec, Feature

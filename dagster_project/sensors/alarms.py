@@ -8,10 +8,10 @@ import time
 
 import dagster as dg
 
+from assets.alarms import alarms, due
+from assets.batches import IngestBatches
 from assets.pages.report import dagster_name
 from assets.spec import DatasetSpec
-from assets.watch.alarms import alarms, due
-from assets.watch.batches import Batches
 from loader.dataset.versions.version import open_record
 from resources.alerts import AlertsResource
 from resources.storage import RootResource
@@ -21,7 +21,7 @@ EVERY_S = 300
 
 def sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.SensorDefinition:
     """Return the dataset's sensor, as the registry wants it."""
-    book = Batches(spec.name)  # remembers what it read, for as long as the code server lives
+    book = IngestBatches(spec.name)  # remembers what it read, for as long as the code server lives
 
     @dg.sensor(
         name=f"{dagster_name(spec.name)}_watch",
@@ -32,7 +32,7 @@ def sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.Sen
         context: dg.SensorEvaluationContext, root: RootResource, alerts: AlertsResource
     ) -> dg.SensorResult | dg.SkipReason:
         with root.opened() as opened:
-            found = book.look(opened)
+            found = book.current(opened)
             newest = opened.state.newest(spec.name)
             published_us = open_record(opened.store, newest).manifest["created_us"] if newest else None
         now_s = time.time()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from assets.watch.alarms import Alarm, due
+from assets.alarms import Alarm, due
 from loader.errors import Corrupt, EngineUnreachable
 from loader.storage import Store
 from resources.alerts import Alert, AlertsResource

@@ -6,7 +6,7 @@ from itertools import islice
 
 import dagster as dg
 
-from assets.feedback.quarantine import MAX_LEDGERS, unjudged
+from assets.feedback.quarantine import MAX_LEDGERS, unjudged_ledgers
 from assets.pages.report import dagster_name
 from assets.spec import DatasetSpec
 from resources.storage import RootResource
@@ -40,7 +40,7 @@ def quarantine_sensor(spec: DatasetSpec, *, minimum_interval_s: int = 300) -> dg
         context: dg.SensorEvaluationContext, root: RootResource
     ) -> dg.RunRequest | dg.SkipReason:
         with root.opened() as opened:
-            waiting = list(islice(unjudged(opened.store, spec.name), MAX_LEDGERS))
+            waiting = list(islice(unjudged_ledgers(opened.store, spec.name), MAX_LEDGERS))
         if not waiting:
             return dg.SkipReason(f"no training on {spec.name} met a corrupt sample that was not judged yet")
         day = time.strftime("%Y-%m-%d", time.gmtime())

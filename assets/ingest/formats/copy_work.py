@@ -7,7 +7,7 @@ from typing import Any
 
 from loader.dataset.writing.part_writer import write_part
 from loader.dataset.writing.spill import Sample
-from penstock.card.counting.classes import modality_of
+from penstock.card.classes import modality_of
 from penstock.compute.work import Node, Work
 from penstock.formats.importing.spans import read_fields, samples_in
 from penstock.formats.registration.shard_rows import COMMON, shards_of

@@ -16,7 +16,7 @@ from loader.dataset.tables import columns
 from loader.dataset.tables.foreign_objects import foreign_table, place_id, put_place
 from loader.dataset.tables.parquet import put_named, put_table, table_bytes
 from loader.storage import Store
-from penstock.card.counting.classes import modality_of
+from penstock.card.classes import modality_of
 from penstock.compute.job import Job, store_url
 from penstock.compute.pool import Compute
 from penstock.formats.registration.parts import objects_of, put_parts

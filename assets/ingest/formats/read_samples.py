@@ -19,7 +19,7 @@ from loader.dataset.tables.parquet import put_table
 from loader.dataset.writing.run_tables import part_tables
 from loader.errors import FieldMismatch
 from loader.storage import Store
-from penstock.card.counting.classes import modality_of
+from penstock.card.classes import modality_of
 from penstock.compute.job import Job, store_url
 from penstock.compute.local_blocks import discard
 from penstock.compute.pool import Compute

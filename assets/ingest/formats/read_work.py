@@ -11,7 +11,7 @@ from loader.dataset.columnar.json_members import JsonMembers
 from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
 from loader.dataset.writing.spill import Sample
 from loader.errors import FieldMismatch
-from penstock.card.counting.classes import modality_of
+from penstock.card.classes import modality_of
 from penstock.compute.work import Node, Work
 from penstock.formats.importing.read_units import Spilled
 from penstock.formats.importing.write_parts import PartLayout, write_parts

@@ -18,7 +18,7 @@ from loader.errors import (
 )
 from loader.storage import ObjectInfo, Store
 from loader.storage.store import list_place
-from penstock.card.counting.classes import modality_of
+from penstock.card.classes import modality_of
 from penstock.compute.work import Fault
 from penstock.formats import registered_named
 from penstock.formats.reading.sample import FoundObjects

@@ -13,7 +13,7 @@ from loader.errors import TransformFailed, WorkerFailed
 from loader.order.sources.packed_view import PackedView
 from loader.run.replay import Functions
 
-from ...lineage import StageRun, made_by
+from ...lineage import StageRun, pipeline_runs
 from ..json_record import Record
 from ..kinds.kind import Mark
 from ..replays.picture_placement import Placement
@@ -161,7 +161,7 @@ def slot_record(
     # A packed sequence is no sample of its version: its number would be that of another one, its key is of none.
     sample = None if isinstance(plan.sources[values.source].view, PackedView) else version
     marks = _all_marks(values, faced, fields, stage, sample)
-    (runs,) = made_by(training.root, [explained])
+    (runs,) = pipeline_runs(training.root, [explained])
     return SlotRecord(
         training=training.name,
         plan=plan.hash,

@@ -31,7 +31,7 @@ from loader.errors import (
     VersionRetired,
 )
 
-from ...card.rendering.templates import templates
+from ...card.templates import templates
 from ..inspect.recorded_step import failure_record
 from ..json_record import plain
 from ..open_data import OpenData

@@ -22,7 +22,7 @@ from assets.ingest.raw_objects import land
 from assets.ingest.units import units_stage
 from assets.release.audit import audit_batch
 from assets.release.version_asset import audit_waiting, publish_batches
-from assets.samples.candidate import candidate
+from assets.samples.assembly import candidate
 from assets.samples.samples_asset import samples_stage
 from assets.spec import DatasetSpec
 from loader.dataset.log.denies import Target

@@ -12,12 +12,12 @@ from PIL import Image
 
 import loader
 from assets.arrivals.make_batches import discover
+from assets.batches import IngestBatches
 from assets.ingest import media, units
 from assets.ingest.raw_objects import land
 from assets.media.image import cut as image_cut
 from assets.samples.samples_asset import samples_stage
 from assets.spec import DatasetSpec
-from assets.watch.batches import Batches
 from loader.storage import open_store
 from penstock.compute.pool import InlineCompute
 from penstock.stages import StageRecord
@@ -132,7 +132,7 @@ def test_copies_of_what_the_cut_rejects_count_in_each_limit(
     )
     assert stopped.verdict == "failed"
     assert stopped.reason.startswith("6 of 8 objects came out of the cut as something else")
-    (seen,) = Batches("demo").look(root)
+    (seen,) = IngestBatches("demo").current(root)
     assert sum(seen.refused.values()) == 6  # each once, though two stages refused it
 
     record, accounts = samples_of(root, place, batch, replace(SPEC, max_untrue_rate=1.0, max_reject_rate=0.2))

@@ -664,10 +664,7 @@ def test_a_version_that_is_lost_is_given_up(cli, own):
 
 
 def test_gc_retire(cli, own):
-    assert (
-        cli("gc", "retire", "d", "--keep-last", "1", root=own).out
-        == "d@3 would be retired (--apply does it)\n"
-    )
+    assert cli("gc", "retire", "d", "--keep-last", "1", root=own).out == "d@3 would be retired; add --apply\n"
     done = cli("gc", "retire", "d", "--keep-last", "1", "--apply", "--json", root=own).json
     assert done == {"policy": "last 1", "applied": True, "versions": ["d@3"]}
     nothing = cli(

@@ -1,7 +1,6 @@
-"""Metrics of the pipeline for Prometheus: objects, bytes, refusals by reason, batches, backlog, versions, lag.
+"""Prometheus metrics of the pipeline, computed from the root by `python -m dagster_project.metrics`.
 
-Everything is read from the root, by the process that runs `python -m dagster_project.metrics`: no run reports anything,
-and a crashed one is not missing. Gauges throughout: a root is counted anew at every look, records are read once.
+All are gauges. No run reports anything, so a crashed one is not missing.
 """
 
 import time
@@ -15,64 +14,63 @@ from prometheus_client.registry import Collector
 import loader
 from loader.dataset.versions.version import open_record
 
-from ..release.lag import Lag, lag_of
-from .batches import STANDINGS, Batch, Batches, backlog
+from .batches import STANDINGS, IngestBatch, IngestBatches, backlog
+from .release.lag import Lag, lag_of
 
 PREFIX = "penstock_pipeline_"
 _GAUGES = {
-    "objects": ("Raw objects that batches name, by what became of them.", ("dataset", "outcome")),
+    "objects": ("Raw objects of batches, by outcome.", ("dataset", "outcome")),
     "refused_objects": (
         "Objects that gave no sample, by outcome and reason.",
         ("dataset", "outcome", "code"),
     ),
-    "batches": ("Batches, by where they stand.", ("dataset", "standing")),
-    "bytes": ("Bytes of raw objects, by where their batches stand.", ("dataset", "standing")),
+    "batches": ("Batches, by state.", ("dataset", "standing")),
+    "bytes": ("Bytes of raw objects, by state of their batches.", ("dataset", "standing")),
     "backlog_objects": ("Objects that are neither trainable nor refused, nor stopped.", ("dataset",)),
-    "backlog_oldest_seconds": ("Since the oldest batch of the backlog landed.", ("dataset",)),
-    "landed_timestamp_seconds": ("When the newest batch landed.", ("dataset",)),
+    "backlog_oldest_seconds": ("Time since the oldest batch of the backlog landed.", ("dataset",)),
+    "landed_timestamp_seconds": ("Time at which the newest batch landed.", ("dataset",)),
     "version": ("Number of the newest version.", ("dataset",)),
     "version_samples": ("Samples in the newest version.", ("dataset",)),
-    "version_timestamp_seconds": ("When the newest version was published.", ("dataset",)),
+    "version_timestamp_seconds": ("Time at which the newest version was published.", ("dataset",)),
     "arrival_to_version_seconds": (
-        "Of the newest version's objects: from arrival to version.",
+        "Time from arrival to version, of the newest version's objects.",
         ("dataset", "quantile"),
     ),
-    "up": ("Whether the last look at the dataset succeeded.", ("dataset",)),
+    "up": ("Whether the last reading of the dataset succeeded.", ("dataset",)),
 }
 """Name -> help and labels."""
 
 
 class PipelineCollector(Collector):
-    """Looks at the root when it is scraped. One look at a time; the next waits for it.
+    """Reads the root on each scrape, one scrape at a time.
 
-    A dataset whose look fails keeps `up` 0 and has no other number: old ones would look like new ones. on_error is
-    told, with the dataset and the error.
+    A dataset that fails has only `up` = 0: old numbers would look new. on_error: called with the dataset and the error.
     """
 
     def __init__(
         self, root: loader.Root, datasets: Sequence[str], on_error: Callable[[str, Exception], None]
     ) -> None:
         self._root, self._on_error = root, on_error
-        self._books = {dataset: Batches(dataset) for dataset in datasets}
+        self._books = {dataset: IngestBatches(dataset) for dataset in datasets}
         self._versions: dict[str, tuple[int, int, Lag | None]] = {}
         self._lock = Lock()
 
     def describe(self) -> Iterable[Metric]:
-        """Return the metrics without numbers, and without a look at the store."""
+        """Return the metrics without numbers, without reading the store."""
         return list(_families().values())
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the numbers of all datasets."""
+        """Yield the metrics of all datasets."""
         with self._lock:
             families = _families()
             for dataset, book in self._books.items():
                 self._count(families, dataset, book)
             yield from families.values()
 
-    def _count(self, families: dict[str, GaugeMetricFamily], dataset: str, book: Batches) -> None:
+    def _count(self, families: dict[str, GaugeMetricFamily], dataset: str, book: IngestBatches) -> None:
         try:
-            batches, version = book.look(self._root), self._newest(dataset)
-        except Exception as error:  # noqa: BLE001 - whatever it is: the scrape goes on, and somebody is told
+            batches, version = book.current(self._root), self._newest(dataset)
+        except Exception as error:  # noqa: BLE001 - the scrape goes on, and on_error reports it
             self._on_error(dataset, error)
             families["up"].add_metric([dataset], 0)
             return
@@ -88,14 +86,14 @@ class PipelineCollector(Collector):
                     families["arrival_to_version_seconds"].add_metric([dataset, quantile], value)
 
     def _newest(self, dataset: str) -> tuple[int, int, int, Lag | None] | None:
-        """Return (number, samples, published at, lag) of the newest version; its manifest is read once."""
+        """Return (number, samples, published at, lag) of the newest version. Cached."""
         record = self._root.state.newest(dataset)
         if record is None:
             return None
         if record.id not in self._versions:
             version = open_record(self._root.store, record)
-            told = (len(version), int(version.manifest["created_us"]), lag_of(self._root, record))
-            self._versions[record.id] = told
+            facts = (len(version), int(version.manifest["created_us"]), lag_of(self._root, record))
+            self._versions[record.id] = facts
         return (record.number, *self._versions[record.id])
 
 
@@ -106,7 +104,9 @@ def _families() -> dict[str, GaugeMetricFamily]:
     }
 
 
-def _count_batches(families: dict[str, GaugeMetricFamily], dataset: str, batches: Sequence[Batch]) -> None:
+def _count_batches(
+    families: dict[str, GaugeMetricFamily], dataset: str, batches: Sequence[IngestBatch]
+) -> None:
     outcomes: Counter[str] = Counter()
     refused: Counter[tuple[str, str]] = Counter()
     for batch in batches:

@@ -1,4 +1,4 @@
-"""Counts and distributions of a column, collected batch by batch in memory that does not grow with the rows."""
+"""Counts and distributions of a column, in constant memory."""
 
 import math
 from collections import Counter
@@ -13,36 +13,33 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 MAX_DISTINCT = 20_000
-"""Names that one tally keeps; a column with more is an identifier, not a category."""
+"""Names that one tally keeps; a column with more is an identifier."""
 MAX_BINS = 40
-"""Most bins of a histogram: it has 21 to 40 where the values differ enough."""
+"""Most bins of a histogram; it has 21 to 40 unless the values are few."""
 RATIO = 1.005
-"""Ratio of the ends of a mark of the quantile sketch.
-
-A quantile is right to half a percent of its value, and exact where the values beside it are equal.
-"""
+"""Ratio of the ends of a sketch bin. Quantiles are right to 0.5 %, and exact between equal values."""
 SMALLEST, LARGEST = 1e-12, 1e15
-"""The smallest number that the sketch distinguishes from 0, and the largest from larger ones."""
+"""Smallest and largest magnitude that the sketch resolves."""
 
 _FINEST = -1000
-"""Exponent of the bins of nothing but zeros: any other number that comes makes them wider."""
+"""Exponent of bins that hold only zeros."""
 _STEPS = math.ceil(math.log(LARGEST / SMALLEST) / math.log(RATIO))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """The number of times that each name occurs."""
+    """Occurrences of each name."""
 
     counts: tuple[tuple[str, int], ...] = ()
-    """(name, times), the largest first, equal ones by name; empty where `complete` is False."""
+    """(name, occurrences), by number then name; empty unless `complete`."""
     n_others: int = 0
     """Names that are not listed."""
     others: int = 0
-    """Times that these names occur, together."""
+    """Occurrences of these names."""
     unknown: int = 0
     """Rows without a name."""
     complete: bool = True
-    """False when there were too many names to count them."""
+    """False if there were too many names."""
 
     @property
     def known(self) -> int:
@@ -65,23 +62,23 @@ class Numbers:
     known: int
     """Finite numbers."""
     unknown: int
-    """All other rows."""
+    """Other rows."""
     total: float
-    """Their sum."""
+    """Sum."""
     minimum: float
-    """The least."""
+    """Least number."""
     mean: float
-    """The mean."""
+    """Mean."""
     maximum: float
-    """The greatest."""
+    """Greatest number."""
     p5: float
-    """The 5 % quantile, right to 0.5 % of its value."""
+    """5 % quantile, right to 0.5 % of its value."""
     p50: float
-    """The median, likewise."""
+    """Median, likewise."""
     p95: float
-    """The 95 % quantile, likewise."""
+    """95 % quantile, likewise."""
     edges: tuple[float, ...]
-    """Ends of the histogram's bins [n + 1]; all bins have one width, a power of two."""
+    """Ends of the bins [n + 1]; their width is a power of two."""
     counts: tuple[int, ...]
     """Numbers in each bin [n]."""
 
@@ -92,15 +89,15 @@ class Numbers:
         }
 
 
-class Tally:
-    """Counts names; sets `gave_up` when there are more than `most` of them."""
+class NameTally:
+    """Counts names; sets `overflowed` if there are more than `most`."""
 
     def __init__(self, most: int = MAX_DISTINCT) -> None:
         self._most, self._counts, self.n = most, Counter[str](), 0
         self.overflowed = False
 
     def add(self, values: pa.Array) -> None:
-        """Count names; nulls are not counted."""
+        """Count names, except nulls."""
         self.n += len(values) - values.null_count
         if self.overflowed:
             return
@@ -109,7 +106,7 @@ class Tally:
         self._check()
 
     def add_codes(self, codes: Int64s) -> None:
-        """Count whole numbers."""
+        """Count integers."""
         self.n += len(codes)
         if self.overflowed:
             return
@@ -123,18 +120,18 @@ class Tally:
             self._counts.clear()
 
     def counted(self) -> dict[str, int]:
-        """Return every name and its count; empty after giving up."""
+        """Return name -> count; empty after an overflow."""
         return dict(self._counts)
 
     def result(self, n_rows: int, listed: int = 16) -> Counts:
-        """Return the counts of `n_rows` rows: others are unknown. listed: names with a row of their own."""
+        """Return the counts of `n_rows` rows. listed: names with a row of their own."""
         if self.overflowed:
             return Counts(others=self.n, unknown=n_rows - self.n, complete=False)
-        return ranked(self._counts, n_rows - self.n, listed)
+        return ranked_counts(self._counts, n_rows - self.n, listed)
 
 
-def ranked(counts: dict[str, int], unknown: int = 0, listed: int = 24) -> Counts:
-    """Return the counts of names that were counted elsewhere."""
+def ranked_counts(counts: dict[str, int], unknown: int = 0, listed: int = 24) -> Counts:
+    """Return counts ordered by number."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     rest = (
         ordered[listed:] if len(ordered) > listed + 1 else []
@@ -143,14 +140,11 @@ def ranked(counts: dict[str, int], unknown: int = 0, listed: int = 24) -> Counts
     return Counts(counts=tuple(shown), n_others=len(rest), others=sum(n for _, n in rest), unknown=unknown)
 
 
-class Spread:
-    """Collects numbers: sums, quantiles, a histogram. O(1) memory.
-
-    The result does not depend on the batches that the numbers came in, but for the last digits of sums.
-    """
+class NumberSummary:
+    """Sums, quantiles and a histogram of numbers, independent of the batches except for rounding."""
 
     def __init__(self, *, whole: bool = False) -> None:
-        """Begin without numbers. whole: of whole numbers, whose bins are at least 1 wide."""
+        """whole: integers, whose bins are at least 1 wide."""
         self.n, self._sum, self._whole = 0, 0.0, whole
         self._low, self._high = math.inf, -math.inf
         self._marks = np.zeros(2 * _STEPS + 1, np.int64)
@@ -158,7 +152,7 @@ class Spread:
         self._bins = _Bins(0 if whole else None)
 
     def add(self, values: Floats) -> None:
-        """Add numbers, without those not finite or beyond 1e150: no measure of anything. Below 1e-150 is 0."""
+        """Add the finite numbers below 1e150; those below 1e-150 count as 0."""
         numbers = values[np.abs(values) < 1e150]
         numbers = np.where(np.abs(numbers) < 1e-150, 0.0, numbers)
         if not len(numbers):
@@ -176,7 +170,7 @@ class Spread:
         self._bins.add(numbers, self._low, self._high)
 
     def result(self, n_rows: int) -> Numbers | None:
-        """Return the distribution in `n_rows` rows, None when nothing was added; rows not added are unknown."""
+        """Return the distribution in `n_rows` rows; None for no numbers."""
         if not self.n:
             return None
         below = np.cumsum(self._marks)
@@ -203,7 +197,7 @@ class Spread:
 
 
 class _Bins:
-    """A histogram whose bins double in width as the range grows: bin i of width 2^k is [i 2^k, (i + 1) 2^k)."""
+    """A histogram whose bins double in width as the range grows: bin i is [i 2^k, (i + 1) 2^k)."""
 
     def __init__(self, finest: int | None) -> None:
         self._finest = finest
@@ -211,7 +205,6 @@ class _Bins:
         self._first, self._counts = 0, np.zeros(0, np.int64)
 
     def add(self, values: Floats, low: float, high: float) -> None:
-        """Count values. low, high: of everything so far, these values among it."""
         k = _exponent(low, high)
         if self._finest is not None:
             k = max(k, self._finest)
@@ -228,9 +221,7 @@ class _Bins:
 
     def _widen(self, k: int) -> None:
         if self._k is not None and self._k < k and self._first == 0 and len(self._counts) == 1:
-            self._k = (
-                k  # only bin 0, however wide: a bin of nothing but zeros is some thousand doublings away
-            )
+            self._k = k  # only bin 0: zeros are a thousand doublings away
         while self._k is not None and self._k < k:
             first = self._first // 2
             places = (np.arange(self._first, self._first + len(self._counts)) // 2) - first
@@ -248,10 +239,7 @@ def _bin(value: float, k: int) -> int:
 
 
 def _exponent(low: float, high: float) -> int:
-    """Return the smallest k for which bins of width 2^k from low to high are at most MAX_BINS.
-
-    They are no finer than doubles and whole numbers of 64 bits can tell.
-    """
+    """Return the smallest k for at most MAX_BINS bins of width 2^k, within the precision of doubles."""
     size = max(abs(low), abs(high))
     floor = math.frexp(size)[1] - 40 if size else _FINEST
     span = high - low

@@ -1,15 +1,15 @@
-"""The content of a card: the same headings, bars and rows in Markdown and in HTML."""
+"""The sections of a card: headings, bars and rows for Markdown and HTML."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...units import length, number, share, size
-from ..counting.tally import Counts
-from ..value import Card, Column, Kind
-from .hub_metadata import front_matter
+from ..units import length, number, share, size
+from .as_json import front_matter
+from .tally import Counts
 from .templates import templates
+from .value import Card, CardColumn, CardKind
 
 _OUTCOMES = {
     "landed": "objects landed",
@@ -17,10 +17,10 @@ _OUTCOMES = {
     "rejected": "rejected: damaged",
     "not_supported": "of a format that is not supported",
     "not_media": "not media",
-    "dropped": "dropped: sound, not taken",
+    "dropped": "dropped: healthy, but not used",
 }
 MANY = 8
-"""A column with more different values, most of them once, shows their number, not the first few."""
+"""If a column has more distinct values, mostly unique, the card shows only their number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +38,12 @@ class Bars:
 
     @property
     def most(self) -> int:
-        """Samples of the longest bar; at least 1."""
+        """Samples of the longest bar, at least 1."""
         return max([n for _, n, _ in self.rows], default=0) or 1
 
 
-def shown(card: Card) -> dict[str, Any]:
-    """Return the values that templates show by name: the card, and texts, rows and distributions of it."""
+def template_values(card: Card) -> dict[str, Any]:
+    """Return the values that the templates use, by name."""
     by_kind = [(kind, [one for one in card.examples if one.kind == kind.name]) for kind in card.kinds]
     left_out = "Bytes and coverage include samples that the version leaves out."
     return {
@@ -64,7 +64,7 @@ def shown(card: Card) -> dict[str, Any]:
 
 
 def headline(card: Card) -> list[tuple[str, str]]:
-    """Return (name, amount): the few numbers that stand above everything."""
+    """Return (name, amount) of the tiles at the top."""
     tiles = [("samples", f"{card.samples:,}")]
     if card.raw_objects is not None:
         tiles.append(("raw objects", f"{card.raw_objects:,}"))
@@ -73,7 +73,7 @@ def headline(card: Card) -> list[tuple[str, str]]:
         if hours is not None:
             tiles.append((modality, length(hours * 3600)))
     if card.sound_hours:
-        tiles.append(("sound with video", length(card.sound_hours * 3600)))
+        tiles.append(("audio with video", length(card.sound_hours * 3600)))
     tiles.append(("in shards", size(card.nbytes)))
     if card.excluded_samples:
         tiles.append(("left out", f"{card.excluded_samples:,}"))
@@ -81,21 +81,20 @@ def headline(card: Card) -> list[tuple[str, str]]:
 
 
 def summary(card: Card) -> str:
-    """Return one sentence."""
     kinds = ", ".join(f"{kind.samples:,} {kind.name}" for kind in card.kinds)
     splits = ", ".join(f"{n:,} {name}" for name, n in card.splits.items())
     return f"{card.samples:,} samples ({kinds}), in splits: {splits}."
 
 
 def distributions(card: Card) -> Iterator[Bars]:
-    """Yield every distribution with something to show."""
+    """Yield every distribution that is not empty."""
     if card.licences.known or not card.licences.complete:
         yield _of_counts("Licences", card.licences, card.samples)
     for kind in card.kinds:
         yield from _of_kind(kind)
 
 
-def _of_kind(kind: Kind) -> Iterator[Bars]:
+def _of_kind(kind: CardKind) -> Iterator[Bars]:
     n = kind.samples
     if kind.labels.known:
         yield _of_counts(f"Labels of {kind.name} samples", kind.labels, n)
@@ -136,8 +135,8 @@ def _bars(title: str, known: tuple[tuple[str, int], ...], unknown: int, total: i
     return Bars(title=title, rows=rows, total=total, note=note)
 
 
-def column_words(column: Column) -> tuple[str, str]:
-    """Return (known samples, their values) of a column, in words."""
+def column_words(column: CardColumn) -> tuple[str, str]:
+    """Return (known samples, description of the values)."""
     if column.numbers is not None:
         numbers = column.numbers
         spread = f"{number(numbers.minimum)} to {number(numbers.maximum)}"
@@ -161,7 +160,7 @@ def column_words(column: Column) -> tuple[str, str]:
 
 
 def kind_rows(card: Card) -> tuple[list[str], list[list[str]]]:
-    """Return (header, rows): kinds down, splits across, with the length where it is known."""
+    """Return (header, rows): a row per kind, a column per split."""
     splits = list(card.splits)
     header = ["kind", *splits, "samples", "share", "raw objects", "length"]
     rows = []
@@ -179,13 +178,13 @@ def kind_rows(card: Card) -> tuple[list[str], list[list[str]]]:
     return header, rows
 
 
-def _of_split(kind: Kind, name: str) -> str:
+def _of_split(kind: CardKind, name: str) -> str:
     n, seconds = kind.splits.get(name, 0), kind.seconds.get(name)
     return f"{n:,}" + (f" ({length(seconds)})" if seconds else "")
 
 
 def group_rows(card: Card) -> tuple[list[str], list[list[str]]]:
-    """Return (header, rows): the content of the shards. The bytes and rows of excluded samples are among them."""
+    """Return (header, rows) of the shards. Bytes and rows include excluded samples."""
     header = ["group", "fields", "of", "samples", "coverage", "bytes", "share"]
     all_rows = card.samples + card.excluded_samples
     rows = [
@@ -204,7 +203,7 @@ def group_rows(card: Card) -> tuple[list[str], list[list[str]]]:
 
 
 def excluded_rows(card: Card) -> list[tuple[str, str]]:
-    """Return (reason, samples) of samples that the version leaves out."""
+    """Return (reason, samples) of excluded samples."""
     rows = [(reason, f"{n:,}") for reason, n in card.excluded.counts]
     if card.excluded.n_others:
         rows.append((f"{card.excluded.n_others:,} other reasons", f"{card.excluded.others:,}"))
@@ -212,7 +211,7 @@ def excluded_rows(card: Card) -> list[tuple[str, str]]:
 
 
 def object_rows(card: Card) -> list[tuple[str, str]]:
-    """Return (outcome, objects) of the raw objects that landed."""
+    """Return (outcome, raw objects)."""
     counts = card.history.counts
     rows = [(text, f"{counts[name]:,}") for name, text in _OUTCOMES.items() if name in counts]
     rows += [(f"{outcome} at {stage}: {code}", f"{n:,}") for outcome, stage, code, n in card.history.refused]
@@ -220,7 +219,7 @@ def object_rows(card: Card) -> list[tuple[str, str]]:
 
 
 def provenance_rows(card: Card) -> list[tuple[str, str]]:
-    """Return (name, value) about the version's origin."""
+    """Return (name, value) of the version's origin."""
     past = card.history
     rows = [
         ("version", card.id),
@@ -241,7 +240,7 @@ def provenance_rows(card: Card) -> list[tuple[str, str]]:
 
 
 def making_rows(card: Card) -> list[tuple[str, str, str]]:
-    """Return (kind, text, batches): policies, featurizers with their versions, filters."""
+    """Return (kind, text, batches) of policies, featurizers and filters."""
     past = card.history
     rows = [("cut by", text, f"{n:,}") for text, n in past.policies]
     rows += [
@@ -253,23 +252,17 @@ def making_rows(card: Card) -> list[tuple[str, str, str]]:
 
 
 def render_html(card: Card) -> str:
-    """Return the whole page. Raises: MissingDependency."""
-    return templates().get_template("card.html.j2").render(shown(card))
+    """Return the page. Raises: MissingDependency."""
+    return templates().get_template("card.html.j2").render(template_values(card))
 
 
 def render_markdown(card: Card, sheets: Mapping[str, str] | None = None) -> str:
-    """Return the whole card. sheets: kind -> file name of an image of its examples, beside the Markdown file.
-
-    Raises: MissingDependency.
-    """
-    body = templates().get_template("card.md.j2").render(shown(card), sheets=sheets or {})
+    """Return the card as Markdown. sheets: kind -> file name of its contact sheet. Raises: MissingDependency."""
+    body = templates().get_template("card.md.j2").render(template_values(card), sheets=sheets or {})
     return re.sub(r"\n{3,}", "\n\n", f"{front_matter(card)}\n\n{body.strip()}\n")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]], *, right: int | None = None) -> str:
-    """Return a Markdown table. right: the column from which on numbers stand on the right.
-
-    Raises: MissingDependency.
-    """
+    """Return a Markdown table. right: first column that is right-aligned. Raises: MissingDependency."""
     text: str = templates().get_template("parts.md.j2").module.table(header, rows, right)  # type: ignore[attr-defined]
     return text.strip()

@@ -1,4 +1,4 @@
-"""The raw objects that samples were cut from: their number, and their places."""
+"""Count the raw objects of samples, and their locations."""
 
 import hashlib
 import re
@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .tally import Counts, Tally
+from .tally import Counts, NameTally
 
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -19,7 +19,7 @@ _SECRETS = re.compile(r"//[^/@]*@")
 
 
 class RawObjects:
-    """Counts distinct raw objects by a 64-bit hash of its most specific name: 8 bytes each.
+    """Counts distinct raw objects by 64-bit hashes of their most specific name, 8 bytes each.
 
     Among ten million, two share a hash with a probability of 3 in a million.
     """
@@ -32,7 +32,7 @@ class RawObjects:
         self._hashes: dict[int, list[Hashes]] = {}
         self._subjects: set[int] = set()
         self._has_subjects = False
-        self._sources, self._folders, self._n = Tally(), Tally(), 0
+        self._sources, self._folders, self._n = NameTally(), NameTally(), 0
 
     def add(self, kinds: np.ndarray[Any, Any], batch: pa.RecordBatch) -> None:
         """Count rows. kinds: a code per row."""
@@ -55,7 +55,7 @@ class RawObjects:
             )
 
     def distinct(self, kind: int | None = None) -> int | None:
-        """Return the number of raw objects of one kind or of all; None where no sample names its raw object."""
+        """Return the raw objects of one kind or of all; None if no sample names one."""
         for code in self._hashes if kind is None else [kind]:
             self._hashes[code] = [_different(self._hashes.get(code, []))]
         pieces_of_kinds = [pieces[0] for code, pieces in self._hashes.items() if kind is None or code == kind]
@@ -67,16 +67,16 @@ class RawObjects:
         return len(self._subjects) if self._has_subjects else None
 
     def sources(self, n_rows: int) -> Counts:
-        """Return samples by the place where their raw objects lie, without credentials."""
+        """Return samples by the location of their raw objects, without credentials."""
         return self._sources.result(n_rows)
 
     def folders(self, n_rows: int) -> Counts:
-        """Return samples by the first folder of the raw object's key."""
+        """Return samples by the first folder of the raw key."""
         return self._folders.result(n_rows)
 
 
 def _different(pieces: Sequence[Hashes]) -> Hashes:
-    """Return all hashes, sorted, each once. In place where it can be: np.unique would take four times the memory."""
+    """Return the distinct hashes, sorted. np.unique would take four times the memory."""
     whole = np.concatenate([np.zeros(0, np.uint64), *pieces])
     whole.sort()
     first = np.ones(len(whole), bool)
@@ -92,14 +92,14 @@ def _hashed(values: pa.Array) -> Hashes:
 
 
 def _sources(uris: pa.Array, keys: pa.Array | None) -> pa.Array:
-    """Return landing places: the URI without the key that it ends with; without a key, scheme and host."""
+    """Return each URI without its key; without a key, scheme and host."""
     hosts = pc.struct_field(pc.extract_regex(uris, _HOST), "source")
     places = pc.if_else(pc.is_valid(hosts), hosts, pc.if_else(pc.is_valid(uris), "local files", None))
     if keys is not None:
         length = pc.subtract(pc.utf8_length(uris), pc.utf8_length(keys)).to_numpy(zero_copy_only=False)
         out = np.array(places.to_pylist(), object)
         for n in np.unique(length[length > 0]).tolist():
-            # One landing place is one length: a loop over places, not over rows.
+            # One location is one length: the loop runs over locations, not rows.
             rows = np.flatnonzero(length == n)
             examples = uris.take(pa.array(rows))
             front = pc.utf8_slice_codeunits(examples, 0, int(n))

@@ -1,7 +1,6 @@
-"""Alarms of a dataset: when a person is told, and of what, judged from the root alone.
+"""Alarms of a dataset, computed from the root. An alarm is sent when it begins, daily, and when it ends.
 
-Every name is a heading of docs/operations.md, which explains it and says what to do. An alarm is told when it begins,
-again each day while it lasts, and once when it is over.
+docs/operations.md explains each name under a heading.
 """
 
 import json
@@ -11,8 +10,8 @@ from dataclasses import dataclass
 
 from resources.alerts import Alert, Severity
 
-from ..upkeep import Limits
-from .batches import Batch, backlog
+from .batches import IngestBatch, backlog
+from .upkeep import Limits
 
 REMINDER_S = 86_400.0
 _HOUR_S = 3600.0
@@ -20,12 +19,12 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """Something that lasts."""
+    """A lasting problem."""
 
     alert: Alert
-    """Kind of the alarm."""
+    """Its alert."""
     subject: str = ""
-    """The batch that it is about; "" where there is only one subject."""
+    """Batch, or ""."""
 
     @property
     def key(self) -> str:
@@ -33,10 +32,10 @@ class Alarm:
 
 
 def alarms(
-    dataset: str, batches: Sequence[Batch], published_s: float | None, limits: Limits, now_s: float
+    dataset: str, batches: Sequence[IngestBatch], published_s: float | None, limits: Limits, now_s: float
 ) -> list[Alarm]:
-    """Return the alarms of a dataset now. published_s: time of its newest version, Unix time."""
-    found = [
+    """Return the alarms of a dataset now. published_s: Unix time of its newest version."""
+    raised = [
         _alarm(
             dataset, "batch-stopped", "error", f"batch {batch.key} was stopped", batch.stopped_by, batch.key
         )
@@ -53,23 +52,23 @@ def alarms(
                 f"batch {oldest.key} landed {_hours(waited_s)} ago and is not trainable ({oldest.standing})"
             )
             details = f"{len(waiting)} batches with {sum(batch.objects for batch in waiting)} objects wait"
-            found.append(_alarm(dataset, "backlog-old", "error", what, details))
+            raised.append(_alarm(dataset, "backlog-old", "error", what, details))
     if limits.silence_s is not None and landed and now_s - max(landed) > limits.silence_s:
         what = f"nothing has landed for {_hours(now_s - max(landed))}"
-        found.append(_alarm(dataset, "nothing-arrives", "warning", what))
+        raised.append(_alarm(dataset, "nothing-arrives", "warning", what))
     if limits.version_s is not None and published_s is not None and now_s - published_s > limits.version_s:
         what = f"the newest version is {_hours(now_s - published_s)} old"
-        found.append(_alarm(dataset, "version-old", "warning", what))
-    return found
+        raised.append(_alarm(dataset, "version-old", "warning", what))
+    return raised
 
 
-def due(now: Sequence[Alarm], told: str, now_s: float | None = None) -> tuple[list[Alert], str]:
-    """Return (alerts to send, text for the next call): of alarms that began, last for another day, or are over.
+def due(now: Sequence[Alarm], state: str, now_s: float | None = None) -> tuple[list[Alert], str]:
+    """Return (alerts to send, state for the next call).
 
-    told: text of the call before, "" at first. Raises nothing: a text that cannot be read counts as nothing told.
+    state: text of the previous call, "" at first; unreadable text counts as "".
     """
     at_s = time.time() if now_s is None else now_s
-    before = _told(told)
+    before = _sent_before(state)
     lasting: dict[str, list[object]] = {}
     alerts = []
     for alarm in now:
@@ -85,7 +84,7 @@ def due(now: Sequence[Alarm], told: str, now_s: float | None = None) -> tuple[li
     return alerts, json.dumps(lasting, sort_keys=True)
 
 
-def _told(text: str) -> dict[str, tuple[float, str]]:
+def _sent_before(text: str) -> dict[str, tuple[float, str]]:
     try:
         return {key: (float(at), str(dataset)) for key, (at, dataset) in json.loads(text or "{}").items()}
     except (ValueError, TypeError, AttributeError):

@@ -1,7 +1,6 @@
-"""Standing of every batch of a dataset, and outcomes of its objects: read from the root alone.
+"""States of a dataset's batches, and outcomes of their objects, computed from the root.
 
-Metrics, alerts and backlog are made of this. A look costs two listings (manifests, stages: a request per 1,000 keys),
-and one request for the log. Each record that is new since the last look costs a GET, sixteen at a time.
+An update costs listings of manifests and stages, one request for the log, and a GET per new record.
 """
 
 from collections import Counter
@@ -14,15 +13,16 @@ from loader.dataset.log.state import State
 from loader.storage import Store
 from penstock.stages import KnownRecords, StageRecord
 
-from ..arrivals.batch_manifests import batch_number, batch_numbers, manifests
-from ..stages import MEDIA, RAW_OBJECTS, SAMPLES, UNITS
-from ..stages import VERSION as AUDIT
-from ..tables import read_table
+from .arrivals.batch_manifests import batch_number, batch_numbers, manifests
+from .stages import MEDIA, RAW_OBJECTS, SAMPLES, UNITS
+from .stages import VERSION as AUDIT
+from .tables import read_table
 
 Standing = Literal["waiting", "in_progress", "stopped", "ready", "published", "nothing_new"]
 STANDINGS: tuple[Standing, ...] = ("waiting", "in_progress", "stopped", "ready", "published", "nothing_new")
-"""waiting: discovered, no stage has run; in_progress: some have; stopped: a check said no; ready: for a release;
-published: in a version; nothing_new: it gave no sample that was not there."""
+"""waiting: no stage has run. in_progress: some have. stopped: a check failed. ready: for a release.
+published: in a version. nothing_new: no new sample.
+"""
 
 _STAGES = (RAW_OBJECTS, MEDIA, UNITS, SAMPLES, AUDIT)
 Refused = tuple[str, str]
@@ -30,58 +30,58 @@ Refused = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class IngestBatch:
     """State of one batch of a dataset."""
 
     key: str
-    """Key of the batch."""
+    """Batch key."""
     standing: Standing
-    """Standing of the batch."""
+    """State."""
     objects: int
-    """Objects as they were discovered."""
+    """Discovered objects."""
     nbytes: int
-    """Bytes of the objects as they were discovered."""
+    """Bytes of discovered objects."""
     used: int = 0
     """Objects with a sample."""
     refused: Mapping[Refused, int] = field(default_factory=dict)
     """(outcome, code) -> objects without a sample."""
     landed_at_us: int = 0
-    """Time at which the landing stage published; 0 before."""
+    """Time of its landing; 0 before."""
     samples_at_us: int = 0
-    """Time at which the samples stage published; 0 before."""
+    """Time of its samples; 0 before."""
     stopped_by: str = ""
     """Stage and reason; "" for none."""
 
 
-class Batches:
-    """The batches of one dataset, looked at again and again."""
+class IngestBatches:
+    """The batches of one dataset, updated at each call."""
 
     def __init__(self, dataset: str) -> None:
         self.dataset = dataset
         self._known = KnownRecords(dataset, _STAGES)
-        self._waiting: dict[int, Batch] = {}
+        self._waiting: dict[int, IngestBatch] = {}
         self._refusals: dict[str, Mapping[str, Refused]] = {}
 
-    def look(self, root: loader.Root) -> list[Batch]:
+    def current(self, root: loader.Root) -> list[IngestBatch]:
         """Return all batches, oldest first. Raises: Corrupt; StoreError."""
         known, state = self._known.newest(root.store), root.state
         begun = [self._batch(root.store, state, key, records) for key, records in known.items()]
         waiting = self._not_begun(root.store, {batch_number(batch.key) for batch in begun})
         return sorted([*begun, *waiting], key=lambda batch: batch_number(batch.key))
 
-    def _not_begun(self, store: Store, begun: set[int]) -> list[Batch]:
+    def _not_begun(self, store: Store, begun: set[int]) -> list[IngestBatch]:
         numbers = set(batch_numbers(store, self.dataset)) - begun
         for manifest in manifests(store, self.dataset, numbers - self._waiting.keys()):
-            self._waiting[manifest.number] = Batch(
+            self._waiting[manifest.number] = IngestBatch(
                 key=manifest.batch, standing="waiting", objects=len(manifest.objects), nbytes=manifest.nbytes
             )
         self._waiting = {number: self._waiting[number] for number in numbers}
         return list(self._waiting.values())
 
-    def _batch(self, store: Store, state: State, key: str, records: Mapping[str, StageRecord]) -> Batch:
+    def _batch(self, store: Store, state: State, key: str, records: Mapping[str, StageRecord]) -> IngestBatch:
         landed, cut = records.get(RAW_OBJECTS), records.get(SAMPLES)
         standing, stopped_by = _standing(state, records)
-        return Batch(
+        return IngestBatch(
             key=key,
             standing=standing,
             objects=landed.counts["landed"] if landed else 0,
@@ -98,14 +98,13 @@ class Batches:
             return Counter(
                 {(outcome, code): n for outcome, _, code, n in cut.body.get("made_of", {}).get("refused", [])}
             )
-        found: dict[str, Refused] = {}  # a copy of what units refuses is in both
+        refusals: dict[str, Refused] = {}  # both have copies of what units refuses
         for stage in (MEDIA, UNITS):
             if record := records.get(stage):
-                found |= self._of_table(store, record)
-        return Counter(found.values())
+                refusals |= self._of_table(store, record)
+        return Counter(refusals.values())
 
     def _of_table(self, store: Store, record: StageRecord) -> Mapping[str, Refused]:
-        """Return key -> outcome of the objects of a batch that is on its way or was stopped, read once."""
         if (file := record.files.get("refusals")) is None:
             return {}
         if file.path not in self._refusals:
@@ -115,7 +114,6 @@ class Batches:
 
 
 def _standing(state: State, records: Mapping[str, StageRecord]) -> tuple[Standing, str]:
-    """Return (standing of a batch, what stopped it or "")."""
     cut, transaction = records.get(SAMPLES), None
     if cut is not None and cut.verdict == "published":
         transaction = state.txns.get(cut.body["txn"])
@@ -133,6 +131,6 @@ def _standing(state: State, records: Mapping[str, StageRecord]) -> tuple[Standin
     return "ready", ""
 
 
-def backlog(batches: Sequence[Batch]) -> list[Batch]:
-    """Return the batches whose objects are not trainable yet and may become so without a person."""
+def backlog(batches: Sequence[IngestBatch]) -> list[IngestBatch]:
+    """Return the batches that are not trainable yet, and need no person."""
     return [batch for batch in batches if batch.standing in ("waiting", "in_progress", "ready")]

@@ -1,10 +1,8 @@
-"""One pass over a version's samples table: everything that a card counts.
+"""Count everything that a card shows, in one pass over the samples table.
 
-The table's files are read one run at a time and batch by batch, only the columns that a card shows, with annotations
-laid over them. No media are touched.
-
-Memory: annotated values, the compressed files of one run, some 10 bytes per row (its kind, its split, whether it is
-live), and 16 bytes per raw object. Time: O(rows x columns); the keys are hashed one by one, about a microsecond each.
+Reads the table run by run and batch by batch, with annotations laid over. Memory: the annotated values, the files of
+one run, 10 bytes per row and 16 per raw object. Time: O(rows x columns), and a microsecond per key. The stored
+statistics cannot serve: they count excluded samples, and know neither kinds nor splits.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,57 +15,115 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from loader import Version
-from loader.dataset.tables.annotations import files_of
-from loader.dataset.tables.columns import KEY_COLUMNS
+from loader.dataset.tables.annotations import files_of, last_said
+from loader.dataset.tables.columns import KEY_COLUMNS, type_named
 from loader.dataset.tables.parquet import TableFile, check_schema_version, get_table_bytes
 from loader.errors import Corrupt
 
-from ...progress import progress
-from .annotated_columns import Edited
-from .kinds import LANGUAGES, SIDES, KindScan, Names, floats, licences
-from .layout import Layouts, layouts
+from ..progress import progress
+from .classes import Layouts, layouts
+from .kinds import LANGUAGES, SIDES, KindScan, NameCodes, floats, licences
 from .raw_objects import RawObjects
-from .tally import Spread, Tally
+from .tally import NameTally, NumberSummary
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+class AnnotatedCells:
+    """Annotated cells: 8 bytes per annotated sample, and its values.
+
+    start: int64 [parts], first row of each part. live: bool [rows].
+    """
+
+    def __init__(self, version: Version, start: Int64s, live: Bools) -> None:
+        files = files_of(version.manifest["samples"], None, annotations=True)
+        self.names = sorted({name for file in files for name in file["columns"]})
+        self._rows = np.zeros(0, np.int64)
+        self._values: dict[str, pa.Array] = {}
+        self._remaining: dict[str, Bools] = {}
+        if not files:
+            return
+        table = last_said(version.store, files, self.names).to_arrow()
+        rows = start[version.parts.positions(table["part"].cast(pa.string()))] + table["row"].to_numpy()
+        order = np.argsort(rows)
+        order = order[live[rows[order]]]
+        self._rows = rows[order]
+        for name in self.names:
+            kind = type_named(version.manifest["columns"][name]["type"])
+            self._values[name] = table[name].combine_chunks().take(pa.array(order)).cast(kind)
+            annotated = table[f"{name} said"].fill_null(False).to_numpy()
+            self._remaining[name] = annotated[order].astype(bool)
+        self._annotated = {name: column.copy() for name, column in self._remaining.items()}
+
+    def laid_over(self, rows: Int64s, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch with annotated values. rows: its rows in the version."""
+        names = [name for name in batch.schema.names if name in self._values]
+        if not names or not len(self._rows):
+            return batch
+        at = np.minimum(np.searchsorted(self._rows, rows), len(self._rows) - 1)
+        for name in names:
+            changed = (self._rows[at] == rows) & self._annotated[name][at]
+            if changed.any():
+                self._remaining[name][at[changed]] = False
+                values = self._values[name]
+                there = batch.column(name).cast(values.type)
+                laid = pc.if_else(pa.array(changed), values.take(pa.array(at)), there)
+                batch = batch.set_column(batch.schema.get_field_index(name), name, laid)
+        return batch
+
+    def annotated_rows(self, name: str) -> tuple[Int64s, pa.Array]:
+        """Return (rows, values) of a column's annotated cells."""
+        if name not in self._values:
+            return np.zeros(0, np.int64), pa.nulls(0, pa.string())
+        at = np.flatnonzero(self._annotated[name])
+        return self._rows[at], self._values[name].take(pa.array(at))
+
+    def rest(self) -> Iterator[tuple[Int64s, pa.RecordBatch]]:
+        """Yield (rows, a column of them) for annotated cells that no batch had."""
+        for name, column in self._remaining.items():
+            if column.any():
+                at = np.flatnonzero(column)
+                yield self._rows[at], pa.record_batch({name: self._values[name].take(pa.array(at))})
+
 
 BATCH_ROWS = 65_536
 NO_SPLIT = "(no split)"
 FACTS = ("key", "split", *SIDES, "duration_s", "n_chars", "label", *LANGUAGES, "licence", "raw_key")
-"""Columns that a card shows of an example, if the table has them."""
+"""Columns that a card shows of an example."""
 
 
 @dataclass(slots=True)
-class Scan:
+class SampleScan:
     """The counts of a version."""
 
     splits: list[str]
-    """Names of splits, by code."""
+    """Split names, by code."""
     kinds: dict[str, KindScan]
-    """Kind -> its counts, the largest first."""
-    columns: dict[str, Spread | Tally]
-    """Column -> its numbers or names."""
+    """Kind -> counts, the largest first."""
+    columns: dict[str, NumberSummary | NameTally]
+    """Column -> numbers or names."""
     spans: dict[str, tuple[Any, Any]]
-    """Column of times -> (first, last), in microseconds since 1970."""
-    licences: Tally
+    """Column of times -> (first, last), microseconds since 1970."""
+    licences: NameTally
     """Samples by licence."""
     raw: RawObjects
-    """The raw objects that samples name."""
+    """Raw objects."""
     layouts: Layouts
-    """The layouts of parts."""
+    """Layouts of parts."""
     facts: dict[int, dict[str, Any]]
-    """Row that was chosen to be shown -> column -> value, the columns FACTS."""
+    """Row of an example -> column of FACTS -> value."""
     n_examples: int
-    """Samples of each kind to show."""
+    """Examples per kind."""
 
 
-def scan(version: Version, *, n_examples: int) -> Scan:
-    """Read the samples table. Raises: Corrupt; ObjectNotFound; FormatTooNew."""
-    return _Scanner(version, n_examples).run()
+def scan(version: Version, *, n_examples: int) -> SampleScan:
+    """Scan a version. Raises: Corrupt; ObjectNotFound; FormatTooNew."""
+    return _SampleScanner(version, n_examples).run()
 
 
-class _Scanner:
-    """One scan, which numbers the rows of the version: row r of the part at position p is start[p] + r."""
+class _SampleScanner:
+    """One scan. Row r of the part at position p is start[p] + r."""
 
     def __init__(self, version: Version, n_examples: int) -> None:
         self._version, self._n_examples = version, n_examples
@@ -77,20 +133,20 @@ class _Scanner:
         self._live = np.ones(int(start[-1]), bool)
         for position in np.flatnonzero(parts.n_live != parts.n_rows).tolist():
             self._live[start[position] : start[position + 1]] = parts.live_members(position)
-        self._kind_names, self._split_names = Names(), Names()
+        self._kind_names, self._split_names = NameCodes(), NameCodes()
         # The fields decide the kind of samples without one in their own column.
         by_layout = np.array([self._kind_names.code(name) for name in self._layouts.modalities], np.int16)
         self._kind = np.repeat(by_layout[self._layouts.of_part], parts.n_rows)
         self._no_split = self._split_names.code(NO_SPLIT)
         self._split = np.full(len(self._live), self._no_split, np.int16)
-        self._columns: dict[str, Spread | Tally] = {}
+        self._columns: dict[str, NumberSummary | NameTally] = {}
         self._spans: dict[str, tuple[Any, Any]] = {}
-        self._licences, self._raw = Tally(), RawObjects(version.manifest["columns"])
+        self._licences, self._raw = NameTally(), RawObjects(version.manifest["columns"])
         self._kinds: dict[int, KindScan] = {}
         self._runs = _runs(version)
-        self._edited = Edited(version, start, self._live)
+        self._edited = AnnotatedCells(version, start, self._live)
 
-    def run(self) -> Scan:
+    def run(self) -> SampleScan:
         total = sum(file["n_rows"] for run in self._runs for file in run)
         rows, kinds = self._edited.annotated_rows(
             "kind"
@@ -112,7 +168,7 @@ class _Scanner:
         for rows, batch in self._edited.rest():
             self._add(rows, batch, 0)
         by_kind = self._finished_kinds()
-        return Scan(
+        return SampleScan(
             splits=self._split_names.names,
             kinds=dict(sorted(by_kind.items(), key=lambda item: (-item[1].samples, item[0]))),
             columns=dict(sorted(self._columns.items())),
@@ -137,7 +193,6 @@ class _Scanner:
         return finished
 
     def _facts(self) -> dict[int, dict[str, Any]]:
-        """Return the facts of the chosen rows, from the files of their runs once more."""
         chosen = {row: run for kind in self._kinds.values() for _, row, run in kind.best}
         facts: dict[int, dict[str, Any]] = {row: {} for row in chosen}
         for run in sorted(set(chosen.values())):
@@ -167,7 +222,6 @@ class _Scanner:
     def _batches(
         self, table: pq.ParquetFile, columns: Sequence[str]
     ) -> Iterator[tuple[Int64s, pa.RecordBatch]]:
-        """Yield (rows of the version, these columns of them), live samples only."""
         if not columns:
             return
         for batch in table.iter_batches(BATCH_ROWS, columns=["part", "row", *columns], use_threads=False):
@@ -180,7 +234,6 @@ class _Scanner:
                 yield rows, self._edited.laid_over(rows, batch)
 
     def _name_rows(self, table: pq.ParquetFile) -> None:
-        """Take the kind and split of the run's rows from their columns, where it has them."""
         names = [name for name in ("kind", "split") if name in table.schema_arrow.names]
         for rows, batch in self._batches(table, names):
             if "kind" in names:
@@ -224,8 +277,8 @@ class _Scanner:
         elif pa.types.is_integer(kind) or pa.types.is_floating(kind):
             # An int column may be a double one in another run; the manifest has the type that holds both.
             whole = "int" in self._version.manifest["columns"][name]["type"]
-            spread = self._columns.setdefault(name, Spread(whole=whole))
-            if isinstance(spread, Spread):
+            spread = self._columns.setdefault(name, NumberSummary(whole=whole))
+            if isinstance(spread, NumberSummary):
                 spread.add(floats(values))
         elif pa.types.is_timestamp(kind) and values.null_count < len(values):
             extremes = pc.min_max(values)
@@ -233,13 +286,13 @@ class _Scanner:
             low, high = self._spans.get(name, (first, last))
             self._spans[name] = (min(low, first), max(high, last))
 
-    def _tally(self, name: str) -> Tally:
-        tally = self._columns.setdefault(name, Tally())
-        return tally if isinstance(tally, Tally) else Tally()
+    def _tally(self, name: str) -> NameTally:
+        tally = self._columns.setdefault(name, NameTally())
+        return tally if isinstance(tally, NameTally) else NameTally()
 
 
 def _runs(version: Version) -> list[list[dict[str, Any]]]:
-    """Return the files of the samples table that came with their samples, grouped by change."""
+    """Return the files of the samples table by change, without annotations."""
     runs: dict[str, list[dict[str, Any]]] = {}
     for file in files_of(version.manifest["samples"], None, annotations=False):
         runs.setdefault(file["path"].rpartition("/")[0], []).append(dict(file))

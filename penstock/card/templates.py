@@ -1,8 +1,7 @@
-"""The templates of pages and of Markdown, in which every expression is text.
+"""Jinja templates for HTML and Markdown: every expression is cleaned and escaped as text.
 
-The engine cleans and escapes each expression for the language of its file, unless a template made it: `Markup`. So a
-template has nothing to remember, and what came from data ends no tag, no table and no line. An attribute with an
-expression is quoted. Markdown of a macro and text stand side by side: `~` and `join` would escape the text for HTML.
+Only what a template itself produced is `Markup`. Quote an attribute that has an expression. In Markdown, write macros
+and text side by side: `~` and `join` would escape for HTML.
 """
 
 import base64
@@ -14,27 +13,25 @@ from urllib.parse import quote
 
 from loader.errors import MissingDependency
 
-from ...text import clean, html_text, markdown_text, terminal_text
-from ...units import number, share
+from ..text import clean, html_text, markdown_text, terminal_text
+from ..units import number, share
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from jinja2.runtime import Context
 
-OWN = Path(__file__).parent
+OWN = Path(__file__).parent / "rendering"
 _ESCAPES = {"html": html_text, "md": markdown_text}
 _DECLARING = ("e", "escape", "forceescape", "safe", "tojson", "urlize", "xmlattr")
-"""Filters of the engine whose result counts as escaped, whatever the language."""
+"""Jinja's filters whose result would count as escaped."""
 
 
 @cache
 def templates(folder: Path = OWN) -> "Environment":
     """Return the templates `<name>.html.j2` and `<name>.md.j2` of a folder, which may include this package's.
 
-    Filters beside the engine's: `base64` of bytes; `clean(longest)` of a text; `fenced` of a text between the fences of
-    Markdown's code, where escapes are read as they stand; `number`, `share(whole)`. `line` is of a text whose blanks
-    stay, and `percent` of one that a script takes back with decodeURIComponent. An undefined name raises. Raises:
-    MissingDependency.
+    Further filters: `base64`, `clean(longest)`, `number`, `share(whole)`, `fenced` (inside a Markdown fence), `line`
+    (keeps blanks), `percent` (for decodeURIComponent). An undefined name raises. Raises: MissingDependency.
     """
     try:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
@@ -54,7 +51,7 @@ def templates(folder: Path = OWN) -> "Environment":
 
     environment = Environment(
         loader=FileSystemLoader([folder, OWN]),
-        autoescape=True,  # what macros and blocks make is Markup; all else comes to `escaped`
+        autoescape=True,  # macros and blocks are Markup; all else passes `escaped`
         finalize=escaped,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -63,11 +60,11 @@ def templates(folder: Path = OWN) -> "Environment":
     for name in _DECLARING:
         del environment.filters[name]
     environment.filters |= {
-        "base64": lambda data: Markup(base64.b64encode(data).decode()),  # megabytes, in harmless letters
+        "base64": lambda data: Markup(base64.b64encode(data).decode()),  # megabytes of harmless characters
         "clean": clean,
         "line": lambda text: Markup(html.escape(terminal_text(str(text).replace("\n", " ")))),
         "percent": lambda text: Markup(quote(str(text), safe="")),
-        "fenced": lambda text: Markup(clean(text)),  # on one line, which ends no fence
+        "fenced": lambda text: Markup(clean(text)),  # one line cannot end a fence
         "number": number,
         "share": share,
     }

@@ -1,4 +1,4 @@
-"""Counts of the samples of one kind, collected batch by batch."""
+"""Count the samples of one kind, batch by batch."""
 
 import heapq
 from dataclasses import dataclass, field
@@ -11,16 +11,16 @@ import pyarrow.compute as pc
 from loader.dataset.names import key_hash
 
 from . import classes
-from .tally import Spread, Tally
+from .tally import NameTally, NumberSummary
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 MAX_NAMES = 60
-"""Most kinds, or splits; a column with more values does not hold what its name promises."""
+"""Most kinds or splits; a column with more is not a category."""
 CANDIDATES = 4
-"""Candidates kept per sample that will be shown, to choose from different raw objects."""
+"""Candidates per example, to choose from different raw objects."""
 OTHERS = "(others)"
 
 SIDES = ("width_px", "height_px")
@@ -32,38 +32,38 @@ class KindScan:
     """The counts of one kind."""
 
     modality: str = ""
-    """Image, video, audio, text or other, by its fields."""
+    """image, video, audio, text or other."""
     splits: Int64s = field(default_factory=lambda: np.zeros(MAX_NAMES + 1, np.int64))
-    """Samples [split], by the code of the split."""
+    """Samples [split]."""
     seconds: Floats = field(default_factory=lambda: np.zeros(MAX_NAMES + 1, np.float64))
-    """Their length together, in seconds [split]."""
+    """Total length, in seconds [split]."""
     raw_objects: int | None = None
-    """Distinct raw objects; None where no sample names its own."""
+    """Distinct raw objects; None if no sample names one."""
     sound_s: float = 0.0
-    """Length of clips with an audio field, in seconds."""
-    duration_s: Spread = field(default_factory=Spread)
-    """The lengths of samples, in seconds."""
+    """Length of clips with audio, in seconds."""
+    duration_s: NumberSummary = field(default_factory=NumberSummary)
+    """Lengths, in seconds."""
     durations: Int64s = field(default_factory=lambda: np.zeros(len(classes.DURATIONS), np.int64))
-    """Samples by place in DURATIONS."""
-    sizes: Tally = field(default_factory=Tally)
-    """Samples by a code: width_px x 2^32 + height_px."""
+    """Samples [DURATIONS]."""
+    sizes: NameTally = field(default_factory=NameTally)
+    """Samples by width_px x 2^32 + height_px."""
     short_sides: Int64s = field(default_factory=lambda: np.zeros(len(classes.SHORT_SIDES), np.int64))
-    """Samples by place in SHORT_SIDES."""
+    """Samples [SHORT_SIDES]."""
     aspects: Int64s = field(default_factory=lambda: np.zeros(len(classes.ASPECTS), np.int64))
-    """Samples by place in ASPECTS."""
-    labels: Tally = field(default_factory=Tally)
-    """Samples by the column `label`."""
-    languages: Tally = field(default_factory=Tally)
-    """Samples by the columns LANGUAGES."""
+    """Samples [ASPECTS]."""
+    labels: NameTally = field(default_factory=NameTally)
+    """Samples by `label`."""
+    languages: NameTally = field(default_factory=NameTally)
+    """Samples by LANGUAGES."""
     best: list[tuple[int, int, int]] = field(default_factory=list)
-    """Candidates for the samples to show: (-hash of the key, row, run), a heap with the largest hash on top."""
+    """Heap of candidates for examples: (-hash of the key, row, run)."""
 
     @property
     def samples(self) -> int:
         return int(self.splits.sum())
 
     def add(self, batch: pa.RecordBatch, splits: Int64s, with_sound: Bools) -> None:
-        """Count rows. splits, with_sound: of each row, the code of its split, and whether it has an audio field."""
+        """Count rows. splits, with_sound: of each row."""
         names = set(batch.schema.names)
         if names.issuperset(SIDES):
             self._add_sides(*(floats(batch.column(name)) for name in SIDES))
@@ -76,10 +76,9 @@ class KindScan:
             self._add_seconds(floats(batch.column("duration_s")), splits, with_sound)
 
     def choose(self, rows: Int64s, keys: pa.Array, run: int, n_examples: int) -> None:
-        """Keep the rows whose keys have the smallest hashes.
+        """Keep the rows with the smallest key hashes, so that every version shows the same samples.
 
-        So every version that has these samples shows them, whatever else it has. rows: their numbers in the version;
-        run: the number of the run that has their files.
+        rows: numbers in the version; run: number of the run that has their files.
         """
         for row, key in zip(rows.tolist(), keys.to_pylist(), strict=True):
             hashed = -int.from_bytes(key_hash(key)[:8], "little")
@@ -106,8 +105,8 @@ class KindScan:
         self.sound_s += float(seconds[with_sound[known]].sum())
 
 
-class Names:
-    """Codes for names, in the order in which they come; from MAX_NAMES on all others are one."""
+class NameCodes:
+    """Codes for names in order of appearance; beyond MAX_NAMES all share one."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -124,18 +123,20 @@ class Names:
         return self._codes[label]
 
     def codes(self, values: pa.Array, unknown: Int64s) -> Int64s:
-        """Return a code per value; nulls and blanks take theirs from `unknown`."""
+        """Return a code per value; nulls and blanks get theirs from `unknown`."""
         encoded = text(values).dictionary_encode()
-        found_names = encoded.dictionary.to_pylist()
-        places = encoded.indices.fill_null(len(found_names)).to_numpy(zero_copy_only=False).astype(np.int64)
-        codes = np.array([self.code(word) if word.strip() else -1 for word in found_names] + [-1], np.int64)[
-            places
-        ]
+        distinct_names = encoded.dictionary.to_pylist()
+        places = (
+            encoded.indices.fill_null(len(distinct_names)).to_numpy(zero_copy_only=False).astype(np.int64)
+        )
+        codes = np.array(
+            [self.code(word) if word.strip() else -1 for word in distinct_names] + [-1], np.int64
+        )[places]
         return np.where(codes < 0, unknown, codes)
 
 
 def floats(values: pa.Array) -> Floats:
-    """Return values as float64; NaN for null and for types that are no numbers."""
+    """Return float64; NaN for null and for types without numbers."""
     if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
         return np.full(len(values), np.nan)
     numbers: Floats = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False).astype(np.float64)
@@ -143,20 +144,20 @@ def floats(values: pa.Array) -> Floats:
 
 
 def text(values: pa.Array) -> pa.Array:
-    """Return values as strings; null for types without plain text, such as a list."""
+    """Return strings; null for nested types."""
     if pa.types.is_nested(values.type):
         return pa.nulls(len(values), pa.string())
     return values.cast(pa.string())
 
 
 def words(values: pa.Array) -> pa.Array:
-    """Return values as strings; blank ones are null."""
+    """Return strings; null for blank ones."""
     texts = text(values)
     return pc.if_else(pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0), None, texts)
 
 
 def licences(values: pa.Array) -> pa.Array:
-    """Return values as strings; null for the column's words for "unknown"."""
+    """Return strings; null for unknown licences."""
     encoded = text(values).dictionary_encode()
     licence_names = [
         None if classes.is_unknown_licence(name) else name for name in encoded.dictionary.to_pylist()

@@ -89,7 +89,7 @@ def test_a_version_without_label_kind_and_split_is_filtered_and_sorted(serve, ba
     served = serve(bare)
     record = served.get(f"/v/bare/1.json?{query}")
     assert record.status_code == 200
-    assert [(one["key"], one["told"]) for one in record.json()["rows"]] == [(key, {}) for key in keys]
+    assert [(one["key"], one["columns"]) for one in record.json()["rows"]] == [(key, {}) for key in keys]
     assert served.get(f"/v/bare/1?{query}").status_code == 200
 
 

@@ -1,6 +1,6 @@
-"""Kinds of values: how a field is shown, as stored, as decoded and as trained.
+"""Kinds of values: how a field appears, as stored, as decoded and as trained.
 
-To add a kind: one file here with its `Kind`, and one line in `KINDS`; `tests/view/kinds` is the conformance suite.
+To add a kind, write a module with its `Kind` and add it to `KINDS`. `tests/view/kinds` is the conformance suite.
 """
 
 from .array import ARRAY
@@ -22,7 +22,7 @@ def kind_of(value: object, facts: Facts) -> Kind:
     return next(kind for kind in KINDS.values() if kind.fits(value, facts))
 
 
-# The first that fits is taken; the last fits every value.
+# The first kind that fits wins; the last fits every value.
 KINDS = {
     kind.name: kind
     for kind in (PACKED, TOKENS, IMAGE, VIDEO, AUDIO, TEXT, JSON, ARRAY, stored_of(kind_of), OTHER)

@@ -1,4 +1,4 @@
-"""Pages of datasets: the first page, a version with its samples, a sample, and the difference of two versions."""
+"""Pages of datasets: the first page, a version, a sample, and the difference of two versions."""
 
 import numpy as np
 from starlette.requests import Request
@@ -9,10 +9,8 @@ import loader
 from loader.api.explain import provenance
 from loader.errors import InvalidRuntime
 
-from ..inspect.difference import difference
-from ..inspect.root_record import root_record
 from ..inspect.sample_record import sample_record
-from ..inspect.version_record import PAGE, version_record
+from ..inspect.version_record import PAGE, difference, root_record, version_record
 from .media import (
     FIELD_TYPES,
     media_response,
@@ -32,7 +30,6 @@ _SAMPLE = f"{_VERSION}/s/{{ordinal:number}}"
 
 
 def routes(site: Site) -> list[Route]:
-    """Return the routes of datasets."""
     return [
         media_route(site, f"{_SAMPLE}/thumb/{{field}}", _thumbnail),
         media_route(site, f"{_SAMPLE}/stored/{{field}}", _stored),
@@ -62,8 +59,8 @@ def _version(site: Site, request: Request) -> Page:
 
 def _sample(site: Site, request: Request) -> Page:
     version = _opened(site, request)
-    asked = site.opened.asked(request.query_params.get("trainings"))
-    record = sample_record(version, int(request.path_params["ordinal"]), asked)
+    search = site.opened.run_search(request.query_params.get("trainings"))
+    record = sample_record(version, int(request.path_params["ordinal"]), search)
     pictures = {
         one.field: len(sample_media(site, version, record.ordinal, one.field))
         for one in record.fields
@@ -84,7 +81,7 @@ def _diff(site: Site, request: Request) -> Page:
 
 
 def _quoted(value: str) -> str:
-    """Return a text as SQL writes it."""
+    """Return a text as an SQL literal."""
     return "'" + value.replace("'", "''") + "'"
 
 
@@ -103,14 +100,14 @@ def _raw(site: Site, request: Request) -> Response:
     if not 0 <= ordinal < len(version):
         raise InvalidRuntime(f"ordinal = {ordinal}; {version.name} has samples 0 to {len(version) - 1}")
     (address,) = version.address(np.array([ordinal]), [])
-    (told,) = provenance(version, [address])
-    return raw_response(site, told.get("raw_uri", ""), f"raw-{ordinal}.bin", request)
+    (origin,) = provenance(version, [address])
+    return raw_response(site, origin.get("raw_uri", ""), f"raw-{ordinal}.bin", request)
 
 
 def _decoded(site: Site, request: Request) -> Response:
-    found = sample_media(site, _opened(site, request), _ordinal(request), request.path_params["field"])
+    media = sample_media(site, _opened(site, request), _ordinal(request), request.path_params["field"])
     n = int(request.path_params["n"])
-    return media_response(found[n] if n < len(found) else None)
+    return media_response(media[n] if n < len(media) else None)
 
 
 def _opened(site: Site, request: Request) -> loader.Version:

@@ -14,7 +14,6 @@ class DaemonThreads(ThreadPoolExecutor):
     """Executor that starts one daemon thread per call; its callers bound their number."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
-        """Call a function in a new thread."""
         future: Future[T] = Future()
         Thread(target=_call, args=(future, fn, args, kwargs), name="penstock-view", daemon=True).start()
         return future

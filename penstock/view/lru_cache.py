@@ -16,7 +16,7 @@ class LruCache(Generic[T]):
     """
 
     def __init__(self, limit: int, size: Callable[[T], int] = lambda _: 1) -> None:
-        """Set the limit of the sum of all sizes; without `size` it is the number of values."""
+        """Set the limit: of all sizes, or without `size` of the number of values."""
         self._limit, self._size = limit, size
         self._values: OrderedDict[Hashable, tuple[T, int, float]] = OrderedDict()
         self._total = 0
@@ -53,13 +53,11 @@ class LruCache(Generic[T]):
             return [value for value, _, _ in self._values.values()]
 
     def forget(self, key: Hashable) -> None:
-        """Drop the value of a key."""
         with self._lock:
             if key in self._values:
                 self._total -= self._values.pop(key)[1]
 
     def clear(self) -> None:
-        """Drop every value."""
         with self._lock:
             self._values.clear()
             self._total = 0

@@ -1,7 +1,4 @@
-"""Marks: faults of a batch that no single value shows, such as equal values, other splits or far columns.
-
-Marks of single values come from their kinds; `ranked` sorts all marks of a step, the worst first.
-"""
+"""Marks of steps and slots: faults that no single value shows, such as equal values or other splits."""
 
 import math
 from collections import defaultdict
@@ -72,9 +69,7 @@ class SlotFacts:
     """The parts of a slot that marks examine."""
 
     slot: int
-    """Slot of the global batch."""
     key: str
-    """Key of its sample."""
     hashes: Mapping[str, bytes]
     """Field -> hash of its value as trained; none for small values."""
     marks: Mapping[str, Sequence[Mark]]
@@ -109,10 +104,7 @@ def ranked(slots: Sequence[SlotFacts], notes: Iterable[StepMark] = ()) -> tuple[
 
 
 def note_marks(step: int, notes: Mapping[str, float], spreads: Mapping[str, Spread]) -> list[StepMark]:
-    """Return a mark per metric of a step that is not finite, or far from the run's other steps.
-
-    spreads: metric -> its spread over the run.
-    """
+    """Return a mark per metric of a step that is not finite, or far from the run's spread."""
     marks = []
     for name, value in notes.items():
         label = clean(name, 80)
@@ -134,7 +126,6 @@ def _unreadable(slots: Sequence[SlotFacts]) -> list[StepMark]:
 
 
 def _of_kinds(slots: Sequence[SlotFacts]) -> list[StepMark]:
-    """Return the marks of single values, grouped by name and field."""
     together: dict[tuple[str, str], list[tuple[int, Mark]]] = defaultdict(list)
     for slot in slots:
         for field, marks in slot.marks.items():
@@ -176,7 +167,6 @@ def _equal(slots: Sequence[SlotFacts]) -> list[StepMark]:
 
 
 def _repeated(slots: Sequence[SlotFacts]) -> list[StepMark]:
-    """Return a mark per raw object or subject of several samples."""
     marks = []
     for name, column, what in (
         ("same_raw", "raw_sha256", "raw object"),
@@ -195,7 +185,6 @@ def _repeated(slots: Sequence[SlotFacts]) -> list[StepMark]:
 
 
 def _splits(slots: Sequence[SlotFacts]) -> list[StepMark]:
-    """Return a mark per split other than train."""
     groups: dict[str, list[int]] = defaultdict(list)
     for slot in slots:
         split = slot.provenance.get("split", "")
@@ -223,7 +212,7 @@ _KNOWN: WeakKeyDictionary[loader.Version, dict[str, ColumnSpread]] = WeakKeyDict
 def column_spreads(version: loader.Version) -> Mapping[str, ColumnSpread]:
     """Return numeric column -> (mean, standard deviation) over its version, excluded samples included.
 
-    Costs the tables of statistics, once per opened version. A constant column has none. Raises: Corrupt.
+    Costs the statistics, once per opened version. A constant column has none.
     """
     if version not in _KNOWN:
         files = [TableFile.from_json(entry) for entry in version.manifest["stats"]]
@@ -242,9 +231,9 @@ def _spread(row: Mapping[str, Any]) -> ColumnSpread | None:
 
 
 def far_marks(version: loader.Version, row: Mapping[str, Any], slots: tuple[int, ...] = ()) -> list[StepMark]:
-    """Return a mark per column of a sample beyond 4 standard deviations of the version's mean, the farthest first.
+    """Return a mark per column beyond 4 standard deviations of the version's mean, the farthest first.
 
-    row: column -> value, as `live_row` returns it. Costs as `column_spreads`.
+    row: column -> value, as `live_row` returns it.
     """
     marks = []
     for name, (mean, sigma) in column_spreads(version).items():
@@ -261,8 +250,7 @@ def far_marks(version: loader.Version, row: Mapping[str, Any], slots: tuple[int,
 def step_marks(version: loader.Version, at: Mapping[int, SampleAddress]) -> list[StepMark]:
     """Return a mark per far column of a step's samples, or one mark if the table is unreadable.
 
-    at: slot -> its sample. Reads the row groups of the samples. Annotations would be read whole, so only the pages of
-    slots mark annotated columns and tables that lack rows.
+    at: slot -> its sample. Annotated columns, which would be read whole, appear only on slots' pages.
     """
     try:
         marks = [mark for row, slot in _read_rows(version, at) for mark in far_marks(version, row, (slot,))]
@@ -282,7 +270,6 @@ def step_marks(version: loader.Version, at: Mapping[int, SampleAddress]) -> list
 def _read_rows(
     version: loader.Version, at: Mapping[int, SampleAddress]
 ) -> Iterator[tuple[dict[str, Any], int]]:
-    """Yield (column -> value, slot) of numeric columns, as written."""
     entries = version.manifest["samples"]
     annotated = {name for entry in files_of(entries, None, annotations=True) for name in entry["columns"]}
     names = [name for name in column_spreads(version) if name not in annotated]

@@ -87,15 +87,11 @@ class _Run:
     """A training, read again when its trail may be longer."""
 
     def __init__(self, training: Training, outage: Outage) -> None:
-        """outage: of the store with the trail."""
         self.training, self._read_at, self._outage = training, time.monotonic(), outage
         self._whole_at, self._lock = datetime.now(UTC), Lock()
 
     def fresh(self) -> Training:
-        """Return the training. While one thread reads the trail again, others get the old one.
-
-        If the store does not respond, it is the old one with a note.
-        """
+        """Return the training; old while another thread reads its trail, or with a note in an outage."""
         if time.monotonic() - self._read_at > FRESH_S and self._lock.acquire(blocking=False):
             try:
                 self._read_again()
@@ -128,10 +124,9 @@ class OpenData:
         metrics: Mapping[str, MetricsFile] | None = None,
         raw: RawSource | None = None,
     ) -> None:
-        """recipe: the training's function, "module:function"; None shows decoded values.
+        """Take a root and the training's recipe, "module:function"; None shows decoded values.
 
-        quiet: True drops the output of the recipe's process, since a terminal shows pages. metrics: run or plan hash ->
-        its metrics from another tool. raw: location of raw objects; None shows none.
+        quiet: True drops the recipe's output. metrics: run or plan hash -> its metrics. raw: None shows no raw objects.
         """
         self.root, self.recipe, self.raw = root, recipe, raw
         self._metrics = dict(metrics or {})
@@ -155,7 +150,7 @@ class OpenData:
         Thread(target=self._replay_ahead, name="penstock-view-ahead", daemon=True).start()
 
     def start(self) -> None:
-        """Start the recipe's process, which imports its module before the first step is requested."""
+        """Start the recipe's process, before the first step is requested."""
         if self._process is not None:
             Thread(target=self._start_recipe, name="penstock-view-recipe", daemon=True).start()
 
@@ -172,10 +167,9 @@ class OpenData:
         return f"--recipe {self.recipe} is starting: importing its module ({seconds:.0f} s)."
 
     def answer(self, make: Callable[[], T]) -> T:
-        """Return the result of `make`, which uses versions and trainings. Raises: as `make`.
+        """Return the result of `make`, again with everything reopened if an object is missing. Raises: as `make`.
 
-        If an object is missing, all are reopened and `make` runs again: a collector may have deleted it, and opening
-        gives the reason. A store in a known outage gets a single attempt, whatever its retry budget.
+        Reopening gives the reason, such as a retirement. In a known outage a store gets one attempt.
         """
         try:
             with tried_once() if self.outage.is_known else nullcontext():
@@ -186,7 +180,7 @@ class OpenData:
             return make()
 
     def version(self, dataset: str, number: int) -> loader.Version:
-        """Return a version, even a retired one while its data exists; checks for retirement every few seconds.
+        """Return a version, even a retired one while its data exists.
 
         Raises: VersionNotFound; VersionRetired; Denied; errors of opening.
         """
@@ -210,7 +204,7 @@ class OpenData:
             return False  # the page shows the outage where it needs the store
 
     def training(self, name: str) -> Training:
-        """Return a training whose trail is at most a few seconds old. Raises: RunNotFound; errors of opening."""
+        """Return a training whose trail is at most a few seconds old."""
         self._requested.set()
         return self._training(name)
 
@@ -219,9 +213,9 @@ class OpenData:
         return sorted((run.fresh() for run in self._runs.values()), key=lambda training: training.name)
 
     def run_search(self, first: str | None = None) -> RunSearch:
-        """Return a search of the open trainings for a sample, with the names of the root's other runs.
+        """Return a search of the open trainings for a sample.
 
-        first: run from which on others are opened and searched too; None searches the open ones only.
+        first: run from which on other runs are opened and searched too; None searches none.
         """
         opened, error = self.trainings(), ""
         try:
@@ -253,7 +247,7 @@ class OpenData:
     def batch(self, name: str, step: int, rank: int, world_size: int) -> tuple[ShownBatch, str]:
         """Return a rank's part of a step, and why it lacks the recipe.
 
-        After a second without another request the neighbouring steps are replayed too.
+        A second later, without other requests, the neighbouring steps follow.
         """
         self._last = None
         result = self._batch(self.training(name), step, rank, world_size)
@@ -262,7 +256,7 @@ class OpenData:
         return result
 
     def part(self, training: Training, step: int, rank: int, world_size: int) -> tuple[ShownBatch, str]:
-        """Return as `batch`, for another page: replays no neighbouring steps."""
+        """Return as `batch`, without the neighbouring steps."""
         return self._batch(training, step, rank, world_size)
 
     def _batch(
@@ -288,10 +282,9 @@ class OpenData:
     def thumbnails(
         self, name: str, step: int, rank: int, world_size: int, slot: int
     ) -> tuple[Mapping[str, Media], str]:
-        """Return field -> thumbnail of a slot of a rank's part, and why it lacks the recipe.
+        """Return field -> thumbnail of a slot, and why it lacks the recipe. Raises: InvalidRuntime.
 
-        The first slots' come with the part. Others are made in groups, as parts of more ranks. Raises: InvalidRuntime
-        for no such slot.
+        Later slots' thumbnails are made in groups, as parts of more ranks.
         """
         batch, trouble = self.batch(name, step, rank, world_size)
         if not batch.first_slot <= slot < batch.first_slot + len(batch.slots):
@@ -329,19 +322,19 @@ class OpenData:
         return _CachedValues(value, trouble, bool(trouble) or lacks(value), n_answers, time.monotonic())
 
     def _is_valid(self, cached: _CachedValues[Any]) -> bool:
-        """Return whether values may be reused: failed ones expire, at once if the recipe answered since."""
+        """Return whether values may be reused. Failed ones expire, at once if the recipe answered since."""
         if not cached.failed:
             return True
         same = self._process is None or cached.n_answers == self._process.n_answers
         return same and time.monotonic() - cached.at_s < RETRY_S
 
     def functions(self, training: Training, step: int, trouble: str) -> Functions | None:
-        """Return facts of the recipe's functions; None without a recipe, or if it failed."""
+        """Return facts of the recipe's functions; None if it is missing or failed."""
         recipe = self.replayers.recipe
         return None if recipe is None or trouble else recipe.functions(training.setting(step, recipe=True))
 
     def stop(self) -> None:
-        """End the recipe's process, which may hang; pages go on without it. Does not wait."""
+        """End the recipe's process, which may hang. Does not wait."""
         if self._process is not None:
             self._process.stop()
 
@@ -356,7 +349,6 @@ class OpenData:
         self.replayers.close()
 
     def _replay_ahead(self) -> None:
-        """Replay the likely next steps while no request comes in."""
         while self._requested.wait() and not self._closed.is_set():
             self._requested.clear()
             if self._requested.wait(AHEAD_S):

@@ -27,12 +27,12 @@ class Outage:
         return self._recent() is not None
 
     def note(self, error: StoreError) -> None:
-        """Record that the store did not respond. A recent error stays: this may be the same one, raised again."""
+        """Record that the store did not respond, unless a recent error is known."""
         if self._recent() is None:
             self._failure = error, time.monotonic() + OUTAGE_S
 
     def ask(self, make: Callable[[], T]) -> T:
-        """Return the result of `make`, which needs the store. Raises: as `make`; a recent error without a request."""
+        """Return the result of `make`, which needs the store. Raises: as `make`; a recent error at once."""
         recent = self._recent()
         if recent is not None:
             raise copy(recent) from recent

@@ -12,10 +12,9 @@ from ..upkeep.exclude import exclude
 def exclude_basket(
     root: loader.Root, samples: Iterable[tuple[str, str]], *, reason: str, by: str, page: str
 ) -> tuple[str, ...]:
-    """Publish each dataset without its samples of the basket; return the names of the new versions.
+    """Publish each dataset without its samples of the basket; return the new versions' names. Raises: as `exclude`.
 
-    samples: (version such as photos@3, key). Keys are looked up in the newest version named of each dataset. page:
-    address or command where they were chosen. Raises: as `exclude`.
+    samples: (version, key), looked up in the newest named version. page: address or command of the choice.
     """
     refs: dict[str, str] = {}
     keys: dict[str, list[str]] = defaultdict(list)
@@ -34,16 +33,13 @@ _ESCAPED = {"\\": "\\\\", "'": "\\'"}
 
 
 def shell_command(root: str, *words: object, names: Sequence[object] = ()) -> str:
-    """Return a command of `penstock` on a root. names: last arguments, which may begin with `-`."""
+    """Return a command of `penstock` on a root. names: last arguments; may begin with `-`."""
     after = ["--", *names] if names else []
     return " ".join(map(shell_word, ("penstock", *words, "--root", root, *after)))
 
 
 def shell_word(word: object) -> str:
-    """Return a word quoted for bash and zsh. Unprintable characters, such as direction marks, are escaped.
-
-    Unescaped they would act on the terminal, or hide what the command does.
-    """
+    """Return a word quoted for bash and zsh, with unprintable characters escaped."""
     text = str(word)
     if text.isprintable():
         return shlex.quote(text)

@@ -25,7 +25,7 @@ class RawSource:
     """The objects below a URL. Addresses are data: none outside of it is followed."""
 
     def __init__(self, root: loader.Root, url: str) -> None:
-        """Open a folder, bucket or prefix. root: its own objects are no raw objects.
+        """Open a folder, bucket or prefix.
 
         Raises: InvalidRuntime for a relative path; InvalidStore; MissingDependency.
         """
@@ -47,7 +47,7 @@ class RawSource:
         return nbytes
 
     def read(self, uri: str) -> bytes:
-        """Return an object. Raises: InvalidRuntime if it lies elsewhere or is too large; StoreError."""
+        """Return an object. Raises: InvalidRuntime if it is elsewhere or too large; StoreError."""
         n = self.nbytes(uri)
         key = self._key(uri)
         return bytes(self._outage.ask(lambda: self._store.get_range(key, 0, n)).data) if n else b""
@@ -86,7 +86,7 @@ class RawObject(Record):
 def raw_object(source: RawSource | None, uri: str, most: int = MOST_BYTES, edge: int = 0) -> RawObject | None:
     """Return the record of a raw object; None without an address.
 
-    most: bytes up to which it is fetched and decoded. edge: pixels of its thumbnail's longer side; 0 for none.
+    most: bytes up to which it is fetched. edge: pixels of its thumbnail; 0 for none.
     """
     if not uri:
         return None

@@ -29,9 +29,7 @@ class HeldSlot(Record):
     """A slot that held the sample."""
 
     step: int
-    """Global step."""
     slot: int
-    """Slot of the global batch."""
     attempt: int
     """0, or its number as a substitute."""
 
@@ -55,10 +53,9 @@ class HeldSteps(Record):
 def held_steps(
     trainings: Iterable[Training], dataset: str, key: str, ordinal: int, before: int = 0
 ) -> tuple[HeldSteps, ...]:
-    """Return the slots of each training that held a sample of a dataset.
+    """Return the slots of each training that held a sample, by its ordinal in a version of the dataset.
 
-    ordinal: the sample's, in a version of the dataset. before: end of the search in plans without a trail. Costs
-    `Plan.steps_of`, and all keys of other versions that the trainings read.
+    before: end of the search in plans without a trail. Costs `Plan.steps_of`, and all keys of other versions.
     """
     return tuple(_held_steps_of(one, dataset, key, ordinal, before) for one in trainings)
 
@@ -73,9 +70,9 @@ class RunSearch:
         open_run: Callable[[str], Training] | None = None,
         error: str = "",
     ) -> None:
-        """Take trainings to search, and further runs in their order, which `open_run` opens to search them too.
+        """Take trainings to search, and further runs, which `open_run` opens: up to 50, for 20 s.
 
-        It opens at most 50 of them, for 20 s. error: why `others` are unknown.
+        error: why `others` are unknown.
         """
         self._opened, self._open_run, self.error = opened, open_run, error
         self.unsearched = tuple(others)
@@ -112,10 +109,9 @@ def held_slots(
     before: int,
     ordinal: int | None = None,
 ) -> tuple[list[Occurrence], list[PenstockError]]:
-    """Return the slots that held a sample in steps 0 ... before - 1, by step, each step under its own plan.
+    """Return the slots that held a sample in steps 0 ... before - 1, and errors, each step under its own plan.
 
-    sources: returns the names of a plan's sources that may hold it. ordinal: as in `Plan.steps_of`. Errors are returned
-    too: a plan without the sample gives an InvalidRuntime.
+    sources: names a plan's sources that may hold it. A plan without the sample gives an InvalidRuntime.
     """
     slots: set[Occurrence] = set()
     errors: list[PenstockError] = []
@@ -171,11 +167,9 @@ class ColumnEdit(Record):
     """An edit of a column of a sample."""
 
     column: str
-    """Column name."""
     value: str
     """New value; "" if it was removed."""
     annotation: str
-    """Name of the annotation."""
     author: str
     """Author of the edit."""
     at: str
@@ -185,7 +179,7 @@ class ColumnEdit(Record):
 def column_edits(version: loader.Version, ordinal: int) -> tuple[ColumnEdit, ...]:
     """Return the edits of a sample's columns, by column, the oldest first.
 
-    Costs, per edited column, its annotations and the keys of the samples table. Raises: StoreError; Corrupt.
+    Costs, per edited column, its annotations and all keys. Raises: StoreError; Corrupt.
     """
     newest = [name for one in reversed(version.annotations) for name in one.columns]
     rows: list[ColumnEdit] = []
@@ -226,17 +220,15 @@ class Neighbour(Record):
     """A sample that looks like another."""
 
     ordinal: int
-    """Number of the sample in the version."""
     key: str
-    """Key of the sample."""
     distance: int
     """Bits in which the hashes differ, at the image where they differ most."""
 
 
 def phash_neighbours(version: loader.Version, ordinal: int) -> tuple[Neighbour, ...]:
-    """Return up to 12 samples of the version within 16 bits of perceptual hash, the nearest first.
+    """Return up to 12 samples within 16 bits of column `phash`, the nearest first.
 
-    None without a column `phash`. Costs that column of the samples table. Compares samples with equally many images.
+    Costs that column of the samples table. Compares samples with equally many images.
     """
     import polars as pl
 

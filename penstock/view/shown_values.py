@@ -31,9 +31,7 @@ class ShownValue(Record):
     """One value of a field."""
 
     field: str
-    """Name of the field."""
     kind: str
-    """Name of its kind, of `kinds.KINDS`."""
     lines: tuple[str, ...]
     """Text: shape, dtype and range, the text itself, the tokens."""
     marks: tuple[Mark, ...]
@@ -51,10 +49,7 @@ def version_of(plan: "loader.Plan", source: str) -> "loader.Version | None":
 def facts_of(
     sample: Mapping[str, Any], field: str, version: "loader.Version | None", texts: Texts | None = None
 ) -> Facts:
-    """Return the known facts of a field. version: of the sample; its manifest holds them. texts: of tokens.
-
-    A field whose name ends in `cls` gets the dataset's class names.
-    """
+    """Return the known facts of a field. version: of the sample. texts: of tokens."""
     facts: dict[str, Any] = {}
     if version is not None:
         facts = dict(version.facts.get(field, {}))
@@ -100,7 +95,7 @@ def shown_sample(
 ) -> tuple[ShownValue, ...]:
     """Return every field of a sample, in order. texts: of tokens.
 
-    cut: field of which only the beginning is present -> text with its length; lengths are not compared then.
+    cut: partly decoded field -> length text; lengths are not compared then.
     """
     facts = {name: facts_of(sample, name, version, texts) for name in sample}
     values = [shown_value(name, value, facts[name]) for name, value in sample.items()]
@@ -125,7 +120,6 @@ def shown_sample(
 
 
 def _units(kind: str, value: object) -> int:
-    """Return the frames of a clip, or the samples of audio."""
     array = as_array(value)
     clip = frames_of(array) if array is not None and kind == "video" else array
     return 0 if clip is None else clip.shape[0 if kind == "video" else -1]

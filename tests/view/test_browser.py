@@ -207,7 +207,7 @@ def test_a_step_is_found_walked_and_excluded_by_keyboard(viewer: Viewer, folder:
     viewer.press("y")
     viewer.page.wait_for("penstock explain p-")
     viewer.press("?")
-    viewer.page.wait_for("into the basket")
+    viewer.page.wait_for("add to or remove from the basket")
     viewer.press("Escape")
     viewer.press("b")
     viewer.page.wait_for("1 in the basket")

@@ -292,7 +292,7 @@ def test_a_sample_that_rotted_since_is_named_in_its_slot(tmp_path):
         for record, slot in held:
             assert "after reading it twice" in slot.error
             assert proved(record)["bytes"] is False
-            assert text_of(record, "bytes") == f"samples cannot be read any more: slots {slot.slot}"
+            assert text_of(record, "bytes") == f"unreadable samples: slots {slot.slot}"
             assert record.marks[0].name == "unreadable"
             assert record.marks[0].slots == (slot.slot,)
             assert len(record.slots) == BATCH

@@ -19,7 +19,6 @@ _SIGNS = {True: "proved", False: "DIFFERS", None: "not tried"}
 
 
 def run_text(record: RunRecord) -> str:
-    """Return a run: its starts, its unusual steps, and the samples with the largest metrics."""
     lines = [f"{record.run}: {record.n_steps} steps, {record.first_step} to {record.last_step}"]
     for row in record.starts:
         versions = ", ".join(row.versions) or row.error or "none"
@@ -40,7 +39,7 @@ def run_text(record: RunRecord) -> str:
 
 
 def step_text(record: StepRecord) -> str:
-    """Return a rank's part of a step: proofs, metrics, marks, and a line per field of each slot."""
+    """Return a rank's part of a step, with a line per field of each slot."""
     lines = [
         f"{record.training} step {record.step}: rank {record.rank} of {record.world_size}, "
         f"{len(record.slots)} of {record.batch_size} slots, digest {record.digest:016x}",
@@ -67,7 +66,7 @@ def step_text(record: StepRecord) -> str:
 
 
 def slot_text(record: SlotRecord) -> str:
-    """Return one slot: its fields before and after the transform, the random draws, and its provenance."""
+    """Return one slot, its fields before and after the transform, and its provenance."""
     lines = [record.explained, *stage_lines(record)]
     lines += [f"  made by     {value.line()}" for value in record.runs]
     if record.error:
@@ -97,25 +96,22 @@ def slot_text(record: SlotRecord) -> str:
 
 
 def stage_lines(record: StepRecord | SlotRecord) -> list[str]:
-    """Return a line with the stage of the values, and one if the step is not recorded as trained."""
+    """Return the stage of the values, and a warning if the step is not recorded."""
     untrained = [f"  ! {record.untrained}"] if record.untrained else []
     return [*untrained, f"  {STAGES[record.stage]}"]
 
 
 def proof_line(proof: Proof) -> str:
-    """Return a proof as one line."""
     return f"  {proof.name:<8} {_SIGNS[proof.proved]:<9} {proof.text}"
 
 
 def mark_line(mark: StepMark) -> str:
-    """Return a mark with its slots as one line."""
     noun = "slot" if len(mark.slots) == 1 else "slots"
     slots = f"  ({noun} {shortened(mark.slots)})"
     return f"  ! {mark.text}{slots if mark.slots else ''}"
 
 
 def held_line(held: HeldSteps) -> str:
-    """Return the slots of a training that held a sample as one line."""
     places = ", ".join(
         f"{one.step}.{one.slot}{' as substitute' if one.attempt else ''}" for one in held.slots
     )
@@ -127,24 +123,21 @@ def held_line(held: HeldSteps) -> str:
 
 
 def edit_line(edit: ColumnEdit) -> str:
-    """Return an edit of a sample's column as one line."""
     value = edit.value or "removed"
     return f"{edit.column:<16} {value}  {edit.annotation}, {edit.author}, {edit.at}"
 
 
 def neighbour_line(neighbour: Neighbour) -> str:
-    """Return a look-alike as one line."""
     return f"{neighbour.distance:>2} {'bit ' if neighbour.distance == 1 else 'bits'}  {clean(neighbour.key, 200)}"
 
 
 def compared_line(slot: ComparedSlot) -> str:
-    """Return a slot of two runs as one line."""
     first, second = map(compared_sample, slot.samples)
     return f"slot {slot.slot:<6} {first:<34}  {second}"
 
 
 def compared_sample(sample: ComparedSample | None) -> str:
-    """Return a run's sample in a slot as text: source, key, version, substitute."""
+    """Return a run's sample in a slot as one line."""
     if sample is None:
         return "padding"
     substitute = f" substitute {sample.attempt}" if sample.attempt else ""
@@ -152,7 +145,6 @@ def compared_sample(sample: ComparedSample | None) -> str:
 
 
 def window_text(record: StepWindow) -> str:
-    """Return a window of steps: its mixture, buckets, repeated samples and substitutes."""
     lines = [
         f"{clean(record.training, 80)} steps {record.first} to {record.last}: {record.n_slots:,} slots, "
         f"{record.n_samples:,} different samples, {record.n_padding:,} padding",
@@ -191,7 +183,6 @@ def _window_line(sample: WindowSample) -> str:
 
 
 def facet_line(facet: Facet) -> str:
-    """Return a column's statistics as one line."""
     parts = [f"{facet.column:<20} {facet.type:<10} {facet.n:,} with a value, {facet.nulls:,} without"]
     if facet.low is not None and facet.high is not None:
         parts.append(f"{facet.low:.6g} to {facet.high:.6g}")

@@ -1,7 +1,4 @@
-"""Proofs that a displayed batch is the batch of the training: planned, bytes, code, tensors.
-
-Each is proved, disproved, or not tried, with the reason.
-"""
+"""Proofs that a displayed batch is the batch of the training: planned, bytes, code, tensors."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -46,10 +43,7 @@ class Proof(Record):
 def proofs(
     training: Training, batch: ShownBatch, functions: Functions | None, trouble: str = ""
 ) -> tuple[Proof, ...]:
-    """Return the four proofs of a batch. functions: facts of the recipe; None without one.
-
-    trouble: why `batch` lacks the recipe.
-    """
+    """Return the four proofs of a batch. trouble: why `batch` lacks the recipe."""
     recorded = training.rows(batch.step)
     return (
         _planned(training, batch),
@@ -60,7 +54,7 @@ def proofs(
 
 
 def stage_of(training: Training, step: int, results: tuple[Proof, ...], *, recipe: bool) -> str:
-    """Return the stage of a batch's values, a key of `STAGES`. recipe: True if its functions made them."""
+    """Return a key of `STAGES` for a batch. recipe: True if its functions made the values."""
     start, proved = training.start(step), {one.name: one.proved for one in results}
     unproved = "transformed" if recipe else "decoded"
     if start is None or training.untrained(step) or (start.transforms and not recipe):
@@ -72,9 +66,9 @@ def stage_of(training: Training, step: int, results: tuple[Proof, ...], *, recip
 def slot_stage(
     training: Training, values: SlotValues, functions: Functions | None, trouble: str, part: PartOf | None
 ) -> str:
-    """Return the stage of a slot's values. part: makes a rank's part of the step.
+    """Return a key of `STAGES` for a slot.
 
-    The part is made only if the trail has checksums of its tensors; otherwise the digest, from indexes only.
+    part: called only if the trail has checksums of tensors; otherwise the digest decides, from indexes.
     """
     step, recipe = values.step, functions is not None and not trouble
     start, digests = training.start(step), training.part_digests(step)
@@ -152,7 +146,6 @@ def _bytes(training: Training, batch: ShownBatch, recorded: list[Row]) -> Proof:
 
 
 def _by_metrics(training: Training, batch: ShownBatch) -> Proof:
-    """Return the proof of a step without a trail, by a digest in the metrics file."""
     step, metrics = batch.step, training.metrics
     if metrics is None or step not in metrics.digests:
         return Proof(name="bytes", proved=None, text=training.missing(f"step {step}"))

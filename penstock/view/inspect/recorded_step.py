@@ -25,13 +25,11 @@ class RecordedPart(Record):
     """A rank's part of a step, as it was once delivered."""
 
     rank: int
-    """Data-parallel rank."""
     world_size: int
     """Number of ranks."""
     digest: int
     """64-bit digest."""
     substituted: int
-    """Number of substituted slots."""
     at_us: int
     """Time in UTC microseconds."""
     crc32c: Mapping[str, int]
@@ -47,7 +45,6 @@ class RecordedStep(Record):
     plan: str
     """Hash of the step's plan; "" if only metrics have the step."""
     step: int
-    """Global step."""
     parts: tuple[RecordedPart, ...]
     """Recorded parts, by rank and time."""
     notes: Mapping[str, float]
@@ -71,7 +68,7 @@ class FailureRecord(Record):
 
 
 def recorded_step(training: Training, step: int, slot: int | None = None) -> RecordedStep | None:
-    """Return a step as the trail and the metrics have it, or None. Costs no request. slot: only its metrics."""
+    """Return a step by its trail and metrics, or None, without a request. slot: only its metrics."""
     rows, notes, start = training.rows(step), training.notes(step), training.start(step)
     if not rows and not notes:
         return None
@@ -98,10 +95,7 @@ def recorded_step(training: Training, step: int, slot: int | None = None) -> Rec
 
 @contextmanager
 def attach_recorded_step(training: Training, step: int, slot: int | None = None) -> Iterator[None]:
-    """Attach the trail's record of a step to an error inside: a note, and the record for `failure_record`.
-
-    InvalidRuntime, a caller's mistake, gets none.
-    """
+    """Attach the trail's record of a step to an error raised inside, except to InvalidRuntime."""
     try:
         yield
     except InvalidRuntime:
@@ -127,7 +121,7 @@ def failure_record(error: PenstockError) -> FailureRecord:
 
 
 def recorded_lines(record: RecordedStep) -> list[str]:
-    """Return the trail's facts of a step: a line per part and one for metrics."""
+    """Return the trail's facts of a step as lines."""
     lines = [f"the trail of {clean(record.training, 80)} has of step {record.step}:"]
     for part in record.parts[:MOST_LINES]:
         substituted = f", {part.substituted} substituted" if part.substituted else ""

@@ -29,11 +29,9 @@ class ComparedSample(Record):
     source: str
     """Source in the plan."""
     key: str
-    """Key of the sample."""
     version: str
     """Name of its version; "" for a source without bytes."""
     ordinal: int
-    """Number of the sample in its version."""
     attempt: int
     """0, or the number of the substitute."""
 
@@ -43,7 +41,6 @@ class ComparedSlot(Record):
     """A slot with different samples."""
 
     slot: int
-    """Slot of the global batch."""
     samples: tuple[ComparedSample | None, ComparedSample | None]
     """Sample of the first and of the second run; None for padding."""
 
@@ -53,7 +50,6 @@ class RunComparison(Record):
     """Two runs of trainings."""
 
     runs: tuple[str, str]
-    """Names of the runs."""
     compared: int
     """Steps that both runs recorded, whole or by one rank of equally many."""
     n_differing: int
@@ -75,7 +71,6 @@ class RunComparison(Record):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The result as text."""
         left_run, right_run = self.runs
         if not self.compared:
             return (
@@ -96,7 +91,7 @@ class RunComparison(Record):
 
 
 def run_comparison(root: loader.Root, first: RunTrail, second: RunTrail) -> RunComparison:
-    """Compare two runs. If a rank ran a step more than once, the last time counts.
+    """Compare two runs; the last time that a rank ran a step counts.
 
     Costs a pass over both trails, and the keys of one step; reads no media.
     """
@@ -157,7 +152,6 @@ def _compared(first: _Samples, second: _Samples) -> list[ComparedSlot]:
 
 
 def _samples(root: loader.Root, trail: RunTrail, row: dict[str, Any]) -> _Samples:
-    """Return slot -> (identity in a digest, sample) of a row's step, with recorded substitutes."""
     start, step = trail.start(row["start"]), row["step"]
     plan = loader.open_plan(root, start.plan, retired=True)
     first = rank_slice(plan.batch_size(step), row["rank"], row["world_size"]).start

@@ -43,7 +43,6 @@ def unusual_steps(training: Training) -> NDArray[np.int64]:
 
 
 def _last_notes(training: Training) -> "pl.DataFrame":
-    """Return a row per step with its metrics, as `Training.notes`."""
     import polars as pl
 
     trail = training.charted
@@ -78,7 +77,6 @@ class StartRow(Record):
     """A start of the run."""
 
     plan: str
-    """Hash of the plan."""
     world_size: int
     """Number of ranks."""
     recipe: str
@@ -98,7 +96,6 @@ class Spike(Record):
     """An unusual step."""
 
     step: int
-    """Global step."""
     marks: tuple[StepMark, ...]
     """Marks of its metrics, the worst first."""
 
@@ -110,9 +107,7 @@ class LargestNote(Record):
     note: str
     """Metric."""
     step: int
-    """Global step."""
     slot: int
-    """Slot of the global batch."""
     value: float
     """Finite value."""
 
@@ -122,7 +117,6 @@ class RunRecord(Record):
     """A run of a training."""
 
     run: str
-    """Name of the run."""
     n_steps: int
     """Recorded steps, each counted once."""
     first_step: int
@@ -154,7 +148,7 @@ class RunRecord(Record):
 def run_record(training: Training, first: int = 0, most: int | None = MOST_SPIKES) -> RunRecord:
     """Return the record of a run with a trail or metrics. Costs a pass over its steps.
 
-    first: index of the first unusual step listed. most: how many are listed; None for all.
+    first: index of the first unusual step listed. most: number of these; None for all.
     """
     trail = training.charted
     assert trail is not None
@@ -199,7 +193,6 @@ def _start_row(training: Training, start: Start) -> StartRow:
 
 
 def _spikes(training: Training, steps: list[int]) -> tuple[Spike, ...]:
-    """Return steps with the marks of their metrics, the worst first."""
     spikes = []
     for step in steps:
         marks = note_marks(step, training.notes(step), training.spreads)
@@ -208,7 +201,6 @@ def _spikes(training: Training, steps: list[int]) -> tuple[Spike, ...]:
 
 
 def _thinned(steps: NDArray[np.int64]) -> tuple[int, ...]:
-    """Return steps, ascending; of many, the first in each of `MOST_STRUCK` stretches."""
     ordered = np.sort(steps)
     if len(ordered) > MOST_STRUCK:
         ends = np.linspace(float(ordered[0]), float(ordered[-1]), MOST_STRUCK)
@@ -230,7 +222,7 @@ def _largest(training: Training) -> tuple[LargestNote, ...]:
 
 
 def _chart(training: Training) -> dict[str, tuple[float | None, ...]]:
-    """Return columns of about 2 * MOST_POINTS steps: each stretch keeps its smallest and largest value."""
+    """Return about 2 * MOST_POINTS steps: each stretch keeps its smallest and largest value."""
     assert training.charted is not None
     numbers = training.charted.steps["step"].to_numpy()  # ascending
     last = np.append(numbers[1:] != numbers[:-1], True)[: len(numbers)]

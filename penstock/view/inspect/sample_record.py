@@ -34,7 +34,6 @@ class SampleField(Record):
     """A stored field."""
 
     field: str
-    """Name of the field."""
     path: str
     """Path of its shard, relative to the root."""
     offset: int
@@ -54,21 +53,15 @@ class SampleRecord(Record):
     """A sample of a version."""
 
     dataset: str
-    """Name of the dataset."""
     number: int
-    """Number of the version."""
     ordinal: int
-    """Number in the version."""
     n_samples: int
     """Live samples of the version."""
     key: str
-    """Key of the sample."""
     part: str
-    """Id of its part."""
     row: int
     """Row in its part."""
     fields: tuple[SampleField, ...]
-    """Its fields."""
     columns: Mapping[str, str]
     """Its row of the samples table, without empty cells."""
     marks: tuple[StepMark, ...]
@@ -111,10 +104,7 @@ def stored_sample(version: "loader.Version", ordinal: int, field: str) -> dict[s
 
 
 def playable(version: "loader.Version", ordinal: int, field: str) -> tuple[bytes, str]:
-    """Return a field's bytes and their extension; a run of packets becomes an mp4 file.
-
-    Raises: as `stored`; DecodeFailed for a run without its packet table.
-    """
+    """Return a field's bytes and their extension; a run of packets becomes mp4. Raises: as `stored`; DecodeFailed."""
     data = stored_sample(version, ordinal, field)
     if is_run(field):
         return mp4_of(data[field], facts_of(data, field, version)), "mp4"
@@ -122,7 +112,7 @@ def playable(version: "loader.Version", ordinal: int, field: str) -> tuple[bytes
 
 
 def sample_record(version: "loader.Version", ordinal: int, search: RunSearch | None = None) -> SampleRecord:
-    """Return the record of a sample. Costs its bytes, and the samples table. Raises: InvalidRuntime; StoreError."""
+    """Return the record of a sample. Costs its bytes, and the samples table."""
     _checked(version, ordinal)
     (names,) = fields_of(version, [ordinal])
     (address,) = version.address(np.array([ordinal]), names)
@@ -191,7 +181,6 @@ def _shown_fields(
 
 
 def _shown_value(name: str, values: Mapping[str, DecodedValue], version: "loader.Version") -> ShownValue:
-    """Return a field's value, after the facts of its file."""
     read = values[name]
     facts = facts_of({field: item.value for field, item in values.items()}, name, version)
     value = shown_value(name, read.value, replace(facts, rate=read.facts.rate))
@@ -207,7 +196,6 @@ def _shown_value(name: str, values: Mapping[str, DecodedValue], version: "loader
 
 
 def _columns(version: "loader.Version", ordinal: int) -> tuple[dict[str, str], tuple[StepMark, ...]]:
-    """Return the columns of a sample as text, and their marks."""
     try:
         row = live_row(version, ordinal)
         marks = far_marks(version, row)

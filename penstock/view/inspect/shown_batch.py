@@ -1,8 +1,4 @@
-"""A rank's part of a step for display: text, marks and thumbnails of its fields, without tensors.
-
-It is made where the values are, with a recipe in its process, slot by slot: a batch of 256 photos takes 150 MiB, its
-page 2 MiB.
-"""
+"""A rank's part of a step for display, made where the values are: a batch of 150 MiB becomes 2 MiB."""
 
 import hashlib
 from collections import Counter, defaultdict
@@ -44,13 +40,10 @@ class ShownBatch:
     """A rank's part of a step. Fields that `BatchValues` has too are equal."""
 
     step: int
-    """Global step."""
     rank: int
-    """Data-parallel rank."""
     world_size: int
     """Number of ranks."""
     first_slot: int
-    """First slot in the global batch."""
     digest: int
     """64-bit digest of the samples."""
     crc32c: Mapping[str, int]
@@ -75,7 +68,7 @@ class ShownBatch:
 
 
 def shown_batch(plan: "loader.Plan", values: PartValues, *, n_pictured: int = PICTURED_SLOTS) -> ShownBatch:
-    """Return a part for display. n_pictured: number of slots with thumbnails, the first ones."""
+    """Return a part for display. n_pictured: number of slots with thumbnails."""
     parts: dict[int, _SlotParts] = defaultdict(_SlotParts)
     versions: dict[str, loader.Version | None] = {}
 
@@ -131,7 +124,7 @@ class _SlotParts:
 
 
 def _hashes(values: PartValues, parts: Mapping[int, _SlotParts]) -> dict[int, dict[str, bytes]]:
-    """Return slot -> field -> hash, for values with equal checksums; these are replayed once more."""
+    """Return slot -> field -> hash, for values with equal checksums, which are replayed again."""
     times = Counter(place for part in parts.values() for place in part.crcs.items())
     twice = {
         i: [name for name, crc in part.crcs.items() if times[name, crc] > 1] for i, part in parts.items()
@@ -150,7 +143,6 @@ def _hashes(values: PartValues, parts: Mapping[int, _SlotParts]) -> dict[int, di
 def _thumbnails(
     sample: Mapping[str, Any], fields: tuple[ShownValue, ...], version: "loader.Version | None"
 ) -> dict[str, Media]:
-    """Return the thumbnail of the first field that has one."""
     for (name, value), shown in zip(sample.items(), fields, strict=True):
         if shown.kind in PICTURED:
             facts = facts_of(sample, name, version)

@@ -37,10 +37,9 @@ _SHOWN = 24
 def restored_marks(
     version: loader.Version, ordinal: int, restored: Mapping[str, str], slot: int
 ) -> list[StepMark]:
-    """Return a mark per token field that decodes to none of the texts that its facts name (`text_fields`).
+    """Return a mark per token field that decodes to none of its source texts (fact `text_fields`).
 
-    Truncated tokens give the beginning, which is no loss; blanks at both ends do not count. Lower-casing does. Costs
-    the bytes of these texts. restored: field -> text of its stored tokens, without special ones.
+    Truncation and outer blanks do not count. restored: field -> text of its tokens, without special ones.
     """
     marks = []
     for field, decoded in restored.items():
@@ -60,7 +59,6 @@ def restored_marks(
 
 
 def _texts(version: loader.Version, ordinal: int, field: str) -> dict[str, str]:
-    """Return field -> text, for the sources of a token field. Raises: errors of reading; Corrupt."""
     sources = version.facts.get(field, {}).get("text_fields")
     (present,) = fields_of(version, [ordinal])
     names = [one for one in sources if one in present] if isinstance(sources, list) else []
@@ -92,7 +90,6 @@ class FieldRow(Record):
     """One field at its three stages."""
 
     field: str
-    """Name of the field."""
     path: str
     """Path of its shard, relative to the root; "" for a field of the transform."""
     offset: int
@@ -116,23 +113,15 @@ class SlotRecord(Record):
     training: str
     """Run, or hash of a plan."""
     plan: str
-    """Hash of the plan."""
     step: int
-    """Global step."""
     slot: int
-    """Slot of the global batch."""
     batch_size: int
-    """Slots of the global batch."""
     source: str
     """Source in the plan."""
     key: str
-    """Key of the sample."""
     version: str
-    """Name of its version."""
     ordinal: int
-    """Number in its version."""
     epoch: int
-    """Epoch of the source."""
     position: int
     """Position in the source's stream."""
     attempt: int
@@ -176,7 +165,7 @@ class SlotRecord(Record):
 def slot_values(
     training: Training, replayers: Replayers, step: int, slot: int, take: Take[SlotValues, T]
 ) -> tuple[T, str]:
-    """Return the result of `take` for a slot, and why it lacks the recipe; "" with it."""
+    """Return the result of `take` for a slot, and why it lacks the recipe."""
     plain, own = replayers.plain, replayers.recipe
     trouble, digests = "", training.part_digests(step)
     if own is not None:
@@ -198,8 +187,7 @@ def slot_record(
 ) -> SlotRecord:
     """Return the record of a slot. others: search of further trainings for its sample.
 
-    functions: facts of the recipe; None without one. part: makes a part of the step, to prove its tensors. Costs,
-    besides its values, the edits and look-alikes of its sample.
+    part: makes a part of the step, to prove its tensors. Costs the values, edits and look-alikes of its sample.
     """
     plan = training.plan(values.step)
     explained = _explained(training, values)
@@ -250,7 +238,6 @@ def slot_record(
 def _relations(
     training: Training, values: SlotValues, sample: "loader.Version | None", others: RunSearch
 ) -> dict[str, Any]:
-    """Return the record's fields about its sample. sample: its version; None for a packed sequence."""
     if sample is None:
         return {"trainings": (), "runs_left": (), "runs_error": "", "edits": (), "neighbours": ()}
     ordinal = values.address.ordinal
@@ -271,7 +258,6 @@ def _all_marks(
     stage: str,
     sample: "loader.Version | None",
 ) -> list[StepMark]:
-    """Return the marks of the transform and values, the worst first, then of the sample's row."""
     marks = [*ranked([facts]), *(_marks_before(values.slot, fields) if stage != "decoded" else ())]
     if not values.repeats:
         text = "the transform gave other values the second time: it is not a function of its sample"
@@ -283,13 +269,11 @@ def _all_marks(
 
 
 def _marks(fields: tuple[FieldRow, ...], stage: str) -> dict[str, Sequence[Mark]]:
-    """Return field -> marks of its last stage."""
     last = {one.field: one.decoded if stage == "decoded" else one.transformed for one in fields}
     return {name: one.marks for name, one in last.items() if one is not None}
 
 
 def _marks_before(slot: int, fields: tuple[FieldRow, ...]) -> list[StepMark]:
-    """Return the marks of decoded values that the transformed ones lack."""
     marks = []
     for row in fields:
         known = {mark.name for mark in row.transformed.marks} if row.transformed is not None else set()

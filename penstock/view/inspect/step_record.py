@@ -30,7 +30,6 @@ class SlotRow(Record):
     """One slot of a rank's part."""
 
     slot: int
-    """Slot of the global batch."""
     source: str
     """Source in the plan; "" at padding."""
     key: str
@@ -40,7 +39,6 @@ class SlotRow(Record):
     ordinal: int
     """Number in its version; -1 at padding."""
     epoch: int
-    """Epoch of the source."""
     attempt: int
     """0, or the number of the substitute."""
     raw: str
@@ -60,11 +58,8 @@ class StepRecord(Record):
     training: str
     """Run, or hash of a plan."""
     plan: str
-    """Hash of the plan of this step."""
     step: int
-    """Global step."""
     rank: int
-    """Data-parallel rank."""
     world_size: int
     """Number of ranks."""
     batch_size: int
@@ -102,9 +97,9 @@ def step_values(
     take: Take[PartValues, T],
     digests: Sequence[PartDigest] | None = None,
 ) -> tuple[T, str]:
-    """Return the result of `take` for a rank's part of a step, and why it lacks the recipe; "" with it.
+    """Return the result of `take` for a rank's part of a step, and why it lacks the recipe.
 
-    digests: parts of the step on the trail; None for this part's.
+    digests: None for this part's.
     """
     digests = training.part_digests(step, rank, world_size) if digests is None else digests
     return _tried(
@@ -118,7 +113,7 @@ def step_values(
 def whole_values(
     training: Training, replayers: Replayers, step: int, rank: int, world_size: int
 ) -> tuple[BatchValues, str]:
-    """Return all values of a rank's part of a step, and why they lack the recipe; "" with it."""
+    """Return all values of a rank's part of a step, and why they lack the recipe."""
     digests = training.part_digests(step, rank, world_size)
     return _tried(
         training,
@@ -146,7 +141,7 @@ def step_record(
     functions: Functions | None,
     trouble: str = "",
 ) -> StepRecord:
-    """Return the record of a part of a step. functions: facts of the recipe; None without one."""
+    """Return the record of a part. functions: of the recipe; None without one."""
     plan, step = training.plan(batch.step), batch.step
     explained = {item.slot: item for item in explained_part(training, plan, batch)}
     largest = training.largest(step)
@@ -196,10 +191,7 @@ def explained_part(training: Training, plan: "loader.Plan", batch: ShownBatch) -
 
 
 def default_part(training: Training, step: int) -> tuple[int, int]:
-    """Return (rank, world size) of the part shown by default: a recorded one.
-
-    Without a trail it is the first of as many parts as give at most 256 slots each.
-    """
+    """Return (rank, world size) of a recorded part; without a trail, of a first part of at most 256 slots."""
     recorded = training.rows(step)
     if recorded:
         last = max(recorded, key=lambda row: (row["at_us"], row["rank"]))
@@ -212,7 +204,7 @@ def default_part(training: Training, step: int) -> tuple[int, int]:
 def part_of(
     training: Training, step: int, rank: int | None = None, world_size: int | None = None
 ) -> tuple[int, int]:
-    """Return the requested (rank, world size), with the default part's for None."""
+    """Return the requested (rank, world size); None takes the default part's."""
     first, world = default_part(training, step)
     world_size = world if world_size is None else world_size
     return (first if world_size == world else 0) if rank is None else rank, world_size
@@ -241,7 +233,7 @@ def _row(explained: Explanation, shown: ShownSlot, largest: Mapping[str, float],
 
 
 def _column_marks(plan: "loader.Plan", explained: Mapping[int, Explanation]) -> list[StepMark]:
-    """Return the marks of the samples' columns. A packed sequence is no sample of its version."""
+    """Return the marks of the samples' columns, except for packed sequences."""
     by_source: dict[str, dict[int, SampleAddress]] = {}
     for slot, explanation in explained.items():
         if not isinstance(plan.sources[explanation.source].view, PackedView):

@@ -47,11 +47,9 @@ class WindowSample(Record):
     source: str
     """Source without its bucket."""
     key: str
-    """Key of the sample."""
     version: str
     """Name of its version; "" for a source without bytes."""
     ordinal: int
-    """Number of the sample in its version."""
     n_slots: int
     """Slots that held it."""
     places: tuple[tuple[int, int], ...]
@@ -65,9 +63,7 @@ class StepWindow(Record):
     training: str
     """Run, or hash of a plan."""
     first: int
-    """First step."""
     last: int
-    """Last step."""
     unrecorded: tuple[int, ...]
     """Steps that neither trail nor metrics have: nothing shows that they were trained; slots are as planned."""
     n_slots: int
@@ -81,7 +77,6 @@ class StepWindow(Record):
     repeated: tuple[WindowSample, ...]
     """The most repeated samples; at most 60."""
     sources: tuple[WindowSource, ...]
-    """Sources, by name."""
     buckets: Mapping[str, int]
     """Bucket -> steps; empty without buckets."""
     n_substituted: int
@@ -93,8 +88,7 @@ class StepWindow(Record):
 def step_window(training: Training, first: int | None = None, last: int | None = None) -> StepWindow:
     """Return the record of the steps first to last, inclusive; by default the last 100 recorded.
 
-    Costs the slots of each step, from the plan and the ledger; reads no media. Raises: InvalidRuntime for more than
-    2,000 steps or 4,000,000 slots.
+    Costs each step's slots; reads no media. Raises: InvalidRuntime above 2,000 steps or 4,000,000 slots.
     """
     if last is None:
         last = first + FIRST_STEPS - 1 if first is not None else max(training.last_step, 0)
@@ -172,7 +166,6 @@ class _WindowBuilder:
         )
 
     def _samples(self, groups: Iterable[NDArray[np.int64]]) -> Iterable[WindowSample]:
-        """Yield the sample of each group of rows."""
         ends = np.cumsum([len(slots) for _, _, slots in self._rows])
         for rows in groups:
             places = []
@@ -216,7 +209,6 @@ def _sample_groups(identities: NDArray[np.uint64]) -> _SampleGroups:
 
 
 def _shares(plan: loader.Plan, step: int) -> dict[str, float]:
-    """Return source -> share of a step's slots by the weights in force."""
     turn = plan.turn(step)
     weights = turn.stream.segment_at(turn.step).weights
     sources = {one.stream: one.source for one in plan.sources.values()}

@@ -78,7 +78,6 @@ class Facet(Record):
     """Statistics of a column."""
 
     column: str
-    """Column name."""
     type: str
     """Arrow type."""
     n: int
@@ -102,11 +101,8 @@ class GridRow(Record):
     """A sample in the grid."""
 
     ordinal: int
-    """Number in the version."""
     key: str
-    """Key."""
     fields: tuple[str, ...]
-    """Field names."""
     columns: Mapping[str, str]
     """Column -> value, of GRID_COLUMNS; empty unless the page is filtered or sorted."""
 
@@ -116,17 +112,13 @@ class VersionRecord(Record):
     """A version, and a page of its samples."""
 
     dataset: str
-    """Name of the dataset."""
     number: int
-    """Number of the version."""
     version_id: str
-    """Id of the version."""
     n_samples: int
     """Live samples."""
     n_excluded: int
     """Excluded rows."""
     fields: tuple[str, ...]
-    """Fields."""
     created_us: int
     """Time of the publish in UTC microseconds."""
     producer: Mapping[str, str]
@@ -150,7 +142,7 @@ def version_record(
 ) -> VersionRecord:
     """Return a version's record. Raises: FieldNotFound for a rejected expression; InvalidRuntime.
 
-    Without filter and order it costs the manifest, the statistics and the indexes of one page, but no samples table.
+    Reads a samples table only for a filter or an order.
     """
     if first < 0:
         raise InvalidRuntime(f"from = {first}; pass a number from 0")
@@ -193,7 +185,6 @@ def fields_of(version: "loader.Version", ordinals: Sequence[int]) -> list[tuple[
 def _page(
     version: "loader.Version", where: str, sort: str, first: int
 ) -> tuple[list[int], int, list[dict[str, Any]]]:
-    """Return the ordinals of one page, the number of all matches, and the page's GRID_COLUMNS."""
     for what, text in (("where", where), ("sort", sort)):
         check_limit(text, what)
     if not where and not sort:
@@ -305,7 +296,6 @@ class VersionLine(Record):
     """A version of a dataset."""
 
     number: int
-    """Number."""
     retired: bool
     """True if it is retired."""
 

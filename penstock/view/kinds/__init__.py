@@ -1,7 +1,4 @@
-"""Kinds of values: how a field appears, as stored, as decoded and as trained.
-
-To add a kind, write a module with its `Kind` and add it to `KINDS`. `tests/view/kinds` is the conformance suite.
-"""
+"""Kinds of values. To add one, write a module with its `Kind` and add it to `KINDS`."""
 
 from .array import ARRAY
 from .audio import AUDIO

@@ -25,12 +25,11 @@ def _array(value: object) -> Array:
 
 
 def fits(value: Any, facts: Facts) -> bool:
-    """Return whether a value is an array of numbers or booleans."""
     return as_array(value) is not None
 
 
 def thumbnail(value: Any, facts: Facts, edge: int = EDGE_PX) -> Media | None:
-    """Return the planes, small; None below rank 2 or without values. Small planes are enlarged."""
+    """Return the planes, small; small planes are enlarged."""
     array = _array(value)
     if not _is_drawn(array):
         return None
@@ -42,13 +41,12 @@ def thumbnail(value: Any, facts: Facts, edge: int = EDGE_PX) -> Media | None:
 
 
 def detail(value: Any, facts: Facts) -> tuple[Media, ...]:
-    """Return a PNG with one pixel per value; none below rank 2 or without values."""
+    """Return a PNG with one pixel per value."""
     array = _array(value)
     return (png(_strip(array, MAX_PLANE_PX)),) if _is_drawn(array) else ()
 
 
 def lines(value: Any, facts: Facts) -> tuple[str, ...]:
-    """Return shape, dtype, range and the first values."""
     array = _array(value)
     out = list(array_lines(value, array))
     if array.size:
@@ -64,7 +62,6 @@ def lines(value: Any, facts: Facts) -> tuple[str, ...]:
 
 
 def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
-    """Return the marks nan, infinite, constant, empty."""
     array = _array(value)
     return array_marks(array, range_of(array))
 

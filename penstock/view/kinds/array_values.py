@@ -25,9 +25,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def as_array(value: object) -> Array | None:
-    """Return numbers or booleans as an array of a numpy dtype; None for other values.
+    """Return numbers or booleans as a numpy array, sharing memory if possible; None for other values.
 
-    bfloat16 and float8 become float32, which holds each of their values. Memory is shared if possible.
+    bfloat16 and float8 become float32.
     """
     array = _of_torch(value) if _is_tensor(value) else _of_numpy(value)
     if array is None or array.dtype.kind not in "biufc":
@@ -36,7 +36,7 @@ def as_array(value: object) -> Array | None:
 
 
 def shape_of(value: object) -> str | None:
-    """Return text such as 'float32 [3, 224, 224]' for an array or tensor of any dtype; None for other values."""
+    """Return text such as 'float32 [3, 224, 224]' for an array or tensor; None for other values."""
     if not (_is_tensor(value) or isinstance(value, np.ndarray | np.generic)):
         return None
     array: Any = value
@@ -106,10 +106,7 @@ _known: ContextVar[_Known | None] = ContextVar("penstock_ranges", default=None)
 
 @contextmanager
 def ranges_cached() -> Iterator[None]:
-    """Measure each array once in this block, however many functions ask for its range.
-
-    The block holds the arrays, which must not change.
-    """
+    """Measure each array once inside this block, which holds the arrays; they must not change."""
     token = _known.set({})
     try:
         yield
@@ -118,7 +115,7 @@ def ranges_cached() -> Iterator[None]:
 
 
 def range_of(array: Array) -> Range:
-    """Return the range of an array, in O(1) memory even for repeated memory (strides of 0)."""
+    """Return the range of an array, in O(1) memory even for strides of 0."""
     known = _known.get()
     if known is None:
         return _range_of(array)
@@ -190,9 +187,9 @@ def _range_of(array: Array) -> Range:
 
 
 def chunks_of(array: Array, n: int = CHUNK_VALUES) -> Iterator[Array]:
-    """Yield at most MAX_EXAMINED values in flat chunks of `n`, in memory order.
+    """Yield up to MAX_EXAMINED values in flat chunks of `n`, in memory order.
 
-    Complex numbers come as magnitudes, booleans as uint8.
+    Complex numbers become magnitudes, booleans uint8.
     """
     back = tuple(slice(None, None, -1 if stride < 0 else 1) for stride in array.strides)
     array = array[back].transpose(np.argsort([-abs(stride) for stride in array.strides], kind="stable"))
@@ -205,10 +202,7 @@ def chunks_of(array: Array, n: int = CHUNK_VALUES) -> Iterator[Array]:
 
 
 def limits_of(array: Array) -> tuple[float, float, bool]:
-    """Return (smallest, largest) of the finite values, NaN without one, and whether all values are finite.
-
-    Faster than `range_of`, which also counts.
-    """
+    """Return (smallest, largest) finite value, NaN without one, and whether all are finite."""
     if _known.get() is not None:  # the caller asks for the range too
         values = range_of(array)
         return values.low, values.high, not (values.nan or values.infinite)
@@ -250,7 +244,6 @@ def array_lines(value: object, array: Array) -> tuple[str, ...]:
 
 
 def array_marks(array: Array, values: Range) -> tuple[Mark, ...]:
-    """Return the marks of an array of this range: empty, nan, infinite, constant."""
     if not array.size:
         return (mark("empty", f"no values: shape {list(array.shape)}"),)
     out = []

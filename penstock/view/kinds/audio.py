@@ -1,8 +1,4 @@
-"""Audio: samples [n] or [channels, n].
-
-Full scale is 1 for floats, the largest value for integers. A WAV holds the samples as float32, which has no full scale.
-An image shows envelope and spectrogram.
-"""
+"""Audio: samples [n] or [channels, n]. Full scale is 1 for floats, the largest value for integers."""
 
 import struct
 from typing import Any
@@ -34,7 +30,7 @@ Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 
 def fits(value: Any, facts: Facts) -> bool:
-    """Return whether a value is audio: by the field's name or a known rate, and by its shape."""
+    """Return whether a value is audio, by name or rate, and shape."""
     if not (_WORDS.intersection(facts.field.lower().replace("_", ".").split(".")) or facts.rate):
         return False
     array = as_array(value)
@@ -75,7 +71,6 @@ def _rate(facts: Facts) -> int:
 
 
 def thumbnail(value: Any, facts: Facts, edge: int = EDGE_PX) -> Media:
-    """Return envelope and spectrogram."""
     return png(_drawn(_scaled_start(_samples(value)), edge, max(3, edge // 2)))
 
 
@@ -86,7 +81,6 @@ def _drawn(samples: Floats, width: int, height: int) -> Pixels:
 
 
 def detail(value: Any, facts: Facts) -> tuple[Media, ...]:
-    """Return a WAV of the samples, and an image of them."""
     start = _scaled_start(_samples(value))
     return Media(type="audio/wav", data=wav(start, _rate(facts))), png(_drawn(start, *DETAIL_PX))
 
@@ -105,7 +99,6 @@ def wav(samples: Floats, rate_hz: int) -> bytes:
 
 
 def lines(value: Any, facts: Facts) -> tuple[str, ...]:
-    """Return channels, length and rate; shape, dtype and range; peak and level in dB of full scale."""
     samples = _samples(value)
     channels, n = samples.shape
     rate = _rate(facts)
@@ -128,7 +121,6 @@ def _decibels(amplitude: float) -> str:
 
 
 def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
-    """Return the marks nan, infinite, constant, silent, clipped, not_scaled."""
     samples = _samples(value)
     values = range_of(samples)
     out = array_marks(samples, values)

@@ -1,7 +1,7 @@
-"""Memory of decoding: one budget of bytes for all threads of a viewer, served in order of arrival.
+"""One budget of decoded bytes for all threads of a viewer, in order of arrival.
 
-A thread reserves by a file's header, before it decodes, and holds the bytes while it draws the value. It takes no other
-lock inside a reservation, so every waiting thread gets its turn.
+A thread reserves by a file's header, before it decodes. It takes no other lock inside a reservation, so every thread
+gets its turn.
 """
 
 import ctypes

@@ -1,7 +1,6 @@
-"""Images: arrays [H, W, C] and [C, H, W] with 1, 3 or 4 channels, and gray [H, W] of 8 bits or booleans.
+"""Images: [H, W, C] and [C, H, W] with 1, 3 or 4 channels, and gray [H, W] of 8 bits or booleans.
 
-Floats from 0 to 1 and integers from 0 to 255 appear as they are. Others, such as normalised images, are scaled from
-their smallest to their largest value, and a line names these.
+Values beyond 0 to 1 or 0 to 255 are scaled from the smallest to the largest, and a line names these.
 """
 
 from typing import Any
@@ -27,7 +26,7 @@ MAX_SCALED = 20
 
 
 def channels_last(array: Array) -> Array | None:
-    """Return a view [H, W, C] of an image, trying the last axis first; None for other arrays."""
+    """Return a view [H, W, C] of an image, trying the last axis first; else None."""
     if array.ndim == 2 and array.dtype in (np.uint8, np.bool_):
         array = array[:, :, None]
     if array.ndim != 3 or array.dtype.kind == "c":
@@ -51,29 +50,25 @@ def _image(value: object) -> Array:
 
 
 def fits(value: Any, facts: Facts) -> bool:
-    """Return whether a value is an image."""
     return _image_or_none(value) is not None
 
 
 def thumbnail(value: Any, facts: Facts, edge: int = EDGE_PX) -> Media:
-    """Return the image, small."""
     image = _image(value)
     return small_image(image, scale_of(image), edge)
 
 
 def small_image(image: Array, scale: Scale, edge: int) -> Media:
-    """Return an image [H, W, C], small."""
     return thumbnail_of(scaled(thinned(image, edge), scale), edge, *image.shape[:2])
 
 
 def detail(value: Any, facts: Facts) -> tuple[Media, ...]:
-    """Return a PNG of every pixel."""
     image = _image(value)
     return (whole_image(image, scale_of(image)),)
 
 
 def whole_image(image: Array, scale: Scale) -> Media:
-    """Return a PNG of every pixel of [H, W, C]; beyond the limit, of every n-th row and column."""
+    """Return a PNG of [H, W, C], thinned beyond the limit."""
     step = _step(*image.shape[:2])
     return png(scaled(image[::step, ::step], scale))
 
@@ -86,7 +81,6 @@ def _step(height: int, width: int) -> int:
 
 
 def lines(value: Any, facts: Facts) -> tuple[str, ...]:
-    """Return size, channels, dtype and range, and the scale if it is the image's own."""
     array, image = as_array(value), _image(value)
     assert array is not None
     order = "" if array.ndim == 2 else ", channels first" if image.shape != array.shape else ", channels last"
@@ -100,14 +94,13 @@ def size_of(image: Array) -> str:
 
 
 def scale_lines(image: Array, scale: Scale) -> tuple[str, ...]:
-    """Return how [..., H, W, C] is drawn, unless it is drawn pixel for pixel."""
+    """Return how [..., H, W, C] is drawn, unless pixel for pixel."""
     step = _step(*image.shape[-3:-1])
     thin = (f"every {step} px is shown: at most {MAX_DETAIL_PX:,} px are",) if step > 1 else ()
     return (str(scale), *thin) if scale.own or not scale.finite else thin
 
 
 def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
-    """Return the marks nan, infinite, constant, black, saturated, not_scaled."""
     image = _image(value)
     return image_marks(image[:, :, :3], scale_of(image))
 
@@ -131,7 +124,6 @@ def image_marks(colours: Array, scale: Scale) -> tuple[Mark, ...]:
 
 
 def _shares(colours: Array, scale: Scale) -> tuple[float, float]:
-    """Return the shares of black and of saturated values."""
     if colours.dtype == np.uint8:
         values = range_of(colours)
         return sum(values.counts[: int(BLACK * 255) + 1]) / values.examined, values.counts[

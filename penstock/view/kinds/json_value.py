@@ -20,13 +20,12 @@ _LABEL_WORD = "cls"
 
 
 def fits(value: Any, facts: Facts) -> bool:
-    """Return whether a value is a JSON value, or a class label in any library's integers."""
+    """Return whether a value is JSON, or a class label in any library's integers."""
     plain = isinstance(value, dict | list | tuple | int | float) and not isinstance(value, np.generic)
     return value is None or plain or _label(value, facts) is not None
 
 
 def _label(value: object, facts: Facts) -> int | None:
-    """Return a whole number if the field holds class labels."""
     if facts.word != _LABEL_WORD and facts.labels is None:
         return None
     if isinstance(value, int) and not isinstance(value, bool):
@@ -38,7 +37,6 @@ def _label(value: object, facts: Facts) -> int | None:
 
 
 def _name(label: int, facts: Facts) -> str | None:
-    """Return the name of a class; None without one."""
     labels = facts.labels
     if labels is None or isinstance(labels, Mapping):
         return None if labels is None else labels.get(label)
@@ -46,7 +44,6 @@ def _name(label: int, facts: Facts) -> str | None:
 
 
 def lines(value: Any, facts: Facts) -> tuple[str, ...]:
-    """Return a line per value, indented by depth; for a class label its number and name."""
     label = _label(value, facts)
     if label is not None:
         name = _name(label, facts)
@@ -61,7 +58,6 @@ def lines(value: Any, facts: Facts) -> tuple[str, ...]:
 
 
 def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
-    """Return the marks out_of_range, nan, infinite, empty."""
     label = _label(value, facts)
     if label is not None:
         if facts.labels is None or _name(label, facts) is not None:
@@ -93,7 +89,6 @@ def _leaves(value: object) -> Iterator[object]:
 
 
 def _walked(value: object, head: str, depth: int) -> Iterator[str]:
-    """Yield the lines of a value: `head` and the value, then its items."""
     indent = "  " * depth
     if not isinstance(value, dict | list | tuple):
         yield f"{indent}{head}{_leaf(value)}"

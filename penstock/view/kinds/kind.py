@@ -1,7 +1,4 @@
-"""The interface of a kind of value: functions that show a value as images, audio, text and marks.
-
-Limits apply before anything is decoded or allocated. Texts are free of control characters.
-"""
+"""The interface of a kind of value. Texts are bounded, and free of control characters."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -91,7 +88,6 @@ class Mark:
 
 
 def mark(name: str, text: str) -> Mark:
-    """Return a mark with the weight of its name."""
     return Mark(name=name, text=text, weight=WEIGHTS[name])
 
 
@@ -117,11 +113,10 @@ class Thumbnail(Protocol):
     """Function that draws a small image of a value."""
 
     def __call__(self, value: Any, facts: Facts, edge: int = EDGE_PX) -> Media | None:
-        """Return a PNG or JPEG of at most `edge` pixels a side; None if text shows the value better."""
+        """Return a PNG or JPEG of at most `edge` pixels a side; None if text is better."""
 
 
 def no_thumbnail(value: Any, facts: Facts, edge: int = EDGE_PX) -> Media | None:
-    """Return None."""
     return None
 
 

@@ -14,12 +14,10 @@ MAX_BYTES = 64
 
 
 def fits(value: Any, facts: Facts) -> bool:
-    """Return True."""
     return True
 
 
 def lines(value: Any, facts: Facts) -> tuple[str, ...]:
-    """Return type, length, shape and dtype, and the first bytes."""
     if isinstance(value, bytes | bytearray | memoryview):
         view = memoryview(value)
         start = view.cast("B") if view.c_contiguous else view.tobytes()[:MAX_BYTES]
@@ -35,7 +33,6 @@ def lines(value: Any, facts: Facts) -> tuple[str, ...]:
 
 
 def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
-    """Return the mark empty."""
     empty = isinstance(value, bytes | bytearray | memoryview) and not memoryview(value).nbytes
     return (mark("empty", "no bytes"),) if empty else ()
 

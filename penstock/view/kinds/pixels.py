@@ -30,10 +30,7 @@ def png(pixels: Pixels) -> Media:
 
 
 def thumbnail_of(pixels: Pixels, edge: int, height: int, width: int) -> Media:
-    """Return an image of at most `edge` pixels a side. pixels: `thinned` from this height and width.
-
-    A smaller image stays pixel for pixel.
-    """
+    """Return an image of at most `edge` pixels a side. pixels: `thinned` from this height and width."""
     size = fitted(height, width, edge)
     if size == pixels.shape[:2]:
         return png(pixels)
@@ -78,7 +75,7 @@ def thinned(array: np.ndarray[Any, Any], edge: int) -> np.ndarray[Any, Any]:
 
 
 def fitted(height: int, width: int, edge: int) -> tuple[int, int]:
-    """Return (height, width) of the same shape with a longer side of at most `edge`, each at least 1."""
+    """Return (height, width) scaled to a longer side of at most `edge`."""
     scale = min(1.0, edge / max(height, width))
     return max(1, round(height * scale)), max(1, round(width * scale))
 
@@ -119,10 +116,7 @@ def scale_of(array: Array) -> Scale:
 
 
 def scaled(array: Array, scale: Scale) -> Pixels:
-    """Return uint8 [H, W, C] of real numbers [H, W, C], C = 1, 3 or 4.
-
-    Gray becomes RGB if a value is not finite, which is drawn in magenta.
-    """
+    """Return uint8 [H, W, C] of real numbers [H, W, C], C = 1, 3 or 4; gray becomes RGB if it has magenta."""
     if array.dtype == np.uint8:
         return array
     if array.dtype.kind == "c":

@@ -1,8 +1,4 @@
-"""Stored bytes: decoded by the loader's decoders, then shown by the kind of the decoded value.
-
-Sizes come from headers; values beyond the limits are refused before pixels are allocated. Audio, video and text are
-read up to a limit.
-"""
+"""Stored bytes: decoded by the loader, up to limits, then shown by the kind of the decoded value."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,7 +45,6 @@ class DecodedValue(NamedTuple):
     """A decoded value."""
 
     value: Any
-    """The value."""
     facts: Facts
     """Facts that its file adds, such as its rate."""
     lines: tuple[str, ...] = ()
@@ -65,7 +60,7 @@ class DecodedValue(NamedTuple):
 
 
 def stored_of(kind_of: KindOf) -> Kind:
-    """Return the kind of stored bytes. kind_of: returns the kind of the decoded value."""
+    """Return the kind of stored bytes. kind_of: of the decoded value."""
     return Kind(
         name="stored",
         fits=fits,
@@ -78,17 +73,14 @@ def stored_of(kind_of: KindOf) -> Kind:
 
 
 def fits(value: Any, facts: Facts) -> bool:
-    """Return whether a value is the bytes of a field that the loader decodes."""
+    """Return whether a value is bytes of a field that the loader decodes."""
     return isinstance(value, bytes | bytearray | memoryview) and (
         facts.word in DECODERS or facts.word in WITH_TABLES
     )
 
 
 def read_bounded(data: bytes, facts: Facts) -> DecodedValue:
-    """Return a field's decoded bytes: the beginning of audio, video and text; other bytes unchanged.
-
-    Raises: DecodeFailed, also for an image beyond the limit; MissingDependency.
-    """
+    """Return a field's decoded value, up to the limits. Raises: DecodeFailed; MissingDependency."""
     if not fits(data, facts):
         return DecodedValue(data, facts)
     with BUDGET.reserve(decoded_bytes(data, facts)):
@@ -158,13 +150,11 @@ def _bytes(value: object) -> bytes:
 
 @contextmanager
 def _decoding(data: bytes, facts: Facts, edge: int | None = None) -> Iterator[DecodedValue | str]:
-    """Yield the result of `_tried`, within the budget of all threads."""
     with BUDGET.reserve(decoded_bytes(data, facts)):
         yield _tried(data, facts, edge)
 
 
 def _tried(data: bytes, facts: Facts, edge: int | None = None) -> DecodedValue | str:
-    """Return the decoded value, or the reason for having none. edge: sufficient pixels a side."""
     try:
         return _read(data, facts, edge)
     except (DecodeFailed, MissingDependency) as error:
@@ -172,7 +162,6 @@ def _tried(data: bytes, facts: Facts, edge: int | None = None) -> DecodedValue |
 
 
 def _read(data: bytes, facts: Facts, edge: int | None) -> DecodedValue:
-    """Return the decoded value. Raises: DecodeFailed; MissingDependency."""
     if facts.word in WITH_TABLES:
         return _video(mp4_of(data, facts), facts, 1 if edge else CLIP_FRAMES)
     modality, word = DECODERS[facts.word].partition(".")[0], facts.word
@@ -195,7 +184,7 @@ def _text(data: bytes, facts: Facts) -> DecodedValue:
 
 
 def _image(data: bytes, facts: Facts, edge: int | None) -> DecodedValue:
-    """Return uint8 [H, W, C], upright. A JPEG's decoder scales it down to `edge`. Raises: as `_read`."""
+    """Return uint8 [H, W, C], upright. A JPEG's decoder scales it down to `edge`."""
     width, height = _sides(data)
     if data[:2] == b"\xff\xd8" and edge is not None and max(width, height) > 4 * edge:
         header = load("image.jpeg_header:read_header")(data)
@@ -233,10 +222,7 @@ def _audio(data: bytes, facts: Facts) -> DecodedValue:
 
 
 def mp4_of(data: bytes, facts: Facts) -> bytes:
-    """Return a run of packets as an mp4 file; its packet table is another field of the sample.
-
-    Raises: DecodeFailed without the table, or if the two do not fit.
-    """
+    """Return a run of packets as mp4, by the packet table in the sample. Raises: DecodeFailed."""
     packets = as_buffer(facts.sample.get(facts.field + SUFFIX))
     if packets is None:
         raise DecodeFailed(f"a run of packets needs its sample's field {facts.field + SUFFIX!r}")
@@ -249,7 +235,7 @@ def mp4_of(data: bytes, facts: Facts) -> bytes:
 
 
 def _video(data: bytes, facts: Facts, most: int) -> DecodedValue:
-    """Return frames of a video, uint8 [T, H, W, 3]. Raises: DecodeFailed."""
+    """Return frames, uint8 [T, H, W, 3]."""
     whole_file, decoded = load("video.demux:whole_file"), load("video.decode:decoded")
     with whole_file(data) as file:
         width, height, timeline = file.stream.width, file.stream.height, file.timeline
@@ -274,7 +260,6 @@ def _video(data: bytes, facts: Facts, most: int) -> DecodedValue:
 
 
 def _audio_seconds(container: Any) -> float | None:
-    """Return the seconds of a video's first audio stream by its header; None if unknown."""
     streams = container.streams.audio
     if not streams or streams[0].duration is None or streams[0].time_base is None:
         return None
@@ -282,9 +267,9 @@ def _audio_seconds(container: Any) -> float | None:
 
 
 def _chosen(timeline: Any, most: int) -> list[int]:
-    """Return frame numbers at equal distances in display order, the middle one for `most` = 1.
+    """Return frame numbers at equal distances, the middle one for `most` = 1.
 
-    If they would take too many packets: of the frames that a decoder can begin with, or of the beginning.
+    Beyond MAX_PACKETS: only frames that a decoder can begin with, or the beginning.
     """
     n = len(timeline)
     frames = _spread(np.arange(n), most)

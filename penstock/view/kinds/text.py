@@ -13,10 +13,7 @@ MAX_LETTERS = 1000
 
 
 def text_lines(text: str, *, most: int = MAX_LINES) -> tuple[str, ...]:
-    """Return the first lines of a text. Blanks stay; control characters become Python escapes.
-
-    A longer line ends in …, a longer text in its length.
-    """
+    """Return the first lines of a text, with control characters as Python escapes."""
     start = text[: most * (MAX_LETTERS + 1)]
     lines = start.split("\n")
     shown = [bounded(line) for line in lines[:most]]
@@ -52,17 +49,14 @@ _BROKEN = re.compile("[\ufffd\ud800-\udfff]")
 
 
 def fits(value: Any, facts: Facts) -> bool:
-    """Return whether a value is a text."""
     return isinstance(value, str)
 
 
 def lines(value: Any, facts: Facts) -> tuple[str, ...]:
-    """Return the number of characters, and the text."""
     return f"{len(value):,} characters", *text_lines(value)
 
 
 def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
-    """Return the marks empty, replaced_letters, hidden_letters."""
     start = value[:MAX_EXAMINED]
     if not start.strip():
         return (mark("empty", f"no text: {len(value):,} characters, all of them blanks"),)

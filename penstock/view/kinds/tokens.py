@@ -1,8 +1,7 @@
 """Token ids: one sequence, or several documents packed into one.
 
-Fields of the same sample describe the tokens: `<field>.segment_ids` and `<field>.loss_mask` as the loader's packing
-writes them, `segment_ids` and `loss_mask`, or floats of the same length. A target of -100 is ignored, as in torch's
-cross-entropy.
+Fields `<field>.segment_ids` and `<field>.loss_mask` (or without the prefix), and floats of equal length, describe the
+tokens.
 """
 
 import re
@@ -35,7 +34,6 @@ _ENDS = re.compile(
 
 
 def _sequence(value: object, facts: Facts) -> Array | None:
-    """Return token ids [n]; None for other values."""
     words = facts.field.split(".")
     named = bool(_NAMES.intersection(words) or facts.vocabulary is not None or facts.special)
     if not named or words[-1] in _COMPANIONS:
@@ -55,7 +53,6 @@ def _ids(value: object, facts: Facts) -> Array:
 
 
 def _companion(facts: Facts, name: str, n: int) -> Array | None:
-    """Return the values per token of a companion field; None without one of this length."""
     for field in (f"{facts.field}.{name}", name):
         array = as_array(facts.sample.get(field))
         if array is not None and array.size == n and array.dtype.kind in "biuf":
@@ -64,18 +61,15 @@ def _companion(facts: Facts, name: str, n: int) -> Array | None:
 
 
 def fits(value: Any, facts: Facts) -> bool:
-    """Return whether a value is a sequence of token ids."""
     return _sequence(value, facts) is not None
 
 
 def fits_packed(value: Any, facts: Facts) -> bool:
-    """Return whether a value is a packed sequence of token ids."""
     ids = _sequence(value, facts)
     return ids is not None and _companion(facts, SEGMENTS, ids.size) is not None
 
 
 def boxes(value: Any, facts: Facts) -> tuple[TokenBox, ...]:
-    """Return the first MAX_TOKENS tokens."""
     ids = _ids(value, facts)
     segments, masked = _companion(facts, SEGMENTS, ids.size), _masked(ids, facts)
     values = _values(facts, ids.size)
@@ -98,14 +92,12 @@ def boxes(value: Any, facts: Facts) -> tuple[TokenBox, ...]:
 
 
 def _masked(ids: Array, facts: Facts) -> Array:
-    """Return bool [n], True for tokens that the loss ignores."""
     loss = _companion(facts, LOSS, ids.size)
     ignored: Array = ids == IGNORED
     return ignored if loss is None else np.logical_or(ignored, loss == 0)
 
 
 def _values(facts: Facts, n: int) -> Mapping[str, Array]:
-    """Return field -> float values per token, of the companion fields."""
     out = {}
     for field, value in facts.sample.items():
         array = as_array(value) if n else None
@@ -115,7 +107,6 @@ def _values(facts: Facts, n: int) -> Mapping[str, Array]:
 
 
 def _text(token: int, facts: Facts) -> str:
-    """Return a token's name or text with visible blanks; "" if unknown."""
     text = facts.special.get(token)
     if text is None and facts.decode is not None and _is_known(token, facts):
         text = facts.decode([token])
@@ -127,7 +118,6 @@ def _is_known(token: int, facts: Facts) -> bool:
 
 
 def lines(value: Any, facts: Facts) -> tuple[str, ...]:
-    """Return the number of tokens, targets and documents; then each token by its text or id."""
     ids = _ids(value, facts)
     out = [f"{ids.size:,} tokens, {shape_of(value)}"]
     if ids.size and _has_mask(ids, facts):
@@ -167,7 +157,6 @@ def _has_mask(ids: Array, facts: Facts) -> bool:
 
 
 def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
-    """Return the marks empty, out_of_vocabulary, no_target, no_end."""
     ids = _ids(value, facts)
     if not ids.size:
         return (mark("empty", "no tokens"),)
@@ -183,7 +172,6 @@ def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
 
 
 def _end_marks(ids: Array, facts: Facts) -> tuple[Mark, ...]:
-    """Return a mark if documents lack an end token, provided that the special tokens have one."""
     ends = [token for token, name in facts.special.items() if _ENDS.match(name)]
     if not ends:
         return ()

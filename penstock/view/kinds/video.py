@@ -42,32 +42,27 @@ def _frames(value: object) -> Array:
 
 
 def fits(value: Any, facts: Facts) -> bool:
-    """Return whether a value is a clip."""
     return _clip(value) is not None
 
 
 def thumbnail(value: Any, facts: Facts, edge: int = EDGE_PX) -> Media:
-    """Return the middle frame, small."""
     clip = _frames(value)
     return small_image(clip[len(clip) // 2], scale_of(clip), edge)
 
 
 def detail(value: Any, facts: Facts) -> tuple[Media, ...]:
-    """Return a PNG of each shown frame, pixel for pixel."""
     clip = _frames(value)
     scale = scale_of(clip)
     return tuple(whole_image(clip[at], scale) for at in _chosen(clip))
 
 
 def _chosen(clip: Array) -> list[int]:
-    """Return the frames that are shown."""
     most = max(1, min(MAX_FRAMES, MAX_CLIP_PX // (clip.shape[1] * clip.shape[2])))
     chosen: list[int] = np.unique(np.linspace(0, len(clip) - 1, min(most, len(clip))).astype(int)).tolist()
     return chosen
 
 
 def lines(value: Any, facts: Facts) -> tuple[str, ...]:
-    """Return frames, size and channels; shape, dtype and range; the scale."""
     array, clip = as_array(value), _frames(value)
     assert array is not None
     seconds = (
@@ -82,7 +77,6 @@ def lines(value: Any, facts: Facts) -> tuple[str, ...]:
 
 
 def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
-    """Return the mark frozen, and the image marks of the whole clip."""
     clip = _frames(value)
     out = image_marks(clip[..., :3], scale_of(clip))
     start, n = _still(clip)
@@ -95,7 +89,6 @@ def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
 
 
 def _still(clip: Array) -> tuple[int, int]:
-    """Return the first frame and the number of frames of the longest run of equal frames."""
     best, start = (0, 1), 0
     n_examined = max(2, MAX_EXAMINED // clip[0].size)
     for at in range(1, min(len(clip), n_examined)):
@@ -114,10 +107,7 @@ TOLERANCE_S, TOLERANCE_FRAMES = 0.25, 2
 
 
 def length_marks(video_s: float, audio_s: Mapping[str, float], frame_s: float) -> tuple[Mark, ...]:
-    """Return a mark if video and audio of one sample differ in length.
-
-    video_s: seconds of video. frame_s: seconds per frame. audio_s: name of each audio -> its seconds.
-    """
+    """Return a mark if video and audio of a sample differ in length, in seconds. frame_s: seconds per frame."""
     apart = [
         f"{name} takes {length(seconds)}"
         for name, seconds in audio_s.items()

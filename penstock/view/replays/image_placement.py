@@ -1,8 +1,7 @@
-"""Position of a trained image in the decoded one, and its colours, from test images through the transform.
+"""Position of a trained image in the decoded one, and its colours.
 
-The transform runs on black, grey and white images and on two gradients, with the sample's own generator. Black and
-white give the scale of each channel; the gradients give each pixel's position in the original. A least-squares fit of
-an affine map gives the frame. The transform needs no support for this.
+The transform runs on black, grey and white images, which give each channel's scale, and on two gradients, which give
+each pixel's position in the original. An affine map is fitted by least squares.
 """
 
 from collections.abc import Callable, Mapping
@@ -51,7 +50,7 @@ class Placement:
 
 
 def channels_last(value: object) -> NDArray[Any] | None:
-    """Return an image [H, W, C] with 1, 3 or 4 channels, from [H, W, C] or [C, H, W]; None for other values."""
+    """Return an image [H, W, C] with 1, 3 or 4 channels, from either order; else None."""
     if not hasattr(value, "__array__"):
         return None
     try:
@@ -68,9 +67,9 @@ def channels_last(value: object) -> NDArray[Any] | None:
 def placements(
     decoded: Mapping[str, Any], trained: Mapping[str, Any], transformed: Callable[[Sample], Sample]
 ) -> dict[str, Placement]:
-    """Return the placement of each trained image whose field was a uint8 image before the transform.
+    """Return the placement of each trained image that was uint8 before the transform.
 
-    transformed: applies the transform to another sample with this sample's generator, five times per field.
+    transformed: runs the transform on a sample with this sample's generator, five times per field.
     """
     out = {}
     for name, after in trained.items():
@@ -159,7 +158,7 @@ def _step(values: Floats) -> float:
 def _fitted(
     black: Floats, white: Floats, across: Floats, down: Floats, ends: NDArray[np.int64]
 ) -> tuple[tuple[tuple[float, float], ...], bool, float]:
-    """Return corners in the original, whether left and right are exchanged, and the residual in pixels."""
+    """Return corners in the original, whether it is mirrored, and the residual in pixels."""
     colour = slice(0, min(3, black.shape[2]))
     span = (white - black)[:, :, colour]
     height, width = span.shape[:2]

@@ -32,7 +32,7 @@ class Spread(NamedTuple):
 
 
 def spread_of(values: NDArray[Any]) -> Spread:
-    """Return the spread of numbers of any shape. Values that are not finite are left out."""
+    """Return the spread of the finite numbers."""
     known = np.asarray(values, np.float64)
     known = known[np.isfinite(known)]
     if not len(known):
@@ -63,7 +63,7 @@ class MetricsFile:
         return tuple(name for name in self.frame.columns if name != "step")
 
     def named_apart(self, notes: Collection[str]) -> "MetricsFile":
-        """Return the file with its name appended to metrics that a trail has too."""
+        """Return the file with its name appended to metrics that a trail has."""
         same = {name: f"{name} ({self.name})" for name in self.notes if name in notes}
         return replace(self, frame=self.frame.rename(same))
 
@@ -76,16 +76,13 @@ class MetricsFile:
         return {name: float(value) for name, value in row.items() if name != "step" and value is not None}
 
     def has_digest(self, step: int, digest: int) -> bool:
-        """Return whether the file has this digest of a step, in decimal (signed or not) or hex."""
+        """Return whether the file has this digest of a step, in decimal or hex."""
         forms = (f"{digest}", f"{digest - 2**64}", f"{digest:016x}", f"0x{digest:016x}", f"{digest:#x}")
         return self.digests.get(step) in forms
 
 
 def read_metrics(path: Path) -> MetricsFile:
-    """Read a file. If a step has several rows, the last value of each column counts; text columns are left out.
-
-    Raises: InvalidRuntime for an unreadable file; MissingDependency without polars.
-    """
+    """Read a file; the last value of a step and column counts. Raises: InvalidRuntime; MissingDependency."""
     try:
         import polars as pl
     except ImportError as error:
@@ -151,7 +148,6 @@ def _read(path: Path) -> "pl.DataFrame":
 
 
 def _column(name: str, values: list[Any]) -> "pl.Series":
-    """Return a column of numbers, of digests as text, or of nulls for other values."""
     import polars as pl
 
     if name == "digest":

@@ -1,8 +1,4 @@
-"""A separate process for a training's recipe, whose code may hang or crash.
-
-It is spawned by `start`, or by the first request. If it exceeds the limit it is killed, and the next request starts
-another.
-"""
+"""A separate process for a training's recipe, whose code may hang or crash; it is restarted on demand."""
 
 import atexit
 import importlib
@@ -64,7 +60,7 @@ def load_recipe(recipe: str) -> Mapping[str, Any]:
 
 
 def load_tokenizers(recipe: str) -> Mapping[str, Any]:
-    """Return field -> tokenizer by the function `tokenizers` beside a recipe; empty without one.
+    """Return field -> tokenizer by the function `tokenizers` beside a recipe.
 
     Raises: InvalidRuntime; TransformFailed if the user's code raises.
     """
@@ -116,7 +112,7 @@ def serve_recipe(
 ) -> None:
     """Answer requests until the pipe closes or the viewer's process ends.
 
-    patience_s: seconds of retries against a failing store; the viewer gives up later, so it gets the store's error.
+    patience_s: seconds of retries against a failing store, less than the viewer's limit.
     """
     with suppress(OSError):
         os.setpgid(0, 0)  # one group with all that it starts, to end them together
@@ -170,7 +166,6 @@ def _plain(error: BaseException) -> BaseException:
 
 
 def _print_to(file: int) -> None:
-    """Redirect all output: the viewer's stdout may be JSON."""
     os.dup2(file, 1)
     os.dup2(file, 2)
 
@@ -195,9 +190,9 @@ class RecipeProcess:
         quiet: bool = False,
         outage: Outage | None = None,
     ) -> None:
-        """recipe: "module:function" or "file.py:function", without arguments. Raises: InvalidRuntime for another form.
+        """recipe: "module:function" or "file.py:function". Raises: InvalidRuntime for another form.
 
-        quiet: True drops its output, which else goes to stderr. outage: of the root's store, shared with other users.
+        quiet: True drops its output; else it goes to stderr. outage: of the root's store.
         """
         module, _, function = recipe.rpartition(":")
         if not module or not function.isidentifier():
@@ -215,14 +210,14 @@ class RecipeProcess:
         atexit.register(self.stop)
 
     def start(self) -> None:
-        """Spawn the process unless it lives, and wait for it. Raises: errors of the recipe; WorkerFailed."""
+        """Spawn the process unless it lives. Raises: errors of the recipe; WorkerFailed."""
         with self._lock:
             if self._process is None or not self._process.is_alive():
                 self._started()
 
     @property
     def starting_s(self) -> float | None:
-        """Seconds since the spawn while the recipe's module is being imported; None at other times."""
+        """Seconds since the spawn, while the recipe's module is imported; else None."""
         at = self._starting_at
         return None if at is None else time.monotonic() - at
 
@@ -234,7 +229,6 @@ class RecipeProcess:
         take: Take[SlotValues, T],
         digests: Sequence[PartDigest] = (),
     ) -> T:
-        """Return the result of `take` for a slot, computed in the process."""
         return cast(T, self._request("slot", setting, step, slot, take, digests))
 
     def batch(
@@ -246,7 +240,6 @@ class RecipeProcess:
         take: Take[BatchValues, T],
         digests: Sequence[PartDigest] = (),
     ) -> T:
-        """Return the result of `take` for a rank's part of a step, computed in the process."""
         return cast(T, self._request("batch", setting, step, rank, world_size, take, digests))
 
     def part(
@@ -258,18 +251,16 @@ class RecipeProcess:
         take: Take[PartValues, T],
         digests: Sequence[PartDigest] = (),
     ) -> T:
-        """Return the result of `take` for a rank's part of a step, slot by slot, computed in the process."""
         return cast(T, self._request("part", setting, step, rank, world_size, take, digests))
 
     def functions(self, setting: Setting) -> Functions:
-        """Return facts of the recipe's decoders and transforms."""
         functions = self._functions.get(setting)
         if functions is None:  # constant for the process's life: it imports its modules once
             functions = self._functions[setting] = cast(Functions, self._request("functions", setting))
         return functions
 
     def stop(self) -> None:
-        """Kill the process and start no other. Does not wait: a signal handler may call it."""
+        """Kill the process for good. Does not wait: a signal handler may call it."""
         self._stopped = True
         self._kill()
 
@@ -346,7 +337,6 @@ class RecipeProcess:
         return ours
 
     def _answer(self, pipe: Connection, limit_s: float) -> tuple[bool, object]:
-        """Return (True, value) or (False, error). Raises: EOFError; WorkerFailed past the limit."""
         assert self._process is not None
         until = time.monotonic() + limit_s
         while not pipe.poll(min(CHECK_S, max(0.0, until - time.monotonic()))):
@@ -369,7 +359,6 @@ class RecipeProcess:
         return self._stopped
 
     def _kill(self) -> None:
-        """Kill the process group."""
         process = self._process
         if process is None or process.pid is None:
             return

@@ -36,11 +36,10 @@ class AudioStarts:
         return dict.fromkeys(audio, self.start)
 
     def cut(self, decoded: Mapping[str, Any]) -> dict[str, str]:
-        """Return field -> text with the decoded length, for the values of a sample that were cut."""
+        """Return field -> length text, for the cut values of a sample."""
         return {name: self.notes[id(value)] for name, value in decoded.items() if id(value) in self.notes}
 
     def start(self, data: Buffer, rng: object) -> Any:
-        """Decode the beginning of audio."""
         samples, rate_hz, whole = load("audio.decode:read_start")(data, MOST_AUDIO_BYTES)
         if not whole:
             self.notes[id(samples)] = f"the first {length(samples.shape[1] / rate_hz)} are decoded"
@@ -75,15 +74,13 @@ class ReplayedPart:
         self._sources = replay.slots(*place).source.tolist()
 
     def source(self, slot: int) -> str:
-        """Return the source of a slot of the part."""
         return str(self._replay.plan.source_names[self._sources[slot]])
 
     def names(self) -> list[str]:
-        """Return every field, in order of first appearance."""
         return self._columns.names
 
     def each(self, take: TakeValues) -> None:
-        """Pass the values of every slot to `take`: large ones as they are made, then the others."""
+        """Pass the values of every slot to `take`: large ones first."""
         texts = TokenTexts(self._tokenizers)
 
         def add_values(slot: int, sample: dict[str, Any]) -> None:
@@ -102,11 +99,10 @@ class ReplayedPart:
         }
 
     def crcs_of(self, slot: int, sample: Mapping[str, Any]) -> Mapping[str, int]:
-        """Return the CRC-32C of values of a slot."""
         return self._columns.crcs_of(slot, sample)
 
     def again(self, slots: Container[int], take: TakeValues) -> None:
-        """Pass the values of some slots to `take` again; each is replayed as a part of its own."""
+        """Pass the values of some slots again; each is replayed as its own part."""
         n = self._replay.plan.batch_size(self.step)
         for slot in range(len(self._sources)):
             if slot in slots:

@@ -25,7 +25,6 @@ class Setting:
     """A plan, and the options of a training that change its replayed values."""
 
     plan: str
-    """Hash of the plan."""
     framework: str = "numpy"
     """Library of the arrays."""
     epochs: int | None = None
@@ -37,13 +36,10 @@ class SlotValues:
     """One slot of a step, decoded and trained."""
 
     step: int
-    """Global step."""
     slot: int
-    """Slot of the global batch."""
     source: str
     """Source in the plan."""
     epoch: int
-    """Epoch of the source."""
     position: int
     """Position in the source's stream."""
     attempt: int
@@ -69,7 +65,7 @@ class SlotValues:
     restored: Mapping[str, str] = field(default_factory=dict)
     """Field of `decoded` -> text of all its tokens, without special ones."""
     cut: Mapping[str, str] = field(default_factory=dict)
-    """Field of which only the beginning was decoded -> text with its length."""
+    """Partly decoded field -> length text."""
 
 
 TakeValues = Callable[[int, Mapping[str, Any], Texts], None]
@@ -117,7 +113,7 @@ class PartValues(Protocol):
 
     @property
     def cut(self) -> Mapping[int, Mapping[str, str]]:
-        """Slot of the part -> field of which only the beginning was decoded -> text with its length."""
+        """Slot of the part -> partly decoded field -> length text."""
 
     def source(self, slot: int) -> str:
         """Return the source of a slot of the part."""
@@ -126,7 +122,7 @@ class PartValues(Protocol):
         """Return every field, in order of first appearance."""
 
     def each(self, take: TakeValues) -> None:
-        """Pass the values of every slot to `take`, in one or two calls per slot. None is kept."""
+        """Pass the values of every slot to `take`, in one or two calls per slot."""
 
     def crcs_of(self, slot: int, sample: Mapping[str, Any]) -> Mapping[str, int]:
         """Return field -> CRC-32C of values of a slot, as `tensor_crcs`."""
@@ -140,13 +136,10 @@ class BatchValues:
     """A rank's part of a step, as the training's `Batch` held it."""
 
     step: int
-    """Global step."""
     rank: int
-    """Data-parallel rank."""
     world_size: int
     """Number of ranks."""
     first_slot: int
-    """First slot in the global batch."""
     digest: int
     """64-bit digest of the samples."""
     crc32c: Mapping[str, int]
@@ -162,7 +155,7 @@ class BatchValues:
     texts: Texts = field(default_factory=dict)
     """Texts of its tokens."""
     cut: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    """As in `PartValues`; empty, because a whole batch is decoded whole."""
+    """As in `PartValues`; empty."""
 
     def source(self, slot: int) -> str:
         """Return the source of a slot of the part; "" at padding."""
@@ -170,19 +163,15 @@ class BatchValues:
         return sample_id[0] if sample_id else ""
 
     def names(self) -> list[str]:
-        """Return every field, in order of first appearance."""
         return list(dict.fromkeys(name for sample in self.slots for name in sample))
 
     def each(self, take: TakeValues) -> None:
-        """Pass the values of every slot to `take`."""
         self.again(range(len(self.slots)), take)
 
     def crcs_of(self, slot: int, sample: Mapping[str, Any]) -> Mapping[str, int]:
-        """Return field -> CRC-32C of values."""
         return tensor_crcs(sample)
 
     def again(self, slots: Container[int], take: TakeValues) -> None:
-        """Pass the values of some slots to `take`."""
         for slot, sample in enumerate(self.slots):
             if slot in slots:
                 take(slot, sample, self.texts)
@@ -203,7 +192,7 @@ def slot_itself(plan: "loader.Plan", values: SlotValues) -> SlotValues:
 
 
 def batch_itself(plan: "loader.Plan", values: BatchValues) -> BatchValues:
-    """Return the values as arrays with memory of their own: a view of a tensor is pickled with its batch."""
+    """Return the values as separate arrays: pickling a view of a tensor would pickle its batch."""
     slots: list[Mapping[str, Any]] = [
         {name: _detached(value) for name, value in sample.items()} for sample in values.slots
     ]

@@ -25,9 +25,9 @@ from .token_texts import restored_texts, token_texts
 
 
 def index_replay(plan: loader.Plan, ledger: loader.Root | None, epochs: int | None) -> loader.Replay:
-    """Return a replay that reads no media; a packed plan needs decoders, which are not called.
+    """Return a replay that reads no media.
 
-    ledger: Root of the ledger; None applies no substitutes. epochs: as in the training's Loader.
+    ledger: None applies no substitutes. epochs: as in the training's Loader.
     """
     return loader.Replay(
         plan,
@@ -58,9 +58,9 @@ class Replayer(Protocol):
         take: Take[SlotValues, T],
         digests: Sequence[PartDigest] = (),
     ) -> T:
-        """Return the result of `take` for a slot. digests: parts of the step on a trail; () applies all substitutions.
+        """Return the result of `take` for a slot. digests: on a trail; () applies all substitutions.
 
-        Raises: InvalidRuntime for padding or no slot of the step; errors of reading.
+        Raises: InvalidRuntime for padding or no such slot; errors of reading.
         """
 
     def batch(
@@ -72,10 +72,7 @@ class Replayer(Protocol):
         take: Take[BatchValues, T],
         digests: Sequence[PartDigest] = (),
     ) -> T:
-        """Return the result of `take` for a rank's part of a step. digests: as in `slot`.
-
-        Raises: InvalidRuntime; Corrupt; TransformFailed; errors of reading.
-        """
+        """Return the result of `take` for a rank's part of a step. Raises: InvalidRuntime; Corrupt; TransformFailed."""
 
     def part(
         self,
@@ -86,7 +83,7 @@ class Replayer(Protocol):
         take: Take[PartValues, T],
         digests: Sequence[PartDigest] = (),
     ) -> T:
-        """Return the result of `take` for a rank's part of a step, which it receives slot by slot."""
+        """Return the result of `take` for a rank's part, which it receives slot by slot."""
 
     def functions(self, setting: Setting) -> Functions:
         """Return facts of the decoders and transforms, as in a trail's start record."""
@@ -105,7 +102,6 @@ class Replayers:
     """Runs the training's own functions; None without a recipe."""
 
     def close(self) -> None:
-        """Close both."""
         self.plain.close()
         if self.recipe is not None:
             self.recipe.close()
@@ -120,7 +116,6 @@ class _OpenReplay:
     dropped: bool = False
 
     def is_young(self, ledger_s: float = LEDGER_S) -> bool:
-        """Return whether its ledger is younger than so many seconds."""
         return time.monotonic() <= self.since + ledger_s
 
 
@@ -136,10 +131,10 @@ class Replays:
         cut: bool = False,
         outage: Outage | None = None,
     ) -> None:
-        """recipe: result of the training's `recipe()`; None decodes by the fields' extensions, without a transform.
+        """Take the result of a training's `recipe()`; None decodes by extension, without a transform.
 
-        tokenizers: field -> an object whose `decode` returns the text of a list of tokens, or such a function. cut:
-        True decodes audio up to a limit. outage: of the root's store, shared with other users.
+        tokenizers: field -> object with `decode(list of ids)`, or such a function. cut: True decodes audio up to a
+        limit.
         """
         self._outage = outage or Outage()
         self._root, self._tokenizers = root, dict(tokenizers or {})
@@ -156,7 +151,6 @@ class Replays:
         take: Take[SlotValues, T],
         digests: Sequence[PartDigest] = (),
     ) -> T:
-        """Return the result of `take` for a slot, with the positions of its images."""
         with self.settled_replay(setting, step, digests) as (replay, settled):
             values = _slot_values(replay.slot(step, slot))
             texts = token_texts(self._tokenizers, [values.decoded, values.trained])
@@ -217,7 +211,7 @@ class Replays:
     ) -> Iterator[tuple[loader.Replay, bool | None]]:
         """Hold a replay with the substitutions of a run at a step, and the result of `Replay.settle`.
 
-        A running training may have added some after the ledger was read. Raises: errors of opening a plan.
+        A running training may have added some since the ledger was read.
         """
         ledger_s = LEDGER_S
         if any(substituted for *_, substituted in digests):
@@ -228,10 +222,7 @@ class Replays:
 
     @contextmanager
     def open_replay(self, setting: Setting, ledger_s: float = LEDGER_S) -> Iterator[loader.Replay]:
-        """Hold the replay of a setting exclusively. Raises: errors of opening a plan.
-
-        ledger_s: seconds after which its ledger is too old.
-        """
+        """Hold the replay of a setting exclusively. ledger_s: maximal age of its ledger."""
         with self._lock:
             entry = self._open.pop(setting, None)
             if entry is not None and not entry.is_young(ledger_s):
@@ -277,7 +268,6 @@ class Replays:
         )
 
     def _drop(self, entry: _OpenReplay) -> None:
-        """Close a replay that left the cache; if it is in use, its last user closes it."""
         entry.dropped = True
         if not entry.users and entry.replay is not None:
             entry.replay.close()

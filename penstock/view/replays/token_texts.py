@@ -13,7 +13,7 @@ MOST_RESTORED = 2**20
 
 
 def special_tokens(facts: Mapping[str, Any]) -> dict[int, str]:
-    """Return token -> name of the special ones, from a field's facts, which may hold any JSON."""
+    """Return special token -> name, from a field's facts, which may hold any JSON."""
     special = facts.get("special")
     named = special.items() if isinstance(special, dict) else ()
     return {int(token): str(name) for token, name in named if token.isdecimal() and len(token) < 19}
@@ -22,10 +22,9 @@ def special_tokens(facts: Mapping[str, Any]) -> dict[int, str]:
 def restored_texts(
     tokenizers: Mapping[str, Any], sample: Mapping[str, Any], facts: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str]:
-    """Return field -> text of all its tokens at once; singly they lose blanks and parts of characters.
+    """Return field -> text of all its tokens at once, without special ones.
 
-    Special tokens, by the field's facts and `all_special_ids` of its tokenizer, are left out. A sequence that the
-    tokenizer rejects has no text.
+    Single tokens lose blanks and parts of characters. A rejected sequence has no text.
     """
     out = {}
     for field in tokenizers.keys() & sample.keys():
@@ -40,13 +39,11 @@ def restored_texts(
 
 
 def _special_ids(tokenizer: Any) -> set[int]:
-    """Return the special ids of a transformers tokenizer."""
     ids = getattr(tokenizer, "all_special_ids", ())
     return {one for one in ids if isinstance(one, int)} if isinstance(ids, list | tuple) else set()
 
 
 def _decoded(tokenizer: Any, ids: list[int]) -> str | None:
-    """Return the text of tokens; None if the tokenizer rejects them."""
     try:
         return str(getattr(tokenizer, "decode", tokenizer)(ids))
     except Exception:  # noqa: BLE001 - the user's code may raise any type
@@ -61,10 +58,7 @@ def token_texts(
 
 
 class TokenTexts:
-    """Texts of the tokens of samples, each computed once.
-
-    A token that its tokenizer rejects has no text: it may be outside the vocabulary.
-    """
+    """Texts of tokens, each computed once. A token that its tokenizer rejects has none."""
 
     def __init__(self, tokenizers: Mapping[str, Any]) -> None:
         self._tokenizers = tokenizers

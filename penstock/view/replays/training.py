@@ -53,8 +53,7 @@ class Training:
     ) -> None:
         """Open a run by its records, or a plan by its hash. Raises: InvalidName; errors of reading.
 
-        replays: shared with other trainings and closed by their owner; None opens new ones. metrics: from another
-        tool's file.
+        replays: shared, closed by their owner; None opens new ones. metrics: from a file.
         """
         self.root, self.name = root, name
         self.trail, self._file = self._read(None), metrics
@@ -79,10 +78,9 @@ class Training:
         return None
 
     def setting(self, step: int, *, recipe: bool) -> Setting:
-        """Return the plan and the options under which a step was trained.
+        """Return the plan and the options of a step.
 
-        recipe: True if the training's functions are available. Otherwise arrays are numpy's, unless there was no
-        transform.
+        recipe: False uses numpy, unless there was no transform.
         """
         start = self.start(step)
         if start is None:
@@ -91,7 +89,7 @@ class Training:
         return Setting(plan=start.plan, framework="numpy" if plain else start.framework, epochs=start.epochs)
 
     def start(self, step: int) -> Start | None:
-        """Return the last start that ran a step, or the steps before it; None without a trail."""
+        """Return the last start of a step, or of the steps before it; None without a trail."""
         if self.trail is None or not self.trail.starts:
             return None
         stop = int(np.searchsorted(self._numbers, step + 1))
@@ -101,29 +99,22 @@ class Training:
         return self._starts[last["start"][last["at_us"].arg_max()]]  # type: ignore[index]
 
     def open_replay(self, step: int) -> AbstractContextManager[loader.Replay]:
-        """Hold a replay of the plan of a step, for its slots and digests. Raises: errors of opening."""
+        """Hold a replay of the plan of a step, for slots and digests."""
         return self._replays.open_replay(self._planned(step))
 
     def _planned(self, step: int) -> Setting:
-        """Return the plan of a step, with its options for slots and digests only."""
         start = self.start(step)
         return Setting(plan=self.plan_hash(step), epochs=None if start is None else start.epochs)
 
     @contextmanager
     def settled_replay(self, step: int, rank: int = -1, world_size: int = 0) -> Iterator[loader.Replay]:
-        """Hold a replay with the substitutions of this run, not of others of its plan, at a step.
-
-        rank, world_size: as in `part_digests`.
-        """
+        """Hold a replay with only this run's substitutions at a step."""
         digests = self.part_digests(step, rank, world_size)
         with self._replays.settled_replay(self._planned(step), step, digests) as (replay, _):
             yield replay
 
     def part_digests(self, step: int, rank: int = -1, world_size: int = 0) -> tuple[PartDigest, ...]:
-        """Return the trail's digests of a step for `Replay.settle`: of one part, or of all recorded ranks.
-
-        If a step ran more than once the last time counts, and only runs with its plan.
-        """
+        """Return the trail's last digests of a step and plan: of one part, or of all recorded ranks."""
         if self.trail is None:
             return ()
         last: dict[tuple[int, int], PartDigest] = {}
@@ -136,19 +127,18 @@ class Training:
         return tuple(one for one in last.values() if newest is not None and one[1] == newest[1])
 
     def plan(self, step: int) -> loader.Plan:
-        """Return the plan of a step. Raises: InvalidPlan; errors of opening."""
         with self.open_replay(step) as replay:
             return replay.plan
 
     def plan_hash(self, step: int) -> str:
-        """Return the hash of the plan of a step. Raises: InvalidPlan; errors of reading."""
+        """Return the hash of the plan of a step. Raises: InvalidPlan."""
         start = self.start(step)
         if start is not None:
             return str(start.plan)
         return self.name if _PLAN.fullmatch(self.name) else loader.plan_of(self.root, self.name, step).hash
 
     def plans(self, before: int) -> dict[str, int]:
-        """Return plan hash -> one of its steps, for the plans of steps 0 ... before - 1."""
+        """Return plan hash -> one of its steps, for steps 0 ... before - 1."""
         if self.trail is None or not self.trail.starts:
             return {self.plan_hash(before - 1): before - 1} if before else {}
         plans = {self.plan_hash(0): 0}
@@ -160,7 +150,6 @@ class Training:
         return plans
 
     def versions(self, start: Start) -> tuple[str, ...]:
-        """Return the names of the versions that a start's plan reads. Raises: InvalidPlan; errors of opening."""
         plan = self._replays.open_plan(start.plan)
         views = [getattr(one.view, "version", None) for one in plan.sources.values()]
         return tuple(dict.fromkeys(one.name for one in views if one is not None))
@@ -181,10 +170,7 @@ class Training:
             return replay.functions()
 
     def rows(self, step: int) -> list[Row]:
-        """Return the trail's rows of a step under its plan, by rank and time.
-
-        Earlier rows under another plan are left out: they had other samples.
-        """
+        """Return the trail's rows of a step under its last plan, by rank and time."""
         return [] if self.trail is None else self._frame(step).to_dicts()
 
     def _frame(self, step: int) -> "pl.DataFrame":
@@ -196,13 +182,12 @@ class Training:
         return tries.filter(tries["start"].is_in([one for one, plan in plans.items() if plan == now]))
 
     def _tries(self, step: int) -> "pl.DataFrame":
-        """Return all rows of a step."""
         assert self.trail is not None
         first, stop = np.searchsorted(self._numbers, [step, step + 1]).tolist()
         return self.trail.steps[first:stop]
 
     def notes(self, step: int) -> dict[str, float]:
-        """Return the metrics of a step: the last ones of its first recorded rank, then the file's."""
+        """Return the metrics of a step: of its first recorded rank, then the file's."""
         rows = self.rows(step)
         more = {} if self.metrics is None else self.metrics.at(step)
         own = [row for row in rows if row["rank"] == rows[0]["rank"]]
@@ -214,7 +199,7 @@ class Training:
         } | more
 
     def largest(self, step: int) -> dict[int, dict[str, float]]:
-        """Return slot -> metric per sample -> value, for the slots with the step's largest values."""
+        """Return slot -> metric -> value, for the slots with the step's largest values."""
         by_slot: dict[int, dict[str, float]] = {}
         for row in self.rows(step):
             for entry in row["largest"] or ():
@@ -236,7 +221,7 @@ class Training:
 
     @cached_property
     def charted(self) -> "loader.RunTrail | None":
-        """The trail with the file's metrics; steps that only the file has are rows of one rank. None without both."""
+        """The trail with the file's metrics, each step of which is a row of one rank; None without both."""
         if self.metrics is None:
             return self.trail
         import polars as pl
@@ -268,7 +253,7 @@ class Training:
         )
 
     def untrained(self, step: int) -> str:
-        """Return why no record shows that a step was trained; "" if the trail or the metrics have it."""
+        """Return why no record shows that a step was trained; "" if one does."""
         if self.are_recorded(np.array([step]))[0]:
             return ""
         if self.trail is None:
@@ -290,7 +275,6 @@ class Training:
         return f"the trail of {self.name} has no record of {what}"
 
     def close(self) -> None:
-        """Release all leases, except of shared replays."""
         if self._own is not None:
             self._own.close()
 
@@ -330,8 +314,8 @@ def crcs(row: Row) -> dict[str, int]:
 def run_and_step(root: loader.Root, text: str) -> tuple[str, int | None]:
     """Return (run or plan hash, step or None) from `run`, `run@step`, a plan's hash or a state file.
 
-    A state file is the JSON of `Loader.state_dict()`, or holds one under "loader"; its step is the last completed one.
-    Raises: InvalidRuntime; errors of `loader.plan_of`.
+    A state file holds `Loader.state_dict()` as JSON, possibly under "loader". Raises: InvalidRuntime; errors of
+    `plan_of`.
     """
     if _is_file(text):
         body = parse_json_object(Path(text).read_bytes())

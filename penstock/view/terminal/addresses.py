@@ -50,7 +50,6 @@ class WindowPage:
     first: int | None = None
     """First step; None for the last 100 steps."""
     last: int | None = None
-    """Last step."""
 
     @property
     def parent(self) -> "PageAddress | None":
@@ -64,7 +63,6 @@ class StepPage:
     run: str
     """Run, or hash of a plan."""
     step: int
-    """Global step."""
     rank: int | None = None
     """Data-parallel rank; None for a recorded one."""
     world_size: int | None = None
@@ -84,7 +82,6 @@ class SlotPage:
     step: StepPage
     """Part of the step that it was opened from."""
     slot: int
-    """Slot of the global batch."""
     explain: bool = False
     """True to open its provenance first."""
     search_from: str | None = None
@@ -101,9 +98,7 @@ class VersionPage:
     """A page of a version's samples."""
 
     dataset: str
-    """Name of the dataset."""
     number: int
-    """Number of the version."""
     where: str = ""
     """SQL expression of the filter; "" for none."""
     sort: str = ""
@@ -123,7 +118,6 @@ class SamplePage:
     version: VersionPage
     """Page of the version that it was opened from."""
     ordinal: int
-    """Number in the version."""
     search_from: str | None = None
     """As in `SlotPage`."""
 
@@ -137,7 +131,6 @@ class DifferencePage:
     """The difference of two versions of a dataset."""
 
     dataset: str
-    """Name of the dataset."""
     number: int
     """Number of the first version."""
     other: int

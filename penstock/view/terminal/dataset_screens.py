@@ -97,7 +97,6 @@ class _Version(NamedTuple):
     """A version, and the content of its cards."""
 
     record: VersionRecord
-    """The version."""
     shown: tuple[GridRow, ...]
     """Samples of this page."""
     pictures: dict[int, Media | None]
@@ -123,7 +122,6 @@ class VersionScreen(RecordScreen):
         return _Version(record, shown, pictures)
 
     def _thumbnail(self, version: Any, ordinal: int, field: str) -> Media | None:
-        """Return an image of stored bytes; None if unreadable, as the sample's page shows."""
         try:
             data = stored_sample(version, ordinal, field)
         except (Corrupt, InvalidRuntime, MissingDependency):
@@ -167,11 +165,9 @@ class VersionScreen(RecordScreen):
         return (card.version, card.key) if isinstance(card, Card) else None
 
     def on_card_opened(self, event: Card.Opened) -> None:
-        """Open the sample."""
         self.viewer.open(SamplePage(version=self.page, ordinal=event.card.number))
 
     def on_card_grid_beyond(self, event: CardGrid.Beyond) -> None:
-        """Open the previous or next page of samples."""
         first = self.page.first + (CARDS if event.by > 0 else -CARDS)
         if (
             self.record is not None
@@ -187,7 +183,6 @@ class VersionScreen(RecordScreen):
             self.viewer.open(SamplePage(version=self.page, ordinal=card.number))
 
     def action_filter(self) -> None:
-        """Ask for a filter and an order."""
         at = self.page
         self.app.push_screen(
             InputDialog("Samples, by SQL expressions", {"where": at.where, "sort": at.sort}), self._filtered
@@ -217,7 +212,6 @@ class _Sample(NamedTuple):
     """A sample, and the content of its page."""
 
     record: SampleRecord
-    """The sample."""
     pictures: dict[str, Media | None]
     """Field -> its image."""
     raw: RawObject | None
@@ -292,7 +286,6 @@ class SampleScreen(RecordScreen):
         ]
 
     def action_walk(self, by: int) -> None:
-        """Open the previous or next sample."""
         if self.record is not None and 0 <= self.page.ordinal + by < self.record.record.n_samples:
             self.viewer.open(SamplePage(version=self.page.version, ordinal=self.page.ordinal + by))
 

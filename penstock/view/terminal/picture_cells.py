@@ -37,16 +37,15 @@ def has_placeholders() -> bool:
 
 @cache
 def color_registers() -> int | None:
-    """Return how many colours a sixel image may have here, queried once; None if unknown."""
+    """Return the number of colours of a sixel image, queried once; None if unknown."""
     match = re.search(r"\[\?1;0;(\d{1,9})S", _answer("\x1b[?1;1;0S"))
     return int(match[1]) if match else None
 
 
 def _answer(query: str) -> str:
-    """Return the terminal's answer; "" for an unknown query, or without a terminal.
+    """Return the terminal's answer to a query, which an attributes query follows; "" if none.
 
-    Call this before Textual reads keys: it would take a later answer for keys. An attributes query follows; the answer
-    ends where the attributes begin.
+    Call it before Textual reads keys, or it takes the answer for keys.
     """
     import termios  # only on POSIX
     import tty
@@ -83,10 +82,9 @@ _SHADES = " ░▒▓█"
 
 
 def chosen_mode(mode: str, *, no_color: bool) -> str:
-    """Return the mode that `auto` stands for here, or the given mode. Queries the terminal before Textual reads keys.
+    """Return the mode that `auto` stands for, or the given mode. Call it before Textual reads keys.
 
-    Inside tmux and screen it is `halves`, since protocols need configuration there. The same holds for terminals with
-    kitty's protocol that may draw images in the wrong place.
+    `halves` inside tmux and screen, and where kitty's protocol may misplace images.
     """
     if mode in ("kitty", "sixel") and sys.__stdout__ is not None:
         _ask_ahead(mode)
@@ -121,7 +119,7 @@ def pixels_needed(mode: str, columns: int, rows: int) -> int:
 
 
 def picture_widget(media: Media, mode: str, columns: int, rows: int) -> Widget:
-    """Return a widget that shows a PNG or JPEG in at most so many cells, with its aspect ratio."""
+    """Return a widget that shows a PNG or JPEG in at most so many cells."""
     image = Image.open(io.BytesIO(media.data), formats=("PNG", "JPEG")).convert("RGB")
     scale = min(columns / image.width, 2 * rows / image.height)
     width = max(1, round(image.width * scale))
@@ -149,12 +147,10 @@ class CellPicture(Widget):
     """An image drawn with characters."""
 
     def __init__(self, strips: list[Strip]) -> None:
-        """Take the lines of the image."""
         super().__init__()
         self._picture = strips
 
     def render_line(self, y: int) -> Strip:
-        """Return a line of cells."""
         if y < len(self._picture):
             return self._picture[y]
         return Strip.blank(self.size.width, Style())

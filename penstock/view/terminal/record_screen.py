@@ -77,7 +77,6 @@ class RecordScreen(Screen[None]):
     ]
 
     def __init__(self, page: Any) -> None:
-        """Take the address of the page."""
         super().__init__()
         self.page: Any = page
         self.record: Any = None
@@ -89,7 +88,7 @@ class RecordScreen(Screen[None]):
 
     @abstractmethod
     def title_of(self, record: Any) -> str:
-        """Return the page's first line."""
+        ...
 
     @abstractmethod
     def widgets(self, record: Any) -> Iterable[Widget]:
@@ -109,12 +108,10 @@ class RecordScreen(Screen[None]):
 
     @property
     def viewer(self) -> Application:
-        """The application."""
         return cast(Application, self.app)
 
     @property
     def data(self) -> OpenData:
-        """Open versions and trainings."""
         return self.viewer.data
 
     def compose(self) -> ComposeResult:
@@ -185,29 +182,27 @@ class RecordScreen(Screen[None]):
         self.query_one("#status", Static).update(clean(text, 300))
 
     def picture(self, media: Media | None, columns: int, rows: int) -> Widget | None:
-        """Return an image in at most so many cells; None if there is none, or images are off."""
+        """Return an image in at most so many cells; None if images are off."""
         if media is None or media.type not in ("image/png", "image/jpeg") or self.viewer.pictures == "none":
             return None
         return picture_widget(media, self.viewer.pictures, columns, rows)
 
     def thumbnail(self, value: Any, facts: Facts, columns: int, rows: int) -> Media | None:
-        """Return an image of a value, large enough for so many cells; None if images are off."""
+        """Return an image of a value for so many cells; None if images are off."""
         edge = self.edge(columns, rows)
         return kind_of(value, facts).thumbnail(value, facts, edge) if edge else None
 
     def edge(self, columns: int, rows: int) -> int:
-        """Return the longer side in pixels of an image for so many cells; 0 if images are off."""
+        """Return the longer side in pixels for so many cells; 0 if images are off."""
         mode = self.viewer.pictures
         return 0 if mode == "none" else pixels_needed(mode, columns, rows)
 
     def action_climb(self) -> None:
-        """Open the page above."""
         parent: PageAddress | None = self.page.parent
         if parent is not None:
             self.viewer.open(parent)
 
     def action_ask_step(self) -> None:
-        """Ask for the step to open."""
         run = getattr(self.page, "run", "")
         at = self.page.step if hasattr(self.page, "step") else ""
         run, at = (at.run, at.step) if isinstance(at, StepPage) else (run, at)
@@ -223,13 +218,12 @@ class RecordScreen(Screen[None]):
         self.viewer.open(StepPage(run=run, step=int(step)))
 
     def action_copy_command(self) -> None:
-        """Copy the command to the terminal's clipboard, and show it: some terminals refuse the copy."""
+        """Copy the command, and show it: some terminals refuse the copy."""
         command = self.command()
         self.app.copy_to_clipboard(command)
         self.say(command)
 
     def action_basket(self) -> None:
-        """Put the selected sample into the basket, or remove it."""
         sample = self.selected_sample()
         if sample is None:
             self.say("no sample is selected")
@@ -237,7 +231,6 @@ class RecordScreen(Screen[None]):
         self.say(self.viewer.toggle(*sample))
 
     def action_exclude(self) -> None:
-        """Ask for reason and name, and exclude the samples of the basket."""
         if not self.viewer.basket:
             self.say("the basket is empty: press b to add a sample")
             return
@@ -260,7 +253,6 @@ class RecordScreen(Screen[None]):
         self.from_thread(self.say, f"excluded: {', '.join(versions)} no longer contains them")
 
     def action_explain(self) -> None:
-        """Show the provenance of the selected sample."""
         lines = self.provenance_lines()
         if lines:
             self.viewer.read(lines)
@@ -268,7 +260,6 @@ class RecordScreen(Screen[None]):
             self.say("no sample is selected")
 
     def action_keys(self) -> None:
-        """Show all keys."""
         self.app.push_screen(keys_dialog())
 
 
@@ -296,7 +287,7 @@ def line(text: str, *, bad: bool = False) -> Static:
 
 
 def cut_lines(lines: Sequence[str], most: int) -> list[Static]:
-    """Return the first lines of a value; the last one gives the number of further lines."""
+    """Return the first lines of a value, and the number of others."""
     shown = [line(text) for text in lines[:most]]
     if len(lines) > most:
         shown.append(
@@ -322,7 +313,7 @@ STEPS = 6
 def relations(
     record: SampleRecord | SlotRecord, version: VersionPage, here: SamplePage | SlotPage
 ) -> Iterable[Widget]:
-    """Yield the trainings that held a sample, its edits and look-alikes. version: the page of its version."""
+    """Yield trainings, edits and look-alikes of a sample. version: the page of its version."""
     rows = [row for item in record.trainings for row in _held(item)]
     if record.runs_left:
         n = len(record.runs_left)
@@ -346,7 +337,6 @@ def relations(
 
 
 def _held(held: HeldSteps) -> Iterable[tuple[str, PageAddress]]:
-    """Yield the lines of a training: the training, and the last slots that held the sample."""
     times = (
         "once" if held.n_slots == 1 else f"{held.n_slots:,} times" if held.n_slots else "in no recorded step"
     )
@@ -359,7 +349,7 @@ def _held(held: HeldSteps) -> Iterable[tuple[str, PageAddress]]:
 
 
 def raw_of(screen: RecordScreen, record: SampleRecord | SlotRecord, rows: int) -> RawObject | None:
-    """Return the raw object of a sample, with an image for so many rows; None without an address."""
+    """Return the raw object of a sample, with an image of so many rows."""
     edge = screen.edge(screen.app.size.width, rows)
     return raw_object(screen.data.raw, record.provenance.get("raw_uri", ""), edge=edge)
 

@@ -1,7 +1,4 @@
-"""A sixel image that selects each colour after defining it, which xterm requires.
-
-Importing this module queries the terminal (`textual_image.widget`).
-"""
+"""A sixel image that selects each colour after defining it, as xterm requires. Import queries the terminal."""
 
 import re
 from typing import Any
@@ -24,7 +21,6 @@ class SixelPicture(SixelImage, Renderable=SixelImage._Renderable):
         super().__init__(image, sixel_options=SixelOptions(colors=min(MOST_COLORS, colors or MOST_COLORS)))
 
     def compose(self) -> ComposeResult:
-        """Yield the part that writes the image."""
         yield _Selecting(self.image, self._sixel_options)
 
 

@@ -43,7 +43,6 @@ class _Slot(NamedTuple):
     """A slot, and its images."""
 
     record: SlotRecord
-    """The slot."""
     pictures: Pictures
     """Its images."""
     raw: RawObject | None
@@ -128,7 +127,6 @@ class SlotScreen(RecordScreen):
         yield from relations(record, VersionPage(dataset=dataset, number=int(number)), self.page)
 
     def _stages(self, row: FieldRow, last: str, pictures: Pictures) -> Iterable[Widget]:
-        """Yield the stages of a field. last: name of the stage after the transform; "decoded" without one."""
         chosen = self._stage
         if chosen == "stored":
             text = f"{row.nbytes:,} bytes of {row.path} from {row.offset}, CRC-32C {row.crc32c}"
@@ -144,7 +142,6 @@ class SlotScreen(RecordScreen):
     def _value(
         self, stage: str, row: FieldRow, value: ShownValue | None, media: Media | None, *, single: bool
     ) -> Widget:
-        """Return one value: image, marks and lines."""
         parts: list[Widget] = [line(stage if value is None else f"{stage}: {value.kind}")]
         columns = self.app.size.width // (1 if single else 2) - 4
         picture = self.picture(media, columns, WHOLE_ROWS if single else PICTURE_ROWS)
@@ -166,7 +163,6 @@ class SlotScreen(RecordScreen):
         return Vertical(*parts, classes="stage")
 
     def focus_content(self) -> None:
-        """Show the provenance if the address asks for it."""
         super().focus_content()
         if self.page.explain:
             self.page = replace(self.page, explain=False)
@@ -179,12 +175,10 @@ class SlotScreen(RecordScreen):
         return [] if self.record is None else slot_text(self.record.record).splitlines()
 
     def action_walk(self, by: int) -> None:
-        """Open the previous or next slot."""
         if self.record is not None and 0 <= self.page.slot + by < self.record.record.batch_size:
             self.viewer.open(SlotPage(step=self.page.step, slot=self.page.slot + by))
 
     async def action_next_stage(self) -> None:
-        """Show the next stage only, or all."""
         if self.record is not None:
             raw = ["raw"] if self.record.raw is not None and self.record.raw.shown is not None else []
             stages = ["", *dict.fromkeys((self.record.record.stage, "decoded")), "stored", *raw]
@@ -193,7 +187,6 @@ class SlotScreen(RecordScreen):
             self.say(self._stage or "all stages")
 
     def action_walk_frames(self, by: int) -> None:
-        """Show another video frame."""
         if self.record is not None:
             self._frame = max(0, self._frame + by)
             self._frames()
@@ -209,7 +202,6 @@ class SlotScreen(RecordScreen):
         self.from_thread(self.say, text)
 
     def _with_frame(self, page: _Slot) -> tuple[_Slot, str]:
-        """Return the slot with images of the frame, and the frame's number as text."""
         at = self.page
         training = self.data.training(at.step.run)
         values, _ = self.data.slot(at.step.run, at.step.step, at.slot)
@@ -238,7 +230,6 @@ class SlotScreen(RecordScreen):
 
 
 def _samples(record: SlotRecord, values: SlotValues) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return (stage, its sample) for each shown stage."""
     after = [(record.stage, values.trained)] if record.stage != "decoded" else []
     return [("decoded", values.decoded), *after]
 

@@ -33,10 +33,9 @@ _LEAST_CELLS = 8
 def chart_lines(
     chart: Mapping[str, Sequence[float | None]], struck: Sequence[int], columns: int
 ) -> list[str]:
-    """Return a line per metric: name, smallest and largest value, eight heights; then the steps below them.
+    """Return a line per metric: name, range, eight heights at a scale of its own; then the steps.
 
-    Each line has its own scale. chart: as in `RunRecord`. struck: unusual steps, on a line of their own. A column of
-    the screen holds the same steps in every line.
+    chart: as in `RunRecord`. struck: unusual steps.
     """
     steps = np.array(chart["step"], np.float64)
     metrics = {name: values for name, values in chart.items() if name != "step"}
@@ -71,7 +70,6 @@ def _head(name: str, values: Sequence[float | None]) -> str:
 
 
 def _bars(values: Sequence[float | None], at: NDArray[np.int64], cells: int) -> str:
-    """Return the largest value of each cell as a height, or a blank."""
     tops: dict[int, float] = {}
     for place, value in zip(at.tolist(), values, strict=True):
         if value is not None:
@@ -132,7 +130,6 @@ class RunScreen(RecordScreen):
             yield line(f"{start.plan[:16]}  {start.world_size} ranks  {clean(start.recipe, 60)}  {versions}")
 
     def _pages(self, record: RunRecord) -> Iterable[tuple[str, PageAddress | None]]:
-        """Yield (text, page) of unusual steps and samples."""
         run = self.page.run
         if record.first_spike:
             before = max(0, record.first_spike - MOST_SPIKES)
@@ -159,14 +156,13 @@ class RunScreen(RecordScreen):
             yield text, SlotPage(step=step_place, slot=note.slot)
 
     def focus_content(self) -> None:
-        """Focus the list of unusual steps: the page may begin above the screen."""
+        """Focus the unusual steps: the page may begin above the screen."""
         if isinstance(self.record, RunRecord) and self.record.stale:
             self.say(self.record.stale)
         lists = self.query(LinkList)
         (lists.first() if lists else self.query_one("#body")).focus()
 
     def action_ask_other(self) -> None:
-        """Ask for the run to compare with."""
         self.app.push_screen(InputDialog("Compare with which run?", {"run": ""}), self._against)
 
     def _against(self, answers: Mapping[str, str] | None) -> None:
@@ -174,7 +170,6 @@ class RunScreen(RecordScreen):
             self.viewer.open(ComparisonPage(run=self.page.run, other=answers["run"].strip()))
 
     def action_ask_window(self) -> None:
-        """Ask for the steps of a window."""
         self.app.push_screen(InputDialog("Several steps", {"from": "", "to": ""}), self._window)
 
     def _window(self, answers: Mapping[str, str] | None) -> None:
@@ -195,7 +190,6 @@ class _Step(NamedTuple):
     """A step, and the content of its cards."""
 
     record: StepRecord
-    """The step."""
     shown: list[SlotRow]
     """Slots of this page."""
     pictures: dict[int, Media | None]
@@ -272,7 +266,6 @@ class StepScreen(RecordScreen):
         )
 
     def focus_content(self) -> None:
-        """Focus the slot of the address."""
         cards = self.query_one(CardGrid).cards
         chosen = [card for card in cards if card.number == self.page.slot] or cards
         (chosen[0] if chosen else self.query_one("#body")).focus(scroll_visible=self.page.slot is not None)
@@ -282,11 +275,9 @@ class StepScreen(RecordScreen):
         return (card.version, card.key) if isinstance(card, Card) else None
 
     def on_card_opened(self, event: Card.Opened) -> None:
-        """Open the slot."""
         self._open_slot(event.card.number, explain=False)
 
     def on_card_grid_beyond(self, event: CardGrid.Beyond) -> None:
-        """Open the previous or next page of slots."""
         numbers = [row.slot for row in self.record.record.slots]
         shown = [row.slot for row in self.record.shown]
         at = numbers.index(shown[0]) - 1 if event.by < 0 else numbers.index(shown[-1]) + 1
@@ -294,7 +285,6 @@ class StepScreen(RecordScreen):
             self.viewer.open(self._part(self.page.step, slot=numbers[at]))
 
     def action_explain(self) -> None:
-        """Open the slot with its provenance."""
         card = self.focused
         if isinstance(card, Card):
             self._open_slot(card.number, explain=True)
@@ -303,21 +293,18 @@ class StepScreen(RecordScreen):
         self.viewer.open(SlotPage(step=self._part(self.page.step), slot=slot, explain=explain))
 
     def _part(self, step: int, *, by: int = 0, slot: int | None = None) -> StepPage:
-        """Return the address of a part: of this rank, or one next to it."""
         record = self.record.record
         return StepPage(
             run=self.page.run, step=step, rank=record.rank + by, world_size=record.world_size, slot=slot
         )
 
     def action_walk_steps(self, by: int) -> None:
-        """Open the previous or next step."""
         if self.record is None:
             self.viewer.open(StepPage(run=self.page.run, step=max(0, self.page.step + by)))
         elif self.page.step + by >= 0:
             self.viewer.open(self._part(self.page.step + by))
 
     def action_walk_ranks(self, by: int) -> None:
-        """Open the part of the previous or next rank."""
         if self.record is not None and 0 <= self.record.record.rank + by < self.record.record.world_size:
             self.viewer.open(self._part(self.page.step, by=by))
 
@@ -361,7 +348,6 @@ class ComparisonScreen(RecordScreen):
         (lists.first() if lists else self.query_one("#body")).focus()
 
     def _step(self, record: RunComparison, run: str) -> StepPage:
-        """Return the address of the differing step in one of the runs."""
         return StepPage(run=run, step=record.step, rank=record.rank, world_size=record.world_size)
 
     def command(self) -> str:

@@ -62,7 +62,6 @@ class ViewerApp(App[None]):
         resource_tracker.ensure_running()
 
     def on_mount(self) -> None:
-        """Open the first page."""
         asyncio.get_running_loop().set_default_executor(DaemonThreads())  # for the threads that make pages
         self.push_screen(SCREENS_OF[type(self._first)](self._first))
 
@@ -72,15 +71,12 @@ class ViewerApp(App[None]):
         await super().action_quit()
 
     def open(self, place: PageAddress) -> None:
-        """Open a page in place of the current one."""
         self.switch_screen(SCREENS_OF[type(place)](place))
 
     def read(self, lines: Sequence[str]) -> None:
-        """Show a text."""
         self.push_screen(TextDialog(lines))
 
     def toggle(self, version: str, key: str) -> str:
-        """Put a sample into the basket or remove it; return the new number as text."""
         if (version, key) in self.basket:
             del self.basket[version, key]
         else:
@@ -94,5 +90,4 @@ class ViewerApp(App[None]):
         return versions
 
     def command(self, *words: object, names: Sequence[object] = ()) -> str:
-        """Return a command of `penstock` on this root, as `shell_command`."""
         return shell_command(self.data.root.url, *words, names=names)

@@ -55,11 +55,9 @@ class Card(Vertical, can_focus=True):
             yield Static(line, markup=False)
 
     def action_open_it(self) -> None:
-        """Open the page of this card."""
         self.post_message(self.Opened(self))
 
     def on_click(self) -> None:
-        """Open the page of this card."""
         self.action_open_it()
 
 
@@ -91,7 +89,6 @@ class CardGrid(Grid):
 
     @property
     def cards(self) -> list[Card]:
-        """The cards, in order."""
         return list(self.query(Card))
 
     def action_walk(self, by: int) -> None:
@@ -104,7 +101,6 @@ class CardGrid(Grid):
         self.screen.set_focus(cards[min(now + by, len(cards) - 1)])  # immediately: the next key may open it
 
     def action_walk_rows(self, by: int) -> None:
-        """Move the cursor by rows of cards."""
         self.action_walk(by * self._across)
 
 
@@ -158,11 +154,9 @@ class InputDialog(ModalScreen[dict[str, str] | None]):
                 yield Input(text, name=name)
 
     def on_mount(self) -> None:
-        """Focus the first line."""
         self.query(Input).first().focus()
 
     def action_next_line(self, by: int) -> None:
-        """Focus another line, cyclically."""
         lines = self._lines
         at = lines.index(self.focused) if self.focused in lines else -by
         self.set_focus(lines[(at + by) % len(lines)])
@@ -187,7 +181,6 @@ class InputDialog(ModalScreen[dict[str, str] | None]):
         return list(self.query(Input))
 
     def action_leave(self) -> None:
-        """Return no answer."""
         self.dismiss(None)
 
 
@@ -212,10 +205,8 @@ class TextDialog(ModalScreen[None]):
             yield Static(terminal_text("\n".join(self._lines)), markup=False)
 
     def action_leave(self) -> None:
-        """Close the dialog."""
         self.dismiss(None)
 
 
 def keys_dialog() -> TextDialog:
-    """Return the dialog with all keys."""
     return TextDialog([f"{key:<8} {text}" for key, text in KEYS])

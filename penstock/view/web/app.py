@@ -44,7 +44,6 @@ def _exclude(site: Site, body: bytes) -> dict[str, Any]:
 
 
 def _parsed(body: bytes) -> tuple[list[tuple[str, str]], str, str, str]:
-    """Return (version, key) of each sample, the reason, the person and the page. Raises: InvalidRuntime."""
     try:
         request = parse_json_object(body)
         samples = [(str(sample["version"]), str(sample["key"])) for sample in request["samples"]]

@@ -1,8 +1,4 @@
-"""Admission of requests: Host, token and cookie, methods, and the headers of every response.
-
-The server shows private data to anyone who reaches it, so it admits only the holder of its token, under its own host
-names.
-"""
+"""Admission of requests: Host, token and cookie, methods, and the headers of every response."""
 
 import hashlib
 import hmac
@@ -41,15 +37,9 @@ class Guard:
         prefix: str = "",
         writes: bool = False,
     ) -> None:
-        """Set the rules.
+        """Set the rules. token: in the first address. hosts: accepted Host headers, in lower case. name: of the cookie.
 
-        Args:
-        app: Application behind the guard.
-        token: Secret in the first address.
-        hosts: Accepted values of the Host header, in lower case.
-        name: Name of the cookie.
-        prefix: Path before every address, such as "/proxy/8497", which a proxy may strip.
-        writes: True admits POST, with further checks.
+        prefix: path before every address, which a proxy may strip. writes: True admits POST, with further checks.
         """
         self.app, self._token, self._hosts = app, token, frozenset(hosts)
         self._cookie, self._prefix, self._writes = name, prefix, writes
@@ -83,7 +73,6 @@ class Guard:
         await self.app(scope, receive, with_headers)
 
     def _refused(self, scope: Scope) -> Response | None:
-        """Return the response to a request that is not admitted, else None."""
         if _head_bytes(scope) > MOST_HEAD_BYTES:
             return PlainTextResponse(
                 f"the address and the headers of a request may have up to {MOST_HEAD_BYTES:,} bytes",
@@ -123,7 +112,6 @@ class Guard:
         return answer
 
     def _has_token(self, headers: Headers) -> bool:
-        """Return whether a Cookie header has the token."""
         # http.cookies and starlette unquote cookies in quadratic time: 60 KB of backslashes take 35 s.
         # The token is URL-safe, so it is never quoted.
         pairs = (one.strip().partition("=") for line in headers.getlist("cookie") for one in line.split(";"))
@@ -133,7 +121,6 @@ class Guard:
         )
 
     def _bad_post(self, headers: Headers, host: str) -> Response | None:
-        """Return the response to a POST from another page; None for one of ours."""
         origin = headers.get("origin", "").partition("://")[2].lower()
         length = headers.get("content-length", "")
         wrong = {
@@ -154,18 +141,16 @@ class Guard:
 
 
 def _head_bytes(scope: Scope) -> int:
-    """Return the bytes of a request's address and headers."""
     headers = sum(len(name) + len(value) for name, value in scope["headers"])
     return headers + len(scope.get("raw_path") or b"") + len(scope["query_string"])
 
 
 def new_token() -> str:
-    """Return a token of 256 bits."""
     return secrets.token_urlsafe(32)
 
 
 def csrf(token: str) -> str:
-    """Return the value that this server's pages send with a POST; it does not reveal the token."""
+    """Return the value that a POST must carry; it does not reveal the token."""
     return hmac.new(token.encode(), b"csrf", hashlib.sha256).hexdigest()
 
 

@@ -53,7 +53,7 @@ Answer = Callable[[Site, Request], Response]
 
 
 def media_route(site: Site, path: str, answer: Answer) -> Route:
-    """Return a route whose failures are one line of text with a status, for use in an <img>."""
+    """Return a route whose failures are a line of text, for use in an <img>."""
 
     def respond(request: Request) -> Response:
         try:
@@ -88,7 +88,6 @@ def _cache_headers(data: bytes) -> dict[str, str]:
 
 
 def _unless_known(response: Response, request: Request) -> Response:
-    """Return a response, without its body if the browser has it."""
     etag = response.headers.get("etag")
     if etag is None or etag not in request.headers.get("if-none-match", ""):
         return response
@@ -99,9 +98,9 @@ def _unless_known(response: Response, request: Request) -> Response:
 def slot_media(
     site: Site, run: str, values: SlotValues, trouble: str, stage: str, field: str
 ) -> tuple[Media, ...]:
-    """Return images and audio of a field at a stage: `decoded`, `transformed`, or `original`.
+    """Return images and audio of a field at a stage. Raises: InvalidRuntime for another stage.
 
-    `original` is the transformed image in the decoded one's colours. Raises: InvalidRuntime for another stage.
+    `original` is the transformed image in the decoded one's colours.
     """
     if stage not in ("decoded", "transformed", "original"):
         raise InvalidRuntime(f"stage = {stage[:100]!r}; accepted: decoded, transformed, original")
@@ -125,8 +124,6 @@ def slot_media(
 
 
 def sample_media(site: Site, version: loader.Version, ordinal: int, field: str) -> tuple[Media, ...]:
-    """Return decoded images and audio of a field of a version's sample."""
-
     def make() -> tuple[Media, ...]:
         data = stored_sample(version, ordinal, field)
         facts = facts_of(data, field, version)
@@ -141,8 +138,6 @@ def sample_media(site: Site, version: loader.Version, ordinal: int, field: str) 
 
 
 def sample_thumbnail(site: Site, version: loader.Version, ordinal: int, field: str) -> Media | None:
-    """Return a thumbnail of a field of a version's sample, from its stored bytes."""
-
     def make() -> Media | None:
         data = stored_sample(version, ordinal, field)
         facts = facts_of(data, field, version)
@@ -155,15 +150,12 @@ def sample_thumbnail(site: Site, version: loader.Version, ordinal: int, field: s
 
 
 def stored_response(version: loader.Version, ordinal: int, field: str, request: Request) -> Response:
-    """Return a field's stored bytes, verified whole, or a Range of them. A run of packets is an mp4 file."""
+    """Return a field's stored bytes, verified whole, or a Range of them; a run of packets as mp4."""
     return bytes_response(*playable(version, ordinal, field), f"{ordinal}.bin", request)
 
 
 def bytes_response(data: bytes, name: str, saved_as: str, request: Request) -> Response:
-    """Return bytes, or a Range of them, with a fixed media type by the extension of `name`.
-
-    Other extensions are a download named `saved_as`.
-    """
+    """Return bytes, or a Range of them, with a media type by the extension of `name`, or as a download."""
     media_type = STORED_TYPES.get(name.rpartition(".")[2].lower(), "application/octet-stream")
     headers = {"accept-ranges": "bytes", **_cache_headers(data)}
     if media_type == "application/octet-stream":
@@ -177,9 +169,9 @@ def bytes_response(data: bytes, name: str, saved_as: str, request: Request) -> R
 
 
 def raw_shown(site: Site, uri: str) -> dict[str, Any]:
-    """Return a sample's raw object and the media type by which a browser shows it; empty without an address.
+    """Return a sample's raw object, and its media type if a browser shows it; empty without an address.
 
-    An object that a browser shows is not fetched here; others up to 1 MiB are, for a description as text.
+    Only other objects, up to 1 MiB, are fetched here.
     """
     media_type = STORED_TYPES.get(uri.rpartition(".")[2].lower(), "")
     item = raw_object(site.opened.raw, uri, most=0 if media_type else MOST_DESCRIBED_BYTES)
@@ -200,7 +192,7 @@ def raw_response(site: Site, uri: str, saved_as: str, request: Request) -> Respo
 
 
 def thumbnail_field(fields: tuple[str, ...]) -> str:
-    """Return the field for a sample's thumbnail: an image, else video, else audio; "" for none."""
+    """Return the field for a thumbnail: an image, else video, else audio; "" for none."""
     for types in ("image/", "video/", "audio/"):
         for field in fields:
             if FIELD_TYPES.get(field.rpartition(".")[2].lower(), "").startswith(types):
@@ -209,7 +201,7 @@ def thumbnail_field(fields: tuple[str, ...]) -> str:
 
 
 def neighbours_field(version: loader.Version | None, neighbours: Sequence[Neighbour]) -> str:
-    """Return the field for thumbnails of neighbours, which all of them must have; else ""."""
+    """Return the thumbnail field that all neighbours have, or ""."""
     if version is None or not neighbours:
         return ""
     fields = {thumbnail_field(names) for names in fields_of(version, [one.ordinal for one in neighbours])}

@@ -83,7 +83,7 @@ class PendingPages:
         make: Callable[[], Response],
         progress: Callable[[float], Response],
     ) -> Response:
-        """Return the response of `make`, or of `progress` with the seconds so far if it takes long."""
+        """Return the response of `make`, or of `progress` if it takes long."""
         for old in [one for one, page in self._pages.items() if page.is_old()]:
             del self._pages[old]
         page = self._pages.get(key)
@@ -162,9 +162,7 @@ class Page:
     template: str
     """Name of the template, without `.html.j2`."""
     record: Any
-    """The record."""
     title: str
-    """Title."""
     more: Mapping[str, Any] | None = None
     """Further values for the template."""
 
@@ -201,7 +199,7 @@ def page_routes(site: Site, path: str, make: Make) -> list[Route]:
 
 
 def html(site: Site, request: Request, page: Page, status: int = 200) -> HTMLResponse:
-    """Return a page as HTML. `up` leads to the first page by a relative path, under any prefix."""
+    """Return a page as HTML. `up` is the relative path of the first page."""
     depth = request.scope["path"].count("/") - 1
     text = (
         templates(_HERE)
@@ -222,13 +220,12 @@ def html(site: Site, request: Request, page: Page, status: int = 200) -> HTMLRes
 
 
 def progress_response(site: Site, request: Request, seconds: float) -> Response:
-    """Return the progress page; the browser requests the real page again every second."""
+    """Return the progress page, which requests the real page every second."""
     more = {"seconds": int(seconds), "recipe": site.opened.recipe_state()}
     return html(site, request, Page(template="progress", record=None, title="penstock …", more=more), 202)
 
 
 def error_response(site: Site, request: Request, error: PenstockError, *, as_json: bool) -> Response:
-    """Return an error in place of its page."""
     status, record = status_of(error), failure_record(error)
     response: Response
     if as_json:
@@ -245,26 +242,23 @@ def retry_after(error: PenstockError) -> dict[str, str]:
 
 
 def status_of(error: PenstockError) -> int:
-    """Return the HTTP status of an error."""
     return next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
 
 
 def json_address(request: Request) -> str:
-    """Return the relative address of this page's record."""
     last = request.scope["path"].rpartition("/")[2]
     query = request.scope["query_string"].decode("latin-1")
     return f"{quote(last)}.json" + (f"?{query}" if query else "") if last else "index.json"
 
 
 def address(*parts: object, **query: object) -> str:
-    """Return a path of quoted parts, relative to the first page, with a query of the non-empty values."""
+    """Return a relative path of quoted parts, with a query of the non-empty values."""
     path = "/".join(quote(str(part), safe="@") for part in parts)
     parameters = {name: value for name, value in query.items() if value not in (None, "")}
     return path + (f"?{urlencode(parameters)}" if parameters else "")
 
 
 def number(request: Request, name: str, default: int | None = None) -> int:
-    """Return a whole number of the query. Raises: InvalidRuntime."""
     text = request.query_params.get(name, "")
     if not text and default is not None:
         return default
@@ -276,5 +270,4 @@ def number(request: Request, name: str, default: int | None = None) -> int:
 
 
 def _command(site: Site, *words: object, names: Sequence[object] = ()) -> str:
-    """Return a command of `penstock` on this root, as `shell_command`."""
     return shell_command(site.opened.root.url, *words, names=names)

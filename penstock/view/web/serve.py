@@ -38,10 +38,9 @@ def serve(
     writes: bool = False,
     announce: Callable[[str], object] = print,
 ) -> None:
-    """Serve until SIGINT or SIGTERM.
+    """Serve until SIGINT or SIGTERM. first: relative address of the first page.
 
-    first: relative address of the first page. announce: prints lines for the person who started the server. Raises:
-    InvalidRuntime for an unavailable port or a bad prefix; MissingDependency.
+    Raises: InvalidRuntime for an unavailable port or a bad prefix; MissingDependency.
     """
     check_packages()
     from .app import application
@@ -118,7 +117,7 @@ def _run(app: "ASGIApp", stop: Callable[[], None], listening: socket.socket) -> 
 
 
 def _hosts(host: str, port: int, more: Sequence[str]) -> set[str]:
-    """Return the accepted Host headers. port: 0 for a socket, to which ssh -L leads from any port."""
+    """Return the accepted Host headers. port: 0 for a socket, which ssh -L reaches from any port."""
     loopback = set(_LOOPBACK) if not port or host in _LOOPBACK else {host, *_LOOPBACK}
     return {form.lower() for name in {*more, *loopback} for form in (name, f"{name}:{port or PORT}")}
 

@@ -53,7 +53,6 @@ def _run(site: Site, request: Request) -> Page:
 
 
 async def _to_comparison(request: Request) -> Response:
-    """Redirect a form, whose run is in the query, to the address of the comparison."""
     return RedirectResponse(address("against", request.query_params.get("run", "")), 303)
 
 

@@ -81,7 +81,6 @@ def _diff(site: Site, request: Request) -> Page:
 
 
 def _quoted(value: str) -> str:
-    """Return a text as an SQL literal."""
     return "'" + value.replace("'", "''") + "'"
 
 

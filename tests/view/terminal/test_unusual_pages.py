@@ -29,6 +29,6 @@ def test_steps_beyond_the_first_page_are_reached(look, tmp_path):
         terminal.app.screen.query(LinkList).first().highlighted = 20
         await terminal.press("enter")
         assert all(f"step {step} " in terminal.text for step in range(20, 28))
-        assert "the unusual steps before, from place 1" in terminal.text
+        assert "previous unusual steps, from number 1" in terminal.text
 
     look(test, RunPage(run="whole"), root=tmp_path / "root", size=(100, 80))

@@ -26,12 +26,12 @@ class LruCache(Generic[T]):
         """Return the cached value, or compute it. is_valid: False for a cached value to compute again."""
         with self._lock:
             if key in self._values and is_valid(self._values[key][0]):
-                return self._refreshed(key)
+                return self._touch(key)
             key_lock = self._key_locks.setdefault(key, RLock())
         with key_lock:
             with self._lock:
                 if key in self._values and is_valid(self._values[key][0]):
-                    return self._refreshed(key)
+                    return self._touch(key)
             try:
                 value = make()
                 self._store(key, value)
@@ -62,7 +62,7 @@ class LruCache(Generic[T]):
             self._values.clear()
             self._total = 0
 
-    def _refreshed(self, key: Hashable) -> T:
+    def _touch(self, key: Hashable) -> T:
         value, n, _ = self._values.pop(key)
         self._values[key] = value, n, time.monotonic()
         return value

@@ -28,8 +28,6 @@ SIGMAS = 4.0
 """Standard deviations beyond which a metric or column is marked."""
 MIN_STEPS = 16
 """Steps with a metric below which its spread is not judged."""
-
-
 WEIGHTS = {
     **OF_VALUES,
     "note_not_finite": 95,
@@ -46,6 +44,10 @@ WEIGHTS = {
 """Name -> weight of every mark, of values, steps and slots; the worst has the largest."""
 _ONE_SAMPLE = 30
 """Weight of equal values that are one sample."""
+MIN_SAMPLES = 32
+"""Samples with a value below which a column is not judged."""
+_LEAST_SHARE = 1e-9
+"""Variance by mean square below which the difference of the stored sums is rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,9 @@ class SlotFacts:
     """The parts of a slot that marks examine."""
 
     slot: int
+    """Global slot."""
     key: str
+    """Sample key."""
     hashes: Mapping[str, bytes]
     """Field -> hash of its value as trained; none for small values."""
     marks: Mapping[str, Sequence[Mark]]
@@ -199,11 +203,6 @@ def _splits(slots: Sequence[SlotFacts]) -> list[StepMark]:
         for split, numbers in groups.items()
     ]
 
-
-MIN_SAMPLES = 32
-"""Samples with a value below which a column is not judged."""
-_LEAST_SHARE = 1e-9
-"""Variance by mean square below which the difference of the stored sums is rounding."""
 
 ColumnSpread = tuple[float, float]
 _KNOWN: WeakKeyDictionary[loader.Version, dict[str, ColumnSpread]] = WeakKeyDictionary()

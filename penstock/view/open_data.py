@@ -126,7 +126,7 @@ class OpenData:
     ) -> None:
         """Take a root and the training's recipe, "module:function"; None shows decoded values.
 
-        quiet: True drops the recipe's output. metrics: run or plan hash -> its metrics. raw: None shows no raw objects.
+        quiet: True drops the recipe's output. metrics: run or plan hash -> its metrics.
         """
         self.root, self.recipe, self.raw = root, recipe, raw
         self._metrics = dict(metrics or {})
@@ -167,9 +167,9 @@ class OpenData:
         return f"--recipe {self.recipe} is starting: importing its module ({seconds:.0f} s)."
 
     def answer(self, make: Callable[[], T]) -> T:
-        """Return the result of `make`, again with everything reopened if an object is missing. Raises: as `make`.
+        """Return the result of `make`; if an object is missing, again with everything reopened, for the reason.
 
-        Reopening gives the reason, such as a retirement. In a known outage a store gets one attempt.
+        In a known outage a store gets one attempt. Raises: as `make`.
         """
         try:
             with tried_once() if self.outage.is_known else nullcontext():
@@ -271,7 +271,7 @@ class OpenData:
         digests = training.part_digests(step, rank, world_size) if digests is None else digests
         cached = self._batches.get(
             (training.name, training.plan(step).hash, step, rank, world_size, digests),
-            lambda: self._replayed(
+            lambda: self._replay(
                 lambda: step_values(training, self.replayers, step, rank, world_size, shown_batch, digests),
                 lambda batch: bool(batch.errors) or not batch.settled,
             ),
@@ -306,7 +306,7 @@ class OpenData:
         training = self.training(name)
         cached = self._slots.get(
             (name, training.plan(step).hash, step, slot, training.part_digests(step)),
-            lambda: self._replayed(
+            lambda: self._replay(
                 lambda: slot_values(training, self.replayers, step, slot, slot_itself),
                 lambda values: bool(values.error) or not values.settled,
             ),
@@ -314,7 +314,7 @@ class OpenData:
         )
         return cached.value, cached.trouble
 
-    def _replayed(self, make: Callable[[], tuple[T, str]], lacks: Callable[[T], bool]) -> _CachedValues[T]:
+    def _replay(self, make: Callable[[], tuple[T, str]], lacks: Callable[[T], bool]) -> _CachedValues[T]:
         value, trouble = self._primary.ask(make)
         if self._process is None or trouble:  # this process decoded it
             release_memory()

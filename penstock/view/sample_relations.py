@@ -22,6 +22,17 @@ MOST_ASKED, ASK_S = 50, 20.0
 """Runs opened for one page, and seconds after which no further one is."""
 MOST_HELD = 200
 """Slots listed per training."""
+MOST_COLUMNS = 20
+"""Edited columns of a version that are read, the most recently annotated first."""
+COLUMN = "phash"
+"""Column with 16 hexadecimal digits per image, joined by `-`."""
+FLAT = "phash_flat"
+"""Column that is True if a hash is meaningless."""
+MOST_NEIGHBOURS = 12
+"""Neighbours listed."""
+MAX_DISTANCE = 16
+"""Bits of 64; beyond it every other image is near."""
+_FORM = "^[0-9a-f]{16}(-[0-9a-f]{16})*$"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +40,9 @@ class HeldSlot(Record):
     """A slot that held the sample."""
 
     step: int
+    """Global step."""
     slot: int
+    """Global slot."""
     attempt: int
     """0, or its number as a substitute."""
 
@@ -55,7 +68,7 @@ def held_steps(
 ) -> tuple[HeldSteps, ...]:
     """Return the slots of each training that held a sample, by its ordinal in a version of the dataset.
 
-    before: end of the search in plans without a trail. Costs `Plan.steps_of`, and all keys of other versions.
+    before: end of the search in plans without a trail. Costs as `Plan.steps_of`.
     """
     return tuple(_held_steps_of(one, dataset, key, ordinal, before) for one in trainings)
 
@@ -111,7 +124,7 @@ def held_slots(
 ) -> tuple[list[Occurrence], list[PenstockError]]:
     """Return the slots that held a sample in steps 0 ... before - 1, and errors, each step under its own plan.
 
-    sources: names a plan's sources that may hold it. A plan without the sample gives an InvalidRuntime.
+    sources: names a plan's sources to search. A plan without the sample gives an InvalidRuntime.
     """
     slots: set[Occurrence] = set()
     errors: list[PenstockError] = []
@@ -158,18 +171,16 @@ def _held_steps_of(training: Training, dataset: str, key: str, ordinal: int, bef
     )
 
 
-MOST_COLUMNS = 20
-"""Edited columns of a version that are read, the most recently annotated first."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnEdit(Record):
     """An edit of a column of a sample."""
 
     column: str
+    """Column name."""
     value: str
     """New value; "" if it was removed."""
     annotation: str
+    """Annotation name."""
     author: str
     """Author of the edit."""
     at: str
@@ -204,23 +215,14 @@ def column_edits(version: loader.Version, ordinal: int) -> tuple[ColumnEdit, ...
     return tuple(rows)
 
 
-COLUMN = "phash"
-"""Column with 16 hexadecimal digits per image, joined by `-`."""
-FLAT = "phash_flat"
-"""Column that is True if a hash is meaningless."""
-MOST_NEIGHBOURS = 12
-"""Neighbours listed."""
-MAX_DISTANCE = 16
-"""Bits of 64; beyond it every other image is near."""
-_FORM = "^[0-9a-f]{16}(-[0-9a-f]{16})*$"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbour(Record):
     """A sample that looks like another."""
 
     ordinal: int
+    """Number in the version."""
     key: str
+    """Sample key."""
     distance: int
     """Bits in which the hashes differ, at the image where they differ most."""
 

@@ -25,7 +25,7 @@ _ODD = re.compile(r"[^A-Za-z0-9._-]+")
 def save(folder: Path, record: Mapping[str, Any], slots: Mapping[int, Mapping[str, Any]]) -> list[Path]:
     """Write `record.json` and the values of each slot into a folder; return the paths.
 
-    slots: slot -> field -> value. Arrays are written bit for bit, images and audio also as media.
+    slots: slot -> field -> value. Arrays are written bit for bit, media also as files.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written = [folder / "record.json"]

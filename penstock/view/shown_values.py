@@ -31,7 +31,9 @@ class ShownValue(Record):
     """One value of a field."""
 
     field: str
+    """Field name."""
     kind: str
+    """Name in `kinds.KINDS`."""
     lines: tuple[str, ...]
     """Text: shape, dtype and range, the text itself, the tokens."""
     marks: tuple[Mark, ...]

@@ -47,7 +47,7 @@ def serve():
 def test_a_request_with_a_long_head_is_refused_before_it_is_read(serve, trained, path, headers):
     answer = serve(trained).ask("GET", path, **headers)
     assert answer.status_code == 431
-    assert f"{MOST_HEAD_BYTES:,} bytes at most" in answer.text
+    assert f"up to {MOST_HEAD_BYTES:,} bytes" in answer.text
 
 
 @pytest.mark.parametrize(

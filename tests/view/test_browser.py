@@ -20,7 +20,7 @@ PAGES = {
     "/r/one": "Starts",
     "/r/one/2": "digest",
     "/r/one/2/3": "Provenance",
-    "/r/one/against/one": "alike",
+    "/r/one/against/one": "equal",
     "/r/one/window?from=1&to=4": "Mixture",
     "/v/photos/1": "Columns",
     "/v/photos/1/s/3": "Provenance",
@@ -171,7 +171,7 @@ def test_every_page_fits_a_narrow_window(viewer: Viewer) -> None:
 def test_a_server_that_only_reads_tells_the_command_of_a_basket(viewer: Viewer) -> None:
     viewer.open("/v/odd/1/s/0", "Provenance")
     told = viewer.page.value_of(_READ_ONLY)
-    command = told.partition("as a command: ")[2]
+    command = told.partition("run instead: ")[2]
     assert command.isprintable()
     assert words_of(command) == ["exclude", "--reason", "R", "--by", "WHO", "--", "odd", ODD_KEY]
 

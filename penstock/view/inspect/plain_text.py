@@ -68,7 +68,7 @@ def step_text(record: StepRecord) -> str:
 def slot_text(record: SlotRecord) -> str:
     """Return one slot, its fields before and after the transform, and its provenance."""
     lines = [record.explained, *stage_lines(record)]
-    lines += [f"  made by     {value.line()}" for value in record.runs]
+    lines += [f"  made by     {run.line()}" for run in record.runs]
     if record.error:
         lines.append(f"  error       {record.error}")
     if record.trouble:
@@ -84,8 +84,8 @@ def slot_text(record: SlotRecord) -> str:
             mirrored = ", mirrored" if row.placement.mirrored else ""
             lines.append(f"  corners of the {record.stage} image in the original: {corners}{mirrored}")
     lines += [f"draw  {draw}" for draw in record.draws]
-    lines += [f"edit  {edit_line(value)}" for value in record.edits]
-    lines += [f"looks like  {neighbour_line(value)}" for value in record.neighbours]
+    lines += [f"edit  {edit_line(edit)}" for edit in record.edits]
+    lines += [f"looks like  {neighbour_line(one)}" for one in record.neighbours]
     lines += map(held_line, record.trainings)
     if record.runs_left:
         runs = counted(len(record.runs_left), "other run")

@@ -25,11 +25,13 @@ class RecordedPart(Record):
     """A rank's part of a step, as it was once delivered."""
 
     rank: int
+    """Rank."""
     world_size: int
     """Number of ranks."""
     digest: int
     """64-bit digest."""
     substituted: int
+    """Number of substituted slots."""
     at_us: int
     """Time in UTC microseconds."""
     crc32c: Mapping[str, int]
@@ -45,6 +47,7 @@ class RecordedStep(Record):
     plan: str
     """Hash of the step's plan; "" if only metrics have the step."""
     step: int
+    """Global step."""
     parts: tuple[RecordedPart, ...]
     """Recorded parts, by rank and time."""
     notes: Mapping[str, float]

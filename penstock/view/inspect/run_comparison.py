@@ -29,9 +29,11 @@ class ComparedSample(Record):
     source: str
     """Source in the plan."""
     key: str
+    """Sample key."""
     version: str
     """Name of its version; "" for a source without bytes."""
     ordinal: int
+    """Number in the version."""
     attempt: int
     """0, or the number of the substitute."""
 
@@ -41,6 +43,7 @@ class ComparedSlot(Record):
     """A slot with different samples."""
 
     slot: int
+    """Global slot."""
     samples: tuple[ComparedSample | None, ComparedSample | None]
     """Sample of the first and of the second run; None for padding."""
 
@@ -50,6 +53,7 @@ class RunComparison(Record):
     """Two runs of trainings."""
 
     runs: tuple[str, str]
+    """Run names."""
     compared: int
     """Steps that both runs recorded, whole or by one rank of equally many."""
     n_differing: int

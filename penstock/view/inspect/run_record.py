@@ -21,6 +21,18 @@ if TYPE_CHECKING:
     import polars as pl
 
 
+MOST_POINTS = 1000
+"""Stretches of a chart over all metrics; each keeps a metric's smallest and largest value."""
+LEAST_POINTS = 100
+"""Stretches of a metric, however many metrics there are."""
+MOST_LARGEST = 12
+"""Samples listed per metric."""
+MOST_SPIKES = 20
+"""Unusual steps per page."""
+MOST_STRUCK = 2000
+"""Unusual steps marked in a chart: more would share pixels."""
+
+
 def unusual_steps(training: Training) -> NDArray[np.int64]:
     """Return the steps with a mark of `note_marks`, the worst first: not finite, then the farthest."""
     frame = _last_notes(training)
@@ -60,23 +72,12 @@ def _last_notes(training: Training) -> "pl.DataFrame":
     return frame.group_by("step", maintain_order=True).agg(pl.col(notes).drop_nulls().last())
 
 
-MOST_POINTS = 1000
-"""Stretches of a chart over all metrics; each keeps a metric's smallest and largest value."""
-LEAST_POINTS = 100
-"""Stretches of a metric, however many metrics there are."""
-MOST_LARGEST = 12
-"""Samples listed per metric."""
-MOST_SPIKES = 20
-"""Unusual steps per page."""
-MOST_STRUCK = 2000
-"""Unusual steps marked in a chart: more would share pixels."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartRow(Record):
     """A start of the run."""
 
     plan: str
+    """Plan hash."""
     world_size: int
     """Number of ranks."""
     recipe: str
@@ -96,6 +97,7 @@ class Spike(Record):
     """An unusual step."""
 
     step: int
+    """Global step."""
     marks: tuple[StepMark, ...]
     """Marks of its metrics, the worst first."""
 
@@ -107,7 +109,9 @@ class LargestNote(Record):
     note: str
     """Metric."""
     step: int
+    """Global step."""
     slot: int
+    """Global slot."""
     value: float
     """Finite value."""
 
@@ -117,6 +121,7 @@ class RunRecord(Record):
     """A run of a training."""
 
     run: str
+    """Run name."""
     n_steps: int
     """Recorded steps, each counted once."""
     first_step: int

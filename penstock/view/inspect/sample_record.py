@@ -34,6 +34,7 @@ class SampleField(Record):
     """A stored field."""
 
     field: str
+    """Field name."""
     path: str
     """Path of its shard, relative to the root."""
     offset: int
@@ -53,15 +54,21 @@ class SampleRecord(Record):
     """A sample of a version."""
 
     dataset: str
+    """Dataset name."""
     number: int
+    """Version number."""
     ordinal: int
+    """Number in the version."""
     n_samples: int
     """Live samples of the version."""
     key: str
+    """Sample key."""
     part: str
+    """Id of its part."""
     row: int
     """Row in its part."""
     fields: tuple[SampleField, ...]
+    """Its fields."""
     columns: Mapping[str, str]
     """Its row of the samples table, without empty cells."""
     marks: tuple[StepMark, ...]
@@ -82,7 +89,7 @@ class SampleRecord(Record):
 
 def stored(version: "loader.Version", ordinal: int, field: str) -> bytes:
     """Return a field's bytes, verified. Raises: InvalidRuntime for no such or too large a field; Corrupt."""
-    _checked(version, ordinal)
+    _check_ordinal(version, ordinal)
     if field not in fields_of(version, [ordinal])[0]:
         raise InvalidRuntime(f"sample {ordinal} of {version.name} has no field {field!r:.100}")
     (address,) = version.address(np.array([ordinal]), [field])
@@ -113,7 +120,7 @@ def playable(version: "loader.Version", ordinal: int, field: str) -> tuple[bytes
 
 def sample_record(version: "loader.Version", ordinal: int, search: RunSearch | None = None) -> SampleRecord:
     """Return the record of a sample. Costs its bytes, and the samples table."""
-    _checked(version, ordinal)
+    _check_ordinal(version, ordinal)
     (names,) = fields_of(version, [ordinal])
     (address,) = version.address(np.array([ordinal]), names)
     fields = _fields(version, ordinal, names, address)
@@ -204,6 +211,6 @@ def _columns(version: "loader.Version", ordinal: int) -> tuple[dict[str, str], t
     return {name: clean(value, 400) for name, value in row.items() if value is not None}, tuple(marks)
 
 
-def _checked(version: "loader.Version", ordinal: int) -> None:
+def _check_ordinal(version: "loader.Version", ordinal: int) -> None:
     if not 0 <= ordinal < len(version):
         raise InvalidRuntime(f"ordinal = {ordinal}; {version.name} has samples 0 to {len(version) - 1}")

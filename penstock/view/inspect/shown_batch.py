@@ -40,10 +40,13 @@ class ShownBatch:
     """A rank's part of a step. Fields that `BatchValues` has too are equal."""
 
     step: int
+    """Global step."""
     rank: int
+    """Rank."""
     world_size: int
     """Number of ranks."""
     first_slot: int
+    """First slot, over all ranks."""
     digest: int
     """64-bit digest of the samples."""
     crc32c: Mapping[str, int]
@@ -109,7 +112,7 @@ def shown_batch(plan: "loader.Plan", values: PartValues, *, n_pictured: int = PI
         settled=values.settled,
         slots=slots,
         n_pictured=min(n_pictured, n),
-        cut=tuple(sorted({name for part in values.cut.values() for name in part})),
+        cut=tuple(sorted({name for fields in values.cut.values() for name in fields})),
     )
 
 
@@ -125,7 +128,7 @@ class _SlotParts:
 
 def _hashes(values: PartValues, parts: Mapping[int, _SlotParts]) -> dict[int, dict[str, bytes]]:
     """Return slot -> field -> hash, for values with equal checksums, which are replayed again."""
-    times = Counter(place for part in parts.values() for place in part.crcs.items())
+    times = Counter(item for part in parts.values() for item in part.crcs.items())
     twice = {
         i: [name for name, crc in part.crcs.items() if times[name, crc] > 1] for i, part in parts.items()
     }

@@ -90,6 +90,7 @@ class FieldRow(Record):
     """One field at its three stages."""
 
     field: str
+    """Field name."""
     path: str
     """Path of its shard, relative to the root; "" for a field of the transform."""
     offset: int
@@ -113,15 +114,23 @@ class SlotRecord(Record):
     training: str
     """Run, or hash of a plan."""
     plan: str
+    """Plan hash."""
     step: int
+    """Global step."""
     slot: int
+    """Global slot."""
     batch_size: int
+    """Slots over all ranks."""
     source: str
     """Source in the plan."""
     key: str
+    """Sample key."""
     version: str
+    """Version name."""
     ordinal: int
+    """Number in its version."""
     epoch: int
+    """Epoch of the source."""
     position: int
     """Position in the source's stream."""
     attempt: int
@@ -187,7 +196,7 @@ def slot_record(
 ) -> SlotRecord:
     """Return the record of a slot. others: search of further trainings for its sample.
 
-    part: makes a part of the step, to prove its tensors. Costs the values, edits and look-alikes of its sample.
+    part: makes a part of the step, to prove its tensors.
     """
     plan = training.plan(values.step)
     explained = _explained(training, values)

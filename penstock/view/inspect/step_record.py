@@ -30,6 +30,7 @@ class SlotRow(Record):
     """One slot of a rank's part."""
 
     slot: int
+    """Global slot."""
     source: str
     """Source in the plan; "" at padding."""
     key: str
@@ -39,6 +40,7 @@ class SlotRow(Record):
     ordinal: int
     """Number in its version; -1 at padding."""
     epoch: int
+    """Epoch of the source."""
     attempt: int
     """0, or the number of the substitute."""
     raw: str
@@ -58,8 +60,11 @@ class StepRecord(Record):
     training: str
     """Run, or hash of a plan."""
     plan: str
+    """Plan hash."""
     step: int
+    """Global step."""
     rank: int
+    """Rank."""
     world_size: int
     """Number of ranks."""
     batch_size: int
@@ -102,7 +107,7 @@ def step_values(
     digests: None for this part's.
     """
     digests = training.part_digests(step, rank, world_size) if digests is None else digests
-    return _tried(
+    return _recipe_or_plain(
         training,
         replayers,
         step,
@@ -115,7 +120,7 @@ def whole_values(
 ) -> tuple[BatchValues, str]:
     """Return all values of a rank's part of a step, and why they lack the recipe."""
     digests = training.part_digests(step, rank, world_size)
-    return _tried(
+    return _recipe_or_plain(
         training,
         replayers,
         step,
@@ -123,7 +128,7 @@ def whole_values(
     )
 
 
-def _tried(
+def _recipe_or_plain(
     training: Training, replayers: Replayers, step: int, ask: Callable[[Replayer, Setting], T]
 ) -> tuple[T, str]:
     trouble = ""

@@ -47,9 +47,11 @@ class WindowSample(Record):
     source: str
     """Source without its bucket."""
     key: str
+    """Sample key."""
     version: str
     """Name of its version; "" for a source without bytes."""
     ordinal: int
+    """Number in the version."""
     n_slots: int
     """Slots that held it."""
     places: tuple[tuple[int, int], ...]
@@ -63,7 +65,9 @@ class StepWindow(Record):
     training: str
     """Run, or hash of a plan."""
     first: int
+    """First step."""
     last: int
+    """Last step."""
     unrecorded: tuple[int, ...]
     """Steps that neither trail nor metrics have: nothing shows that they were trained; slots are as planned."""
     n_slots: int
@@ -77,6 +81,7 @@ class StepWindow(Record):
     repeated: tuple[WindowSample, ...]
     """The most repeated samples; at most 60."""
     sources: tuple[WindowSource, ...]
+    """Sources, by name."""
     buckets: Mapping[str, int]
     """Bucket -> steps; empty without buckets."""
     n_substituted: int
@@ -88,7 +93,7 @@ class StepWindow(Record):
 def step_window(training: Training, first: int | None = None, last: int | None = None) -> StepWindow:
     """Return the record of the steps first to last, inclusive; by default the last 100 recorded.
 
-    Costs each step's slots; reads no media. Raises: InvalidRuntime above 2,000 steps or 4,000,000 slots.
+    Reads no media. Raises: InvalidRuntime above 2,000 steps or 4,000,000 slots.
     """
     if last is None:
         last = first + FIRST_STEPS - 1 if first is not None else max(training.last_step, 0)

@@ -27,6 +27,15 @@ MOST_DEPTH, MOST_CASE_DEPTH, MOST_WHENS = 6, 1, 40
 """Nested brackets; nested CASE; WHEN in all."""
 REPEATS, MOST_REPEATS = frozenset(("BETWEEN", "CASE", "NULLIF", "RIGHT", "SPLIT_PART")), 8
 """Words whose operand polars repeats, and their number in all."""
+PAGE = 60
+"""Samples per page of the grid."""
+MOST_CATEGORIES = 12
+"""Values listed of a column."""
+GRID_COLUMNS = ("label", "kind", "split", "language", "licence", "raw_key")
+"""Columns shown with a sample in the grid, if present."""
+_IDENTITY = frozenset((*SOURCE_COLUMNS, "key"))
+MOST_SAMPLES = 200
+"""Samples listed per side."""
 
 
 def check_limit(text: str, what: str) -> None:
@@ -64,20 +73,12 @@ def _depth(tokens: list[str], begin: str, end: str) -> int:
     return max(accumulate((token == begin) - (token == end) for token in tokens), default=0)
 
 
-PAGE = 60
-"""Samples per page of the grid."""
-MOST_CATEGORIES = 12
-"""Values listed of a column."""
-GRID_COLUMNS = ("label", "kind", "split", "language", "licence", "raw_key")
-"""Columns shown with a sample in the grid, if present."""
-_IDENTITY = frozenset((*SOURCE_COLUMNS, "key"))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facet(Record):
     """Statistics of a column."""
 
     column: str
+    """Column name."""
     type: str
     """Arrow type."""
     n: int
@@ -101,8 +102,11 @@ class GridRow(Record):
     """A sample in the grid."""
 
     ordinal: int
+    """Number in the version."""
     key: str
+    """Key."""
     fields: tuple[str, ...]
+    """Field names."""
     columns: Mapping[str, str]
     """Column -> value, of GRID_COLUMNS; empty unless the page is filtered or sorted."""
 
@@ -112,13 +116,17 @@ class VersionRecord(Record):
     """A version, and a page of its samples."""
 
     dataset: str
+    """Dataset name."""
     number: int
+    """Version number."""
     version_id: str
+    """Version id."""
     n_samples: int
     """Live samples."""
     n_excluded: int
     """Excluded rows."""
     fields: tuple[str, ...]
+    """Fields."""
     created_us: int
     """Time of the publish in UTC microseconds."""
     producer: Mapping[str, str]
@@ -257,10 +265,6 @@ def _rows(
     )
 
 
-MOST_SAMPLES = 200
-"""Samples listed per side."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference(Record):
     """The difference of two versions, a and b."""
@@ -296,6 +300,7 @@ class VersionLine(Record):
     """A version of a dataset."""
 
     number: int
+    """Number."""
     retired: bool
     """True if it is retired."""
 

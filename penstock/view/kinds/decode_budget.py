@@ -10,6 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Condition, local
 
+DECODED_BYTES = 2**30
+"""Bytes that all threads may decode at once; a larger value is decoded on its own."""
+RELEASED_FROM_BYTES = 64 * 2**20
+"""A reservation of this size ends with returning freed memory to the system."""
+
 
 def release_memory() -> None:
     """Return freed memory to the system if the C library can; costs milliseconds."""
@@ -17,13 +22,6 @@ def release_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has it
     if trim is not None:
         trim(0)
-
-
-DECODED_BYTES = 2**30
-"""Bytes that all threads may decode at once; a larger value is decoded on its own."""
-
-RELEASED_FROM_BYTES = 64 * 2**20
-"""A reservation of this size ends with returning freed memory to the system."""
 
 
 class DecodeBudget:

@@ -1,7 +1,4 @@
-"""Images: [H, W, C] and [C, H, W] with 1, 3 or 4 channels, and gray [H, W] of 8 bits or booleans.
-
-Values beyond 0 to 1 or 0 to 255 are scaled from the smallest to the largest, and a line names these.
-"""
+"""Images: [H, W, C] and [C, H, W] with 1, 3 or 4 channels, and gray [H, W] of 8 bits or booleans."""
 
 from typing import Any
 

@@ -49,7 +49,7 @@ def lines(value: Any, facts: Facts) -> tuple[str, ...]:
         name = _name(label, facts)
         return (_whole(label) if name is None else f"{_whole(label)}: {bounded(str(name))}",)
     out: list[str] = []
-    for line in _walked(value, "", 0):
+    for line in _walk(value, "", 0):
         if len(out) == MAX_LINES:
             out.append("…")
             break
@@ -88,7 +88,7 @@ def _leaves(value: object) -> Iterator[object]:
             yield item
 
 
-def _walked(value: object, head: str, depth: int) -> Iterator[str]:
+def _walk(value: object, head: str, depth: int) -> Iterator[str]:
     indent = "  " * depth
     if not isinstance(value, dict | list | tuple):
         yield f"{indent}{head}{_leaf(value)}"
@@ -101,10 +101,10 @@ def _walked(value: object, head: str, depth: int) -> Iterator[str]:
     yield f"{indent}{head}{brackets[0]}"
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from _walked(item, f"{_leaf(key)}: ", depth + 1)
+            yield from _walk(item, f"{_leaf(key)}: ", depth + 1)
     else:
         for item in value:
-            yield from _walked(item, "", depth + 1)
+            yield from _walk(item, "", depth + 1)
     yield f"{indent}{brackets[1]}"
 
 

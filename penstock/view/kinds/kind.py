@@ -127,10 +127,7 @@ def nothing(value: Any, facts: Facts) -> tuple[()]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A kind of value. Its functions take a value that `fits`, write nothing, and are deterministic.
-
-    A value is a tensor or array of any dtype, bytes, or any other Python object.
-    """
+    """A kind of value. Its functions take a value that `fits`, write nothing, and are deterministic."""
 
     name: str
     """Name in KINDS."""

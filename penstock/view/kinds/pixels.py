@@ -15,6 +15,8 @@ Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 _JPEG_QUALITY = 85
 _SPARE = 4
 """An image is thinned to this many times the target size before its pixels are averaged."""
+NOT_FINITE = (255, 0, 255)
+"""Colour of NaN and infinite pixels: magenta."""
 
 
 def png(pixels: Pixels) -> Media:
@@ -78,10 +80,6 @@ def fitted(height: int, width: int, edge: int) -> tuple[int, int]:
     """Return (height, width) scaled to a longer side of at most `edge`."""
     scale = min(1.0, edge / max(height, width))
     return max(1, round(height * scale)), max(1, round(width * scale))
-
-
-NOT_FINITE = (255, 0, 255)
-"""Colour of NaN and infinite pixels: magenta."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

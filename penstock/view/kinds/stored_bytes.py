@@ -45,6 +45,7 @@ class DecodedValue(NamedTuple):
     """A decoded value."""
 
     value: Any
+    """The value."""
     facts: Facts
     """Facts that its file adds, such as its rate."""
     lines: tuple[str, ...] = ()
@@ -84,7 +85,7 @@ def read_bounded(data: bytes, facts: Facts) -> DecodedValue:
     if not fits(data, facts):
         return DecodedValue(data, facts)
     with BUDGET.reserve(decoded_bytes(data, facts)):
-        return _read(data, facts, None)
+        return _decode(data, facts, None)
 
 
 def decoded_bytes(data: bytes, facts: Facts) -> int:
@@ -151,17 +152,17 @@ def _bytes(value: object) -> bytes:
 @contextmanager
 def _decoding(data: bytes, facts: Facts, edge: int | None = None) -> Iterator[DecodedValue | str]:
     with BUDGET.reserve(decoded_bytes(data, facts)):
-        yield _tried(data, facts, edge)
+        yield _decode_or_reason(data, facts, edge)
 
 
-def _tried(data: bytes, facts: Facts, edge: int | None = None) -> DecodedValue | str:
+def _decode_or_reason(data: bytes, facts: Facts, edge: int | None = None) -> DecodedValue | str:
     try:
-        return _read(data, facts, edge)
+        return _decode(data, facts, edge)
     except (DecodeFailed, MissingDependency) as error:
         return bounded(str(error))
 
 
-def _read(data: bytes, facts: Facts, edge: int | None) -> DecodedValue:
+def _decode(data: bytes, facts: Facts, edge: int | None) -> DecodedValue:
     if facts.word in WITH_TABLES:
         return _video(mp4_of(data, facts), facts, 1 if edge else CLIP_FRAMES)
     modality, word = DECODERS[facts.word].partition(".")[0], facts.word

@@ -10,6 +10,13 @@ MAX_LINES = 200
 """Lines shown of one value."""
 MAX_LETTERS = 1000
 """Characters shown of one line."""
+MAX_EXAMINED = 2**20
+"""Characters examined for faults."""
+# Direction marks and overrides, characters without width, tags, other control characters.
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\U000e0000-\U000e007f]"
+)
+_BROKEN = re.compile("[\ufffd\ud800-\udfff]")
 
 
 def text_lines(text: str, *, most: int = MAX_LINES) -> tuple[str, ...]:
@@ -36,16 +43,6 @@ def hex_lines(data: bytes | memoryview, *, most: int = 64) -> tuple[str, ...]:
         + "".join(chr(one) if 32 <= one < 127 else "." for one in start[at : at + 16])
         for at in range(0, len(start), 16)
     )
-
-
-MAX_EXAMINED = 2**20
-"""Characters examined for faults."""
-
-# Direction marks and overrides, characters without width, tags, other control characters.
-_HIDDEN = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\U000e0000-\U000e007f]"
-)
-_BROKEN = re.compile("[\ufffd\ud800-\udfff]")
 
 
 def fits(value: Any, facts: Facts) -> bool:

@@ -17,6 +17,8 @@ MAX_CLIP_PX = 2**25
 """Pixels of all frames shown; larger frames are fewer."""
 STILL_FRAMES = 4
 """Equal frames in a row from which a clip is frozen: drawn animation holds an image for 3."""
+TOLERANCE_S, TOLERANCE_FRAMES = 0.25, 2
+"""Video and audio may differ by this: encoders fill blocks, cuts end with a frame."""
 
 
 def frames_of(array: Array) -> Array | None:
@@ -100,10 +102,6 @@ def _still(clip: Array) -> tuple[int, int]:
 
 
 VIDEO = Kind(name="video", fits=fits, lines=lines, marks=marks, thumbnail=thumbnail, detail=detail)
-
-
-TOLERANCE_S, TOLERANCE_FRAMES = 0.25, 2
-"""Video and audio may differ by this: encoders fill blocks, cuts end with a frame."""
 
 
 def length_marks(video_s: float, audio_s: Mapping[str, float], frame_s: float) -> tuple[Mark, ...]:

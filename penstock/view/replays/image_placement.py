@@ -1,7 +1,7 @@
 """Position of a trained image in the decoded one, and its colours.
 
-The transform runs on black, grey and white images, which give each channel's scale, and on two gradients, which give
-each pixel's position in the original. An affine map is fitted by least squares.
+Black, grey and white images give each channel's scale, two gradients each pixel's position in the original. An affine
+map is fitted by least squares.
 """
 
 from collections.abc import Callable, Mapping

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _MAD_PER_SIGMA = 0.6745
 """Median absolute deviation of a normal distribution, in standard deviations (Rousseeuw and Croux 1993)."""
+MOST_COLUMNS = 100
+"""Numeric columns of a file."""
+_ACCEPTED = "accepted: .csv, .jsonl, .ndjson or .parquet with a column `step` of whole numbers from 0"
 
 
 class Spread(NamedTuple):
@@ -39,11 +42,6 @@ def spread_of(values: NDArray[Any]) -> Spread:
         return Spread(0, np.nan, np.nan)
     median = float(np.median(known))
     return Spread(len(known), median, float(np.median(np.abs(known - median))) / _MAD_PER_SIGMA)
-
-
-MOST_COLUMNS = 100
-"""Numeric columns of a file."""
-_ACCEPTED = "accepted: .csv, .jsonl, .ndjson or .parquet with a column `step` of whole numbers from 0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,12 +32,20 @@ from .replays import Replays
 FORM = "accepted: module:function, such as train:recipe, or file.py:function"
 
 
+LIMIT_S = 30.0
+"""Seconds that a request may take; the first one also imports the recipe's module."""
+START_S = 120.0
+"""Seconds that the start may take: even `import torch` takes many on a cold disk."""
+CHECK_S = 0.5
+"""Seconds between checks that the process lives: a forked child may keep its end of the pipe open."""
+
+
 def load_recipe(recipe: str) -> Mapping[str, Any]:
     """Import a recipe and call it. Raises: InvalidRuntime; TransformFailed if the user's code raises."""
     module, _, name = recipe.rpartition(":")
     function: Callable[[], Any] | None
     try:
-        function = getattr(_imported(module), name, None)
+        function = getattr(_import_module(module), name, None)
         arguments = function() if callable(function) else None
     except PenstockError:
         raise
@@ -64,7 +72,7 @@ def load_tokenizers(recipe: str) -> Mapping[str, Any]:
 
     Raises: InvalidRuntime; TransformFailed if the user's code raises.
     """
-    function = getattr(_imported(recipe.rpartition(":")[0]), "tokenizers", None)
+    function = getattr(_import_module(recipe.rpartition(":")[0]), "tokenizers", None)
     if not callable(function):
         return {}
     try:
@@ -82,7 +90,7 @@ def load_tokenizers(recipe: str) -> Mapping[str, Any]:
 
 
 @cache  # running a file twice would make other classes of the same names
-def _imported(module: str) -> Any:
+def _import_module(module: str) -> Any:
     if not module.endswith(".py"):
         sys.path.insert(0, os.getcwd())  # as python -m does: a train.py beside the caller
         return importlib.import_module(module)
@@ -129,19 +137,19 @@ def serve_recipe(
     try:
         replays = Replays(root, load_recipe(recipe), load_tokenizers(recipe))
     except PenstockError as error:
-        pipe.send_bytes(_packed(False, error))
+        pipe.send_bytes(_pickled(False, error))
         return
-    pipe.send_bytes(_packed(True, None))
+    pipe.send_bytes(_pickled(True, None))
     with suppress(EOFError, OSError):  # the viewer is gone
         while True:
             verb, arguments = pickle.loads(pipe.recv_bytes())  # noqa: S301 - from the viewer
             try:
                 with tried_while(lambda spent_s: spent_s < patience_s):
-                    answer = _packed(True, getattr(replays, verb)(*arguments))
+                    answer = _pickled(True, getattr(replays, verb)(*arguments))
             except PenstockError as error:
-                answer = _packed(False, error)
+                answer = _pickled(False, error)
             except Exception as error:  # noqa: BLE001 - of the user's code: shown in place of its value
-                answer = _packed(False, TransformFailed(f"{type(error).__name__}: {error}"))
+                answer = _pickled(False, TransformFailed(f"{type(error).__name__}: {error}"))
             pipe.send_bytes(answer)
             del answer
             if verb in ("batch", "part"):
@@ -149,7 +157,7 @@ def serve_recipe(
     replays.close()
 
 
-def _packed(answered: bool, value: object) -> bytes:
+def _pickled(answered: bool, value: object) -> bytes:
     if isinstance(value, BaseException):
         value = _plain(value)
     try:
@@ -168,14 +176,6 @@ def _plain(error: BaseException) -> BaseException:
 def _print_to(file: int) -> None:
     os.dup2(file, 1)
     os.dup2(file, 2)
-
-
-LIMIT_S = 30.0
-"""Seconds that a request may take; the first one also imports the recipe's module."""
-START_S = 120.0
-"""Seconds that the start may take: even `import torch` takes many on a cold disk."""
-CHECK_S = 0.5
-"""Seconds between checks that the process lives: a forked child may keep its end of the pipe open."""
 
 
 class RecipeProcess:
@@ -213,7 +213,7 @@ class RecipeProcess:
         """Spawn the process unless it lives. Raises: errors of the recipe; WorkerFailed."""
         with self._lock:
             if self._process is None or not self._process.is_alive():
-                self._started()
+                self._start_process()
 
     @property
     def starting_s(self) -> float | None:
@@ -273,12 +273,12 @@ class RecipeProcess:
 
     def _request(self, verb: str, *arguments: object) -> object:
         with self._lock:
-            return self._outage.ask(lambda: self._answered(verb, arguments))
+            return self._outage.ask(lambda: self._exchange(verb, arguments))
 
-    def _answered(self, verb: str, arguments: tuple[object, ...]) -> object:
+    def _exchange(self, verb: str, arguments: tuple[object, ...]) -> object:
         try:
             pipe = self._pipe if self._process is not None and self._process.is_alive() else None
-            pipe = pipe or self._started()
+            pipe = pipe or self._start_process()
             pipe.send_bytes(pickle.dumps((verb, arguments)))
             answered, value = self._answer(pipe, self._limit_s)
         except (EOFError, OSError) as error:
@@ -295,14 +295,14 @@ class RecipeProcess:
             raise cast(BaseException, value)
         return value
 
-    def _started(self) -> Connection:
+    def _start_process(self) -> Connection:
         self._starting_at = time.monotonic()
         try:
-            return self._spawned()
+            return self._spawn()
         finally:
             self._starting_at = None
 
-    def _spawned(self) -> Connection:
+    def _spawn(self) -> Connection:
         self._end()
         self._functions.clear()
         if self._is_stopped():

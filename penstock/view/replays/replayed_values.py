@@ -25,6 +25,7 @@ class Setting:
     """A plan, and the options of a training that change its replayed values."""
 
     plan: str
+    """Plan hash."""
     framework: str = "numpy"
     """Library of the arrays."""
     epochs: int | None = None
@@ -36,10 +37,13 @@ class SlotValues:
     """One slot of a step, decoded and trained."""
 
     step: int
+    """Global step."""
     slot: int
+    """Global slot."""
     source: str
     """Source in the plan."""
     epoch: int
+    """Epoch of the source."""
     position: int
     """Position in the source's stream."""
     attempt: int
@@ -136,10 +140,13 @@ class BatchValues:
     """A rank's part of a step, as the training's `Batch` held it."""
 
     step: int
+    """Global step."""
     rank: int
+    """Rank."""
     world_size: int
     """Number of ranks."""
     first_slot: int
+    """First slot, over all ranks."""
     digest: int
     """64-bit digest of the samples."""
     crc32c: Mapping[str, int]

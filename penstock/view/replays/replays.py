@@ -133,8 +133,7 @@ class Replays:
     ) -> None:
         """Take the result of a training's `recipe()`; None decodes by extension, without a transform.
 
-        tokenizers: field -> object with `decode(list of ids)`, or such a function. cut: True decodes audio up to a
-        limit.
+        tokenizers: field -> object with `decode(ids)`, or a function. cut: True limits audio.
         """
         self._outage = outage or Outage()
         self._root, self._tokenizers = root, dict(tokenizers or {})
@@ -235,7 +234,7 @@ class Replays:
                 self._drop(self._open.popitem(last=False)[1])
         try:
             with entry.lock:
-                entry.replay = entry.replay or self._outage.ask(lambda: self._opened(setting))
+                entry.replay = entry.replay or self._outage.ask(lambda: self._new_replay(setting))
                 yield entry.replay
         finally:
             with self._lock:
@@ -254,7 +253,7 @@ class Replays:
             return known.plan
         return self._outage.ask(lambda: loader.open_plan(self._root, plan_hash, retired=True))
 
-    def _opened(self, setting: Setting) -> loader.Replay:
+    def _new_replay(self, setting: Setting) -> loader.Replay:
         plan = loader.open_plan(self._root, setting.plan, retired=True)
         functions = self._recipe
         if self._cut and plan.pack is None:

@@ -50,6 +50,7 @@ class WindowPage:
     first: int | None = None
     """First step; None for the last 100 steps."""
     last: int | None = None
+    """Last step."""
 
     @property
     def parent(self) -> "PageAddress | None":
@@ -63,6 +64,7 @@ class StepPage:
     run: str
     """Run, or hash of a plan."""
     step: int
+    """Global step."""
     rank: int | None = None
     """Data-parallel rank; None for a recorded one."""
     world_size: int | None = None
@@ -82,6 +84,7 @@ class SlotPage:
     step: StepPage
     """Part of the step that it was opened from."""
     slot: int
+    """Global slot."""
     explain: bool = False
     """True to open its provenance first."""
     search_from: str | None = None
@@ -98,7 +101,9 @@ class VersionPage:
     """A page of a version's samples."""
 
     dataset: str
+    """Dataset name."""
     number: int
+    """Version number."""
     where: str = ""
     """SQL expression of the filter; "" for none."""
     sort: str = ""
@@ -118,6 +123,7 @@ class SamplePage:
     version: VersionPage
     """Page of the version that it was opened from."""
     ordinal: int
+    """Number in the version."""
     search_from: str | None = None
     """As in `SlotPage`."""
 
@@ -131,6 +137,7 @@ class DifferencePage:
     """The difference of two versions of a dataset."""
 
     dataset: str
+    """Dataset name."""
     number: int
     """Number of the first version."""
     other: int

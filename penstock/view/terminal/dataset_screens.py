@@ -97,6 +97,7 @@ class _Version(NamedTuple):
     """A version, and the content of its cards."""
 
     record: VersionRecord
+    """The version."""
     shown: tuple[GridRow, ...]
     """Samples of this page."""
     pictures: dict[int, Media | None]
@@ -185,10 +186,11 @@ class VersionScreen(RecordScreen):
     def action_filter(self) -> None:
         at = self.page
         self.app.push_screen(
-            InputDialog("Samples, by SQL expressions", {"where": at.where, "sort": at.sort}), self._filtered
+            InputDialog("Samples, by SQL expressions", {"where": at.where, "sort": at.sort}),
+            self._apply_filter,
         )
 
-    def _filtered(self, answers: dict[str, str] | None) -> None:
+    def _apply_filter(self, answers: dict[str, str] | None) -> None:
         if answers is not None:
             self._page(where=answers["where"].strip(), sort=answers["sort"].strip())
 
@@ -212,6 +214,7 @@ class _Sample(NamedTuple):
     """A sample, and the content of its page."""
 
     record: SampleRecord
+    """The sample."""
     pictures: dict[str, Media | None]
     """Field -> its image."""
     raw: RawObject | None

@@ -24,6 +24,11 @@ _ATTRIBUTES = re.compile(rb"\x1b\[\?[\d;]*c")
 """Answer to the attributes query, which every terminal gives."""
 _PLACEHOLDERS = {"kitty": (0, 28), "ghostty": (1, 0)}
 """Name -> first version that draws images at Unicode placeholders."""
+MODES = ("auto", "kitty", "sixel", "halves", "shades", "none")
+"""Ways to draw an image. kitty, sixel: protocols; halves: two coloured pixels per cell; shades: no colours."""
+CELL_PX = 10
+"""Pixels of a cell's width for a protocol; a cell is twice as high as wide."""
+_SHADES = " ░▒▓█"
 
 
 def has_placeholders() -> bool:
@@ -71,14 +76,6 @@ def _read(file: int) -> str:
         if end := _ATTRIBUTES.search(data):
             return data[: end.start()].decode("ascii", "replace")
     return ""
-
-
-MODES = ("auto", "kitty", "sixel", "halves", "shades", "none")
-"""Ways to draw an image. kitty, sixel: protocols; halves: two coloured pixels per cell; shades: no colours."""
-
-CELL_PX = 10
-"""Pixels of a cell's width for a protocol; a cell is twice as high as wide."""
-_SHADES = " ░▒▓█"
 
 
 def chosen_mode(mode: str, *, no_color: bool) -> str:

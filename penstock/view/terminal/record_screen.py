@@ -32,28 +32,31 @@ from .addresses import PageAddress, RunPage, SamplePage, SlotPage, StepPage, Ver
 from .picture_cells import picture_widget, pixels_needed
 from .widgets import InputDialog, keys_dialog
 
+STEPS = 6
+"""Steps listed per training."""
+
 
 class Application(Protocol):
     """The application, as its pages use it."""
 
     data: OpenData
+    """Open data."""
     pictures: str
+    """Mode of images."""
     basket: dict[tuple[str, str], None]
+    """(version, key) of samples."""
 
-    def open(self, page: PageAddress) -> None:
-        """Open a page in place of the current one."""
+    def open(self, page: PageAddress) -> None: ...
 
-    def read(self, lines: Sequence[str]) -> None:
-        """Show a text."""
+    def read(self, lines: Sequence[str]) -> None: ...
 
     def toggle(self, version: str, key: str) -> str:
-        """Put a sample into the basket or remove it; return the new number as text."""
+        """Toggle a sample in the basket; return the new number as text."""
 
     def exclude(self, *, reason: str, by: str, page: str) -> tuple[str, ...]:
         """Exclude the samples of the basket; return the versions without them."""
 
-    def command(self, *words: object, names: Sequence[object] = ()) -> str:
-        """Return a command of `penstock` on this root."""
+    def command(self, *words: object, names: Sequence[object] = ()) -> str: ...
 
 
 class RecordScreen(Screen[None]):
@@ -87,8 +90,7 @@ class RecordScreen(Screen[None]):
         """Return the record; called in a thread. Raises: PenstockError."""
 
     @abstractmethod
-    def title_of(self, record: Any) -> str:
-        ...
+    def title_of(self, record: Any) -> str: ...
 
     @abstractmethod
     def widgets(self, record: Any) -> Iterable[Widget]:
@@ -235,22 +237,22 @@ class RecordScreen(Screen[None]):
             self.say("the basket is empty: press b to add a sample")
             return
         n = len(self.viewer.basket)
-        heading = f"Exclude {n} {'sample' if n == 1 else 'samples'}; the next version will not contain them"
+        heading = f"Exclude {n} {'sample' if n == 1 else 'samples'} from the next version"
         self.app.push_screen(InputDialog(heading, {"reason": "", "by": ""}), self._exclude)
 
     def _exclude(self, answers: Mapping[str, str] | None) -> None:
         if answers is not None:
             self.say("excluding …")
-            self._excluded(answers["reason"], answers["by"])
+            self._exclude_in_thread(answers["reason"], answers["by"])
 
     @work(thread=True)
-    def _excluded(self, reason: str, by: str) -> None:
+    def _exclude_in_thread(self, reason: str, by: str) -> None:
         try:
             versions = self.viewer.exclude(reason=reason, by=by, page=self.command())
         except PenstockError as error:
             self.from_thread(self.say, f"{type(error).__name__}: {error}")
             return
-        self.from_thread(self.say, f"excluded: {', '.join(versions)} no longer contains them")
+        self.from_thread(self.say, f"excluded; new: {', '.join(versions)}")
 
     def action_explain(self) -> None:
         lines = self.provenance_lines()
@@ -304,10 +306,6 @@ def heading(text: str) -> Static:
 def paragraph(text: str) -> Static:
     """Return text on as many lines as it needs."""
     return Static(terminal_text(text), markup=False)
-
-
-STEPS = 6
-"""Steps listed per training."""
 
 
 def relations(

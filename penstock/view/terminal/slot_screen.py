@@ -43,6 +43,7 @@ class _Slot(NamedTuple):
     """A slot, and its images."""
 
     record: SlotRecord
+    """The slot."""
     pictures: Pictures
     """Its images."""
     raw: RawObject | None

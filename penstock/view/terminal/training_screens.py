@@ -30,6 +30,12 @@ _NAME_LENGTH = 20
 _LEAST_CELLS = 8
 
 
+CARDS = 24
+"""Slots per page."""
+MOST_STEPS = 200
+"""Steps listed with differing or substituted samples."""
+
+
 def chart_lines(
     chart: Mapping[str, Sequence[float | None]], struck: Sequence[int], columns: int
 ) -> list[str]:
@@ -79,12 +85,6 @@ def _bars(values: Sequence[float | None], at: NDArray[np.int64], cells: int) -> 
     low, high = min(one for one in values if one is not None), max(tops.values())
     scale = (len(_HEIGHTS) - 1) / (high - low) if high > low else 0.0
     return "".join(_HEIGHTS[round((tops[i] - low) * scale)] if i in tops else " " for i in range(cells))
-
-
-CARDS = 24
-"""Slots per page."""
-MOST_STEPS = 200
-"""Steps listed with differing or substituted samples."""
 
 
 class RunScreen(RecordScreen):
@@ -190,6 +190,7 @@ class _Step(NamedTuple):
     """A step, and the content of its cards."""
 
     record: StepRecord
+    """The step."""
     shown: list[SlotRow]
     """Slots of this page."""
     pictures: dict[int, Media | None]

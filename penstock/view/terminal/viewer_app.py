@@ -84,7 +84,7 @@ class ViewerApp(App[None]):
         return f"basket: {len(self.basket)} ({'+' if (version, key) in self.basket else '-'} {key})"
 
     def exclude(self, *, reason: str, by: str, page: str) -> tuple[str, ...]:
-        """Exclude the samples of the basket and empty it; return the versions without them. Raises: as `exclude`."""
+        """Exclude the samples of the basket and empty it; return the new versions. Raises: as `exclude`."""
         versions = exclude_basket(self.data.root, list(self.basket), reason=reason, by=by, page=page)
         self.basket.clear()
         return versions

@@ -18,6 +18,24 @@ CARD_COLUMNS, CARD_ROWS = 19, 10
 """Cells of a card."""
 PICTURE_ROWS = 5
 """Rows of a card's image."""
+KEYS = (
+    ("g", "go to a step"),
+    ("[ ]", "previous step, next step"),
+    ("{ }", "previous rank, next rank"),
+    ("arrows", "slots, samples"),
+    ("Enter", "open the selected one"),
+    ("t", "one stage only, or all"),
+    (", .", "previous frame, next frame"),
+    ("/", "filter"),
+    ("b", "add to or remove from the basket"),
+    ("x", "exclude the basket"),
+    ("e", "explain: provenance back to the raw object"),
+    ("y", "copy as a command"),
+    ("a", "compare with another run"),
+    ("w", "view several steps of a run together"),
+    ("u", "up one page"),
+    ("q", "leave"),
+)
 
 
 class Card(Vertical, can_focus=True):
@@ -102,26 +120,6 @@ class CardGrid(Grid):
 
     def action_walk_rows(self, by: int) -> None:
         self.action_walk(by * self._across)
-
-
-KEYS = (
-    ("g", "go to a step"),
-    ("[ ]", "previous step, next step"),
-    ("{ }", "previous rank, next rank"),
-    ("arrows", "slots, samples"),
-    ("Enter", "open the selected one"),
-    ("t", "one stage only, or all"),
-    (", .", "previous frame, next frame"),
-    ("/", "filter"),
-    ("b", "add to or remove from the basket"),
-    ("x", "exclude the basket"),
-    ("e", "explain: provenance back to the raw object"),
-    ("y", "copy as a command"),
-    ("a", "compare with another run"),
-    ("w", "view several steps of a run together"),
-    ("u", "up one page"),
-    ("q", "leave"),
-)
 
 
 class InputDialog(ModalScreen[dict[str, str] | None]):

@@ -22,6 +22,7 @@ from .guard import Guard, csrf
 from .page import MOST_DIGITS, Site, error_response
 
 MOST_SAMPLES = 10_000
+_STATIC = Path(__file__).parent / "static"
 
 
 def _action_routes(site: Site) -> list[Route]:
@@ -49,7 +50,7 @@ def _parsed(body: bytes) -> tuple[list[tuple[str, str]], str, str, str]:
         samples = [(str(sample["version"]), str(sample["key"])) for sample in request["samples"]]
         reason, by, page = (str(request[name]) for name in ("reason", "by", "page"))
         numbers = [version.partition("@")[2] for version, _ in samples]
-        known = all(sample.isdecimal() and len(sample) <= MOST_DIGITS for sample in numbers)
+        known = all(number.isdecimal() and len(number) <= MOST_DIGITS for number in numbers)
     except (ValueError, TypeError, KeyError) as error:
         raise InvalidRuntime(f"not a basket: {type(error).__name__}: {error}") from error
     if not samples or len(samples) > MOST_SAMPLES or not known:
@@ -57,9 +58,6 @@ def _parsed(body: bytes) -> tuple[list[tuple[str, str]], str, str, str]:
             f"a basket of {len(samples)} samples; accepted: 1 to {MOST_SAMPLES}, each with a version such as photos@3"
         )
     return samples, reason, by, page
-
-
-_STATIC = Path(__file__).parent / "static"
 
 
 def application(

@@ -39,7 +39,7 @@ class Guard:
     ) -> None:
         """Set the rules. token: in the first address. hosts: accepted Host headers, in lower case. name: of the cookie.
 
-        prefix: path before every address, which a proxy may strip. writes: True admits POST, with further checks.
+        prefix: path before every address, which a proxy may strip. writes: True admits POST.
         """
         self.app, self._token, self._hosts = app, token, frozenset(hosts)
         self._cookie, self._prefix, self._writes = name, prefix, writes

@@ -48,6 +48,30 @@ KEPT_S = 10.0
 _THREADS = DaemonThreads()
 
 
+MOST_DIGITS = 18
+"""Digits of a number in an address that always fit into 64 bits. Python refuses 4,301."""
+THREADS = 32
+"""Pages made at once, and images made at once. Static files have threads of their own."""
+_HERE = Path(__file__).parent / "templates"
+_STATUS: Mapping[type[PenstockError], int] = {
+    RunNotFound: 404,
+    VersionNotFound: 404,
+    SampleNotFound: 404,
+    FieldNotFound: 400,
+    NotRecorded: 404,
+    InvalidPlan: 404,
+    InvalidRuntime: 404,
+    InvalidName: 404,
+    VersionRetired: 410,
+    Denied: 403,
+    **dict.fromkeys(DOWN, 503),
+    StoreError: 502,
+    Corrupt: 502,
+    FormatTooNew: 502,
+    MissingDependency: 501,
+}
+
+
 async def in_thread(limiter: CapacityLimiter, make: Callable[[], Response]) -> Response:
     """Return a response made in a thread that does not delay the server's end."""
     async with limiter:
@@ -98,30 +122,6 @@ class PendingPages:
         return page.task.result()
 
 
-MOST_DIGITS = 18
-"""Digits of a number in an address that always fit into 64 bits. Python refuses 4,301."""
-THREADS = 32
-"""Pages made at once, and images made at once. Static files have threads of their own."""
-_HERE = Path(__file__).parent / "templates"
-_STATUS: Mapping[type[PenstockError], int] = {
-    RunNotFound: 404,
-    VersionNotFound: 404,
-    SampleNotFound: 404,
-    FieldNotFound: 400,
-    NotRecorded: 404,
-    InvalidPlan: 404,
-    InvalidRuntime: 404,
-    InvalidName: 404,
-    VersionRetired: 410,
-    Denied: 403,
-    **dict.fromkeys(DOWN, 503),
-    StoreError: 502,
-    Corrupt: 502,
-    FormatTooNew: 502,
-    MissingDependency: 501,
-}
-
-
 class _Number(Convertor[int]):
     """A whole number in a path, as `{step:number}`; one with more digits matches no page."""
 
@@ -162,7 +162,9 @@ class Page:
     template: str
     """Name of the template, without `.html.j2`."""
     record: Any
+    """The record."""
     title: str
+    """Title."""
     more: Mapping[str, Any] | None = None
     """Further values for the template."""
 

@@ -51,7 +51,7 @@ def serve(
             f"--prefix {prefix!r}; pass a path such as /proxy/8497, without a slash at its end"
         )
     token = new_token()
-    listening = _bound(host, port, unix_socket)
+    listening = _bind(host, port, unix_socket)
     own_port = 0 if unix_socket else listening.getsockname()[1]
     opened = OpenData(root, recipe, metrics=metrics, raw=raw)
     app = application(
@@ -122,7 +122,7 @@ def _hosts(host: str, port: int, more: Sequence[str]) -> set[str]:
     return {form.lower() for name in {*more, *loopback} for form in (name, f"{name}:{port or PORT}")}
 
 
-def _bound(host: str, port: int, unix_socket: Path | None) -> socket.socket:
+def _bind(host: str, port: int, unix_socket: Path | None) -> socket.socket:
     if unix_socket is None:
         if not 0 <= port < 2**16:
             raise InvalidRuntime(f"--port {port}; 1 to 65535, or 0 for a free one")

@@ -209,7 +209,7 @@ def test_samples_are_excluded_by_keyboard(look, root, plan, tmp_path) -> None:
         await terminal.press("enter")
         await terminal.type("ada")
         await terminal.press("enter")
-        assert "photos@2 no longer contains them" in terminal.lines[-1]
+        assert "excluded; new: photos@2" in terminal.lines[-1]
         assert not terminal.app.basket
 
     look(test, StepPage(run="one", step=1), root=tmp_path / "root")

@@ -356,7 +356,7 @@ def test_the_environment_is_read_in_few_places() -> None:
         "loader.storage.cloud.s3",  # endpoint, region and profile, as the provider's own tools read them
         "loader.storage.cloud.gcs",
         "loader.storage.cloud.azure",
-        "penstock.view.replays.recipe_code",  # OMP_NUM_THREADS, which torch goes by in the recipe's process
+        "penstock.view.replays.recipe_process",  # OMP_NUM_THREADS, which torch goes by in the recipe's process
         "penstock.formats.mds.streaming_order",  # for the interpreter that has the library
         "penstock.compute.engines.kubernetes_api",  # whether this process is a pod, as the client finds its cluster
         "penstock.compute.runner_process",  # the node of a pod

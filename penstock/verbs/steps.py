@@ -36,13 +36,13 @@ def _batch_arguments(parser: ArgumentParser) -> None:
 
 def run_batch(arguments: Namespace) -> Answer:
     """Return a rank's part of a step, or one slot."""
-    from ..view.inspect.recorded_step import told_by_trail
+    from ..view.inspect.recorded_step import attach_recorded_step
     from ..view.replays.recipe_process import RecipeProcess
     from ..view.replays.replays import Replayers, Replays
-    from ..view.replays.training import Training, where
+    from ..view.replays.training import Training, run_and_step
 
     root = loader.Root(arguments.root)
-    name, at = where(root, arguments.where)
+    name, at = run_and_step(root, arguments.where)
     step = at if arguments.step is None else arguments.step
     if step is None:
         raise InvalidRuntime(f"a step of {name} is needed: pass {name}@STEP, or --step")
@@ -52,7 +52,7 @@ def run_batch(arguments: Namespace) -> Answer:
     plain = Replays(root, cut=arguments.save is None)
     replayers = Replayers(plain=plain, recipe=recipe)
     try:
-        with told_by_trail(training, step, arguments.slot):
+        with attach_recorded_step(training, step, arguments.slot):
             shown, text, saved = _step_or_slot(arguments, training, replayers, step)
     finally:
         replayers.close()
@@ -83,7 +83,7 @@ def _step_or_slot(
     from ..view.inspect.slot_record import slot_record, slot_values
     from ..view.inspect.step_record import part_of, step_record, step_values, whole_values
     from ..view.replays.replayed_values import slot_itself
-    from ..view.samples.held_steps import AskedRuns
+    from ..view.sample_relations import RunSearch
 
     plain_batch = partial(shown_batch, n_pictured=0)
     if arguments.slot is not None:
@@ -92,7 +92,7 @@ def _step_or_slot(
             training,
             values,
             trouble,
-            AskedRuns(others=trail_runs(primary_of(training.root.store))),
+            RunSearch(others=trail_runs(primary_of(training.root.store))),
             functions=_functions(training, replayers, step, trouble),
             part=lambda rank, world: step_values(training, replayers, step, rank, world, plain_batch),
         )
@@ -128,10 +128,10 @@ def _explain_arguments(parser: ArgumentParser) -> None:
 def run_explain(arguments: Namespace) -> Answer:
     """Return the provenance of a step's samples, and the pipeline runs that made them."""
     from ..lineage import pipeline_runs
-    from ..view.replays.training import where
+    from ..view.replays.training import run_and_step
 
     root = loader.Root(arguments.root)
-    name, at = where(root, arguments.where)
+    name, at = run_and_step(root, arguments.where)
     step = at if arguments.step is None else arguments.step
     if step is None:
         raise InvalidRuntime(f"{name} has many steps: pass {name}@STEP, or --step STEP")
@@ -171,11 +171,11 @@ def run_seen(arguments: Namespace) -> Answer:
 
     Each step counts under the plan that last trained it. Raises: InvalidRuntime without such a sample or step.
     """
-    from ..view.replays.training import Training, where
-    from ..view.samples.held_steps import held_slots
+    from ..view.replays.training import Training, run_and_step
+    from ..view.sample_relations import held_slots
 
     root = loader.Root(arguments.root)
-    name, last = where(root, arguments.where)
+    name, last = run_and_step(root, arguments.where)
     training = Training(root, name)
     try:
         before = arguments.before

@@ -109,7 +109,7 @@ def verify(arguments: Namespace) -> Answer:
 
 def _computed(root: "loader.Root", ledger: "loader.Root", trail: "RunTrail") -> Iterator[Row]:
     """Yield each row of a trail, with the reason if its digest differs."""
-    from ..view.replays.index_replay import index_replay
+    from ..view.replays.replays import index_replay
 
     rows = trail.steps.sort("start", "world_size", "rank", "step")
     for (start_id,), records in rows.group_by("start", maintain_order=True):
@@ -151,7 +151,7 @@ def against(arguments: Namespace) -> Answer:
     """Find the first step that differs between two runs. Exit status 1 if there is one."""
     from ..view.inspect.plain_text import compared_sample
     from ..view.inspect.run_comparison import run_comparison
-    from ..view.samples.marks import counted
+    from ..view.marks import counted
 
     root = loader.Root(arguments.root)
     comparison = run_comparison(

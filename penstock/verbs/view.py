@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from loader.dataset.log.state import VersionRecord
 
     from ..view.replays.metrics_file import MetricsFile
-    from ..view.terminal.addresses import Place
+    from ..view.terminal.addresses import PageAddress
 
 
 def _view_arguments(parser: ArgumentParser) -> None:
@@ -84,13 +84,13 @@ def add_raw(parser: ArgumentParser) -> None:
 def metrics_of(root: "loader.Root", name: str, path: Path | None) -> "dict[str, MetricsFile]":
     """Return run -> its metrics; nothing without a file. Raises: InvalidRuntime without a run."""
     from ..view.replays.metrics_file import read_metrics
-    from ..view.replays.training import where
+    from ..view.replays.training import run_and_step
 
     if path is None:
         return {}
     if not name or name.partition("@")[0] in root.datasets():
         raise InvalidRuntime(f"--metrics {path} needs a run: name the run, run@step or plan hash")
-    return {where(root, name)[0]: read_metrics(path)}
+    return {run_and_step(root, name)[0]: read_metrics(path)}
 
 
 def run_view(arguments: Namespace) -> Answer:
@@ -114,7 +114,7 @@ def run_view(arguments: Namespace) -> Answer:
         metrics=metrics_of(root, arguments.where, arguments.metrics),
         raw=RawSource(root, arguments.raw) if arguments.raw else None,
         writes=arguments.allow_writes,
-        tell=lambda line: print(line, flush=True),
+        announce=lambda line: print(line, flush=True),
     )
     return {}, "", 0
 
@@ -137,7 +137,7 @@ def parse_where(
 
     Raises: NotARoot; RunNotFound; InvalidRuntime.
     """
-    from ..view.replays.training import where
+    from ..view.replays.training import run_and_step
 
     datasets = root.datasets()
     if not name:
@@ -145,7 +145,7 @@ def parse_where(
     dataset, at, _ = name.partition("@")
     if step is None and dataset in datasets:
         return root.record(name if at else f"{name}@latest", retired=True), "", None
-    run, recorded = where(root, name)
+    run, recorded = run_and_step(root, name)
     step = recorded if step is None else step
     if step is not None and step < 0:
         raise InvalidRuntime(f"--step {step}: steps count from 0")
@@ -216,16 +216,16 @@ def run_tui(arguments: Namespace) -> Answer:
     return {}, "", 0
 
 
-def first_place(root: "loader.Root", name: str, step: int | None) -> "Place":
+def first_place(root: "loader.Root", name: str, step: int | None) -> "PageAddress":
     """Return the first page."""
-    from ..view.terminal.addresses import RootPlace, RunPlace, StepPlace, VersionPlace
+    from ..view.terminal.addresses import RootPage, RunPage, StepPage, VersionPage
 
     version, run, step = parse_where(root, name, step)
     if version is not None:
-        return VersionPlace(dataset=version.dataset, number=version.number)
+        return VersionPage(dataset=version.dataset, number=version.number)
     if not run:
-        return RootPlace()
-    return RunPlace(run=run) if step is None else StepPlace(run=run, step=step)
+        return RootPage()
+    return RunPage(run=run) if step is None else StepPage(run=run, step=step)
 
 
 VIEW = Verb(text="view trainings and versions in a browser", run=run_view, arguments=_view_arguments)

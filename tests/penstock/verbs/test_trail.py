@@ -189,7 +189,7 @@ def test_two_runs_are_compared(cli, root):
     plan = train(root, "one")
     train(root, "same")
     done = cli("trail", "against", "one", "same", root=root.url)
-    assert (done.code, done.out) == (0, f"{STEPS} steps are alike\n")
+    assert (done.code, done.out) == (0, f"{STEPS} steps are equal\n")
     _, key = plan.batch_ids(2)[3]
     held = [
         (step, ids.index(("d", key)))

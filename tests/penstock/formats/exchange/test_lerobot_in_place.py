@@ -418,7 +418,7 @@ def test_a_run_without_its_table_says_so(own, root):
         assert bytes(next(iter(batches))[RUN][0]) == fields[RUN]
     with pytest.raises(DecodeFailed, match="has no container"):
         decoder_for(RUN)(fields[RUN], None)
-    assert "is shown by its sample's field" in sample_record(alone, 0).fields[0].error
+    assert "needs its sample's field" in sample_record(alone, 0).fields[0].error
     with pytest.raises(DecodeFailed, match="its packet table is of"):
         loader.video(at=(0,)).of_run(fields[RUN][:-1], fields[f"{RUN}.packets"])
 

@@ -1,4 +1,4 @@
-"""Tensors and arrays of any library as numpy arrays, their range, and their faults."""
+"""Tensors and arrays of any library as numpy arrays; their range and faults."""
 
 import sys
 from collections.abc import Iterator
@@ -13,21 +13,21 @@ from ...units import number
 from .kind import Mark, mark
 
 CHUNK_VALUES = 2**16
-"""Values that are looked at together: few enough to stay in a core's cache."""
+"""Values examined together: few enough to stay in a core's cache."""
 CHUNK_BYTES = 2**20
-"""Values of uint8 that are counted together: each is read once."""
+"""Values of uint8 counted together: each is read once."""
 MAX_EXAMINED = 2**24
-"""Values whose range is told; of a larger array the first."""
+"""Values whose range is measured; of a larger array, the first."""
 MAX_CONVERTED = 2**28
-"""Values that are copied into a dtype of numpy's own; a larger array is shown by its shape alone."""
+"""Values copied into a dtype of numpy; of a larger array only the shape is shown."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def as_array(value: object) -> Array | None:
-    """Return numbers or truth values as an array of a dtype of numpy's own; None for all other values.
+    """Return numbers or booleans as a numpy array, sharing memory if possible; None for other values.
 
-    bfloat16 and float8 become float32, which holds each of their values. Memory is shared where it can be.
+    bfloat16 and float8 become float32.
     """
     array = _of_torch(value) if _is_tensor(value) else _of_numpy(value)
     if array is None or array.dtype.kind not in "biufc":
@@ -36,7 +36,7 @@ def as_array(value: object) -> Array | None:
 
 
 def shape_of(value: object) -> str | None:
-    """Return such as 'float32 [3, 224, 224]' of an array or tensor of any dtype; None for all other values."""
+    """Return text such as 'float32 [3, 224, 224]' for an array or tensor; None for other values."""
     if not (_is_tensor(value) or isinstance(value, np.ndarray | np.generic)):
         return None
     array: Any = value
@@ -69,8 +69,8 @@ def _of_torch(value: Any) -> Array | None:
         if value.numel() > MAX_CONVERTED:
             return None
         value = value.float()
-    found: Array = value.detach().cpu().resolve_conj().resolve_neg().numpy()
-    return found
+    array: Array = value.detach().cpu().resolve_conj().resolve_neg().numpy()
+    return array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,25 +78,25 @@ class Range:
     """Range of the values of an array. Complex numbers count by their magnitude."""
 
     low: float
-    """Least finite value; NaN where there is none."""
+    """Smallest finite value; NaN without one."""
     high: float
-    """Largest finite value; NaN where there is none."""
+    """Largest finite value; NaN without one."""
     mean: float
-    """Mean of the finite values; NaN where there is none."""
+    """Mean of the finite values; NaN without one."""
     deviation: float
-    """Standard deviation of the finite values; NaN where there is none."""
+    """Standard deviation of the finite values; NaN without one."""
     nan: int
-    """Values that are NaN."""
+    """Number of NaN values."""
     infinite: int
-    """Values that are infinite."""
+    """Number of infinite values."""
     examined: int
-    """Values looked at: all, or the first MAX_EXAMINED."""
+    """Number of values examined: all, or the first MAX_EXAMINED."""
     counts: tuple[int, ...] = ()
-    """Number of values that are 0, 1 ... 255, of uint8; empty for other dtypes."""
+    """Number of values that are 0, 1 ... 255, for uint8; empty for other dtypes."""
 
     @property
     def finite(self) -> int:
-        """Values that are finite."""
+        """Number of finite values."""
         return self.examined - self.nan - self.infinite
 
 
@@ -105,11 +105,8 @@ _known: ContextVar[_Known | None] = ContextVar("penstock_ranges", default=None)
 
 
 @contextmanager
-def looking_once() -> Iterator[None]:
-    """Go through the values of an array once in this block, however many functions ask for its range.
-
-    Arrays that are looked at are held until its end, and must not change.
-    """
+def ranges_cached() -> Iterator[None]:
+    """Measure each array once inside this block, which holds the arrays; they must not change."""
     token = _known.set({})
     try:
         yield
@@ -118,7 +115,7 @@ def looking_once() -> Iterator[None]:
 
 
 def range_of(array: Array) -> Range:
-    """Return the range of an array, with O(1) memory, also of one whose memory is repeated."""
+    """Return the range of an array, in O(1) memory even for strides of 0."""
     known = _known.get()
     if known is None:
         return _range_of(array)
@@ -131,7 +128,7 @@ def range_of(array: Array) -> Range:
 
 
 def _range_of_bytes(array: Array) -> Range:
-    """Return the range of uint8 by the number of each value: its sums are whole numbers, without a rounding."""
+    """Return the range of uint8 by counting each value; its sums are whole numbers, without rounding."""
     from PIL import Image
 
     counts, first = np.zeros(256, np.int64), 0
@@ -190,9 +187,9 @@ def _range_of(array: Array) -> Range:
 
 
 def chunks_of(array: Array, n: int = CHUNK_VALUES) -> Iterator[Array]:
-    """Yield MAX_EXAMINED values at most in flat pieces of `n`, in the order in which they lie in memory.
+    """Yield up to MAX_EXAMINED values in flat chunks of `n`, in memory order.
 
-    Complex numbers come by their magnitude, truth values as uint8.
+    Complex numbers become magnitudes, booleans uint8.
     """
     back = tuple(slice(None, None, -1 if stride < 0 else 1) for stride in array.strides)
     array = array[back].transpose(np.argsort([-abs(stride) for stride in array.strides], kind="stable"))
@@ -205,28 +202,25 @@ def chunks_of(array: Array, n: int = CHUNK_VALUES) -> Iterator[Array]:
 
 
 def limits_of(array: Array) -> tuple[float, float, bool]:
-    """Return (least, largest, whether all are finite) of the finite values; (nan, nan, ...) where there is none.
-
-    Quicker than `range_of`, which also counts.
-    """
-    if _known.get() is not None:  # it is asked for the range too
-        found = range_of(array)
-        return found.low, found.high, not (found.nan or found.infinite)
-    low, high, sound = np.inf, -np.inf, True
+    """Return (smallest, largest) finite value, NaN without one, and whether all are finite."""
+    if _known.get() is not None:  # the caller asks for the range too
+        values = range_of(array)
+        return values.low, values.high, not (values.nan or values.infinite)
+    low, high, finite = np.inf, -np.inf, True
     for chunk in chunks_of(array):
         least, largest = chunk.min(), chunk.max()
         if not (np.isfinite(least) and np.isfinite(largest)):
-            sound = False
+            finite = False
             chunk = chunk[np.isfinite(chunk)]
             if not chunk.size:
                 continue
             least, largest = chunk.min(), chunk.max()
         low, high = min(low, least.item()), max(high, largest.item())
-    return (low, high, sound) if low <= high else (np.nan, np.nan, sound)
+    return (low, high, finite) if low <= high else (np.nan, np.nan, finite)
 
 
-def told(value: float) -> str:
-    """Return a number in few letters, also one that is not finite."""
+def number_text(value: float) -> str:
+    """Return a number in few digits, even if it is not finite."""
     return number(value) if np.isfinite(value) else str(value)
 
 
@@ -235,29 +229,28 @@ def array_lines(value: object, array: Array) -> tuple[str, ...]:
     shape = shape_of(value) or f"{array.dtype} {list(array.shape)}"
     if not array.size:
         return (f"{shape}, no values",)
-    found = range_of(array)
+    values = range_of(array)
     lines = [shape]
-    if found.finite:
+    if values.finite:
         lines.append(
-            f"from {told(found.low)} to {told(found.high)}, mean {told(found.mean)}, "
-            f"deviation {told(found.deviation)}"
+            f"from {number_text(values.low)} to {number_text(values.high)}, mean {number_text(values.mean)}, "
+            f"deviation {number_text(values.deviation)}"
         )
-    if found.nan or found.infinite:
-        lines.append(f"{found.nan:,} NaN and {found.infinite:,} infinite of {found.examined:,} values")
-    if found.examined < array.size:
-        lines.append(f"the first {found.examined:,} of {array.size:,} values were looked at")
+    if values.nan or values.infinite:
+        lines.append(f"{values.nan:,} NaN and {values.infinite:,} infinite of {values.examined:,} values")
+    if values.examined < array.size:
+        lines.append(f"the first {values.examined:,} of {array.size:,} values were examined")
     return tuple(lines)
 
 
-def array_marks(array: Array, found: Range) -> tuple[Mark, ...]:
-    """Return the marks that hold for any array of this range: no values, NaN, infinite, constant."""
+def array_marks(array: Array, values: Range) -> tuple[Mark, ...]:
     if not array.size:
         return (mark("empty", f"no values: shape {list(array.shape)}"),)
     out = []
-    if found.nan:
-        out.append(mark("nan", f"{found.nan:,} of {found.examined:,} values are NaN"))
-    if found.infinite:
-        out.append(mark("infinite", f"{found.infinite:,} of {found.examined:,} values are infinite"))
-    if found.finite == found.examined > 1 and found.low == found.high:
-        out.append(mark("constant", f"all {found.examined:,} values are {told(found.low)}"))
+    if values.nan:
+        out.append(mark("nan", f"{values.nan:,} of {values.examined:,} values are NaN"))
+    if values.infinite:
+        out.append(mark("infinite", f"{values.infinite:,} of {values.examined:,} values are infinite"))
+    if values.finite == values.examined > 1 and values.low == values.high:
+        out.append(mark("constant", f"all {values.examined:,} values are {number_text(values.low)}"))
     return tuple(out)

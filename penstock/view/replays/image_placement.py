@@ -1,8 +1,7 @@
-"""Place of a trained picture in the decoded one, and its colours: found by test pictures through the transform.
+"""Position of a trained image in the decoded one, and its colours.
 
-The transform is run on black, grey and white pictures and on two gradients, with the sample's own generator. Black and
-white give the scale of each channel. The gradients give, for each pixel of the result, its place in the original; a
-least-squares fit of an affine map gives the frame. The transform itself need not say anything.
+Black, grey and white images give each channel's scale, two gradients each pixel's position in the original. An affine
+map is fitted by least squares.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +16,7 @@ from loader.errors import PenstockError
 MOST_RESIDUAL_PX = 3.0
 """A worse fit is none: the transform is no crop, flip, scale or rotation."""
 MOST_NONLINEAR = 0.02
-"""Most distance of grey from the middle between black and white, as a share of their distance."""
+"""Largest distance of grey from the middle of black and white, as a share of their distance."""
 _MOST_POINTS = 4096
 _LEVELS = (0, 128, 255)
 
@@ -27,21 +26,20 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Place of a trained picture in its original."""
+    """Position of a trained image in its original."""
 
     corners: tuple[tuple[float, float], ...] = ()
-    """(x, y) in pixels of the original: the trained picture's corners top left, top right, bottom right, bottom left.
-    Empty where there is no fit."""
+    """(x, y) in pixels of the original: top left, top right, bottom right, bottom left. Empty without a fit."""
     mirrored: bool = False
-    """True where left and right are exchanged."""
+    """True if left and right are exchanged."""
     residual_px: float = 0.0
     """95th percentile of the fit's distance, in pixels of the original."""
     black: tuple[float, ...] = ()
-    """Per channel, the trained value of black; empty where colours are no linear map of the original's."""
+    """Per channel, the trained value of black; empty if colours are no linear map of the original's."""
     white: tuple[float, ...] = ()
     """Per channel, the trained value of white."""
     reason: str = ""
-    """The reason why there are no corners or no colours; "" where both are known."""
+    """Why corners or colours are missing; "" if both are known."""
 
     def original_colours(self, pixels: NDArray[Any]) -> NDArray[np.uint8]:
         """Return uint8 [H, W, C] in the original's colours. pixels: [H, W, C] as trained."""
@@ -52,12 +50,12 @@ class Placement:
 
 
 def channels_last(value: object) -> NDArray[Any] | None:
-    """Return a picture as [H, W, C] with 1, 3 or 4 channels, from [H, W, C] or [C, H, W]; None for other values."""
+    """Return an image [H, W, C] with 1, 3 or 4 channels, from either order; else None."""
     if not hasattr(value, "__array__"):
         return None
     try:
         pixels = np.asarray(value)
-    except TypeError:  # bfloat16, which numpy has not: float32 holds each of its values
+    except TypeError:  # bfloat16, which numpy lacks: float32 holds each of its values
         pixels = np.asarray(value.float())  # type: ignore[attr-defined]
     if pixels.ndim != 3 or pixels.dtype.kind not in "uif" or not pixels.size:
         return None
@@ -69,58 +67,58 @@ def channels_last(value: object) -> NDArray[Any] | None:
 def placements(
     decoded: Mapping[str, Any], trained: Mapping[str, Any], transformed: Callable[[Sample], Sample]
 ) -> dict[str, Placement]:
-    """Return the placement of each trained picture whose field was a uint8 picture before the transform.
+    """Return the placement of each trained image that was uint8 before the transform.
 
-    transformed: applies the transform to another sample with the generator of this one. It runs five times per field.
+    transformed: runs the transform on a sample with this sample's generator, five times per field.
     """
-    found = {}
+    out = {}
     for name, after in trained.items():
         before = decoded.get(name)
-        original, picture = channels_last(before), channels_last(after)
-        if original is None or picture is None or original.dtype != np.uint8:
+        original, image = channels_last(before), channels_last(after)
+        if original is None or image is None or original.dtype != np.uint8:
             continue
         is_last = original is before
-        if not is_last:  # channels first: no decoder of ours makes it
+        if not is_last:  # channels first: no decoder returns it
             continue
-        if original.shape == picture.shape and np.array_equal(original, picture):
+        if original.shape == image.shape and np.array_equal(original, image):
             continue
         try:
-            found[name] = _placement(decoded, name, original.shape, picture.shape, transformed)
+            out[name] = _placement(decoded, name, original.shape, image.shape, transformed)
         except PenstockError as error:
-            found[name] = Placement(reason=f"the transform fails on a test picture: {error}")
-    return found
+            out[name] = Placement(reason=f"the transform fails on a test image: {error}")
+    return out
 
 
 def _placement(
     decoded: Mapping[str, Any],
     name: str,
     shape: tuple[int, ...],
-    wanted: tuple[int, ...],
+    target_shape: tuple[int, ...],
     transformed: Callable[[Sample], Sample],
 ) -> Placement:
     height, width, n_channels = shape
 
-    def run(picture: NDArray[np.uint8]) -> Floats:
-        got = channels_last(transformed({**decoded, name: picture}).get(name))
-        if got is None or got.shape != wanted:
-            raise _OtherShape
-        return got.astype(np.float64)
+    def run(image: NDArray[np.uint8]) -> Floats:
+        out = channels_last(transformed({**decoded, name: image}).get(name))
+        if out is None or out.shape != target_shape:
+            raise _ShapeDiffers
+        return out.astype(np.float64)
 
     def gradient(steps: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        made = np.repeat(np.broadcast_to(steps, (height, width))[:, :, None], n_channels, axis=2)
+        image = np.repeat(np.broadcast_to(steps, (height, width))[:, :, None], n_channels, axis=2)
         if n_channels == 4:
-            made[:, :, 3] = 255
-        return np.ascontiguousarray(made)
+            image[:, :, 3] = 255
+        return np.ascontiguousarray(image)
 
     try:
         black, grey, white = (run(gradient(np.array([[level]], np.uint8))) for level in _LEVELS)
         ramp = [np.linspace(0, 255, side).round().astype(np.uint8) for side in (width, height)]
         across, down = run(gradient(ramp[0][None, :])), run(gradient(ramp[1][:, None]))
-    except _OtherShape:
-        return Placement(reason="the result's size depends on the picture's content")
+    except _ShapeDiffers:
+        return Placement(reason="the result's size depends on the image's content")
     colours = _colours(black, grey, white)
-    place = np.array([width - 1, height - 1])
-    corners, mirrored, residual = _fitted(black, white, across, down, place)
+    ends = np.array([width - 1, height - 1])
+    corners, mirrored, residual = _fitted(black, white, across, down, ends)
     reasons = []
     if not colours[0]:
         reasons.append("its colours are no linear map of the original's")
@@ -136,13 +134,13 @@ def _placement(
     )
 
 
-class _OtherShape(Exception):
-    """A test picture came back in another shape than the sample's."""
+class _ShapeDiffers(Exception):
+    """The transform returned a test image in another shape than the sample's."""
 
 
 def _colours(black: Floats, grey: Floats, white: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the trained values of black and of white per channel; empty where grey is not between them."""
-    low, middle, high = (np.median(some, axis=(0, 1)) for some in (black, grey, white))
+    """Return the trained values of black and white per channel; empty if grey is not between them."""
+    low, middle, high = (np.median(pixels, axis=(0, 1)) for pixels in (black, grey, white))
     span = high - low
     if not np.isfinite([low, middle, high]).all() or not np.all(np.abs(span) > 1e-9):
         return (), ()
@@ -153,24 +151,24 @@ def _colours(black: Floats, grey: Floats, white: Floats) -> tuple[tuple[float, .
 
 
 def _step(values: Floats) -> float:
-    """Return 1 for values that were whole numbers, which round: else 0."""
+    """Return 1 for values that were whole numbers, which round; else 0."""
     return 1.0 if np.array_equal(values, np.rint(values)) else 0.0
 
 
 def _fitted(
-    black: Floats, white: Floats, across: Floats, down: Floats, place: NDArray[np.int64]
+    black: Floats, white: Floats, across: Floats, down: Floats, ends: NDArray[np.int64]
 ) -> tuple[tuple[tuple[float, float], ...], bool, float]:
-    """Return corners in the original, whether left and right are exchanged, and the fit's residual in pixels."""
+    """Return corners in the original, whether it is mirrored, and the residual in pixels."""
     colour = slice(0, min(3, black.shape[2]))
     span = (white - black)[:, :, colour]
     height, width = span.shape[:2]
     with np.errstate(all="ignore"):
-        x = np.nanmean((across - black)[:, :, colour] / span, axis=2) * place[0]
-        y = np.nanmean((down - black)[:, :, colour] / span, axis=2) * place[1]
+        x = np.nanmean((across - black)[:, :, colour] / span, axis=2) * ends[0]
+        y = np.nanmean((down - black)[:, :, colour] / span, axis=2) * ends[1]
     rows, columns = np.mgrid[0:height, 0:width]
-    # A border that the transform padded knows no place; pixels at the ends of a gradient may be clipped.
+    # A padded border has no position; pixels at the ends of a gradient may be clipped.
     known = (
-        np.isfinite(x) & np.isfinite(y) & (x > 0.5) & (x < place[0] - 0.5) & (y > 0.5) & (y < place[1] - 0.5)
+        np.isfinite(x) & np.isfinite(y) & (x > 0.5) & (x < ends[0] - 0.5) & (y > 0.5) & (y < ends[1] - 0.5)
     )
     chosen = np.flatnonzero(known)
     if len(chosen) < 16:
@@ -181,13 +179,13 @@ def _fitted(
     to = np.stack([x.reshape(-1)[chosen], y.reshape(-1)[chosen]], axis=1)
     solved = np.linalg.lstsq(at, to, rcond=None)[0]
     distance = np.hypot(*(at @ solved - to).T)
-    # 255 levels across a wide picture: half a level of rounding is not a fault of the fit.
-    residual = max(0.0, float(np.percentile(distance, 95)) - float(place.max()) / 510)
+    # 255 levels across a wide image: half a level of rounding is not an error of the fit.
+    residual = max(0.0, float(np.percentile(distance, 95)) - float(ends.max()) / 510)
     if residual > MOST_RESIDUAL_PX:
         return (), False, residual
-    ends = np.array(
+    outer = np.array(
         [[-0.5, -0.5, 1], [width - 0.5, -0.5, 1], [width - 0.5, height - 0.5, 1], [-0.5, height - 0.5, 1]]
     )
-    corners = ends @ solved + 0.5
+    corners = outer @ solved + 0.5
     determinant = float(solved[0, 0] * solved[1, 1] - solved[0, 1] * solved[1, 0])
     return tuple((round(float(a), 1), round(float(b), 1)) for a, b in corners), determinant < 0, residual

@@ -9,7 +9,7 @@ from loader.storage import Store
 from penstock.compute.pool import Compute, Failure
 from penstock.compute.pool.environment import store_variables
 
-from ..media.decode_time import Work, told_of, work_of
+from ..media.decode_time import Work, declared_work, work_of
 from ..spec import DatasetSpec
 
 Tell = Callable[[str], object]
@@ -51,7 +51,7 @@ def limits_told(
     places = [(landing, rows[number]["key"]) for number in timed]
     found: dict[int, Work] = {}
     outcomes = compute.map(
-        told_of,
+        declared_work,
         places,
         timeout_s=min(_LOOK_S, spec.work_timeout_s),
         variables=store_variables(landing),

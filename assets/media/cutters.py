@@ -1,4 +1,4 @@
-"""The cutting function of each kind of media, and the form of its samples, one line per kind."""
+"""Kinds of media: which kind a file has, and the cutter of each."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ from .unit import Kind, Unit, dropped, rejected
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cutter:
-    """The cutting function of one kind, and the form of its samples."""
+    """Cutting function of one kind, and the form of its samples."""
 
     function: str
     """"module:function" of (file, scratch folder, policy) -> units, imported on first use."""
     facts: str
-    """Field that takes a unit's `json`; a field name has one group in a dataset, so each kind has its own."""
+    """Field of a unit's `json`. Each kind has its own: a field has one group per dataset."""
     has_label: bool
-    """True where samples carry `cls`."""
+    """True if samples carry `cls`."""
     takes_known: bool
-    """True where the function also takes the earlier knowledge of the object."""
+    """True if the function also takes `Known`."""
 
     def cut(self, path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHING) -> list[Unit]:
         """Cut one file. Raises: Unusable; StoreError."""
@@ -67,7 +67,7 @@ TEXT_TYPES = ("text/plain", "application/json")
 
 
 def kind_of(path: str, mime: str, kinds: Collection[Kind] = MEDIA_KINDS) -> Kind:
-    """Return the kind to make of a file of this (sniffed) type, one of `kinds`. Raises: Unusable."""
+    """Return the kind, one of `kinds`, of a file of this type (by content). Raises: Unusable."""
     if mime == EMPTY:
         raise rejected("probe", "empty", "the file has no bytes")
     if mime == UNKNOWN:

@@ -1,4 +1,4 @@
-"""Earlier knowledge of an object that is to be cut."""
+"""Facts known about an object before its cut."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,24 +11,24 @@ from .segments.read import Segment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipStaging:
-    """Place for the clips of one object, between its audit and its cut."""
+    """Where the clips of one object wait between its audit and its cut."""
 
     store: Store
-    """Store that the clips are in."""
+    """Store of the clips."""
     key: str
-    """Key in the store; it is made of everything that decides the bytes of the clips."""
+    """Key prefix, derived from everything that decides the clips' bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """An object, as its audit and its neighbours describe it."""
+    """Facts of an object from its audit and its landing place."""
 
     audit: Mapping[str, Any] = field(default_factory=dict)
     """Row of the object in the media table; empty for none."""
     segments: tuple[Segment, ...] = ()
-    """Segments that a table beside the media gives."""
+    """Segments from the landing place's table."""
     staging: ClipStaging | None = None
-    """Place for clips that the audit makes; None for nowhere."""
+    """Staging for clips that the audit made; None for none."""
 
 
 NOTHING = Known()

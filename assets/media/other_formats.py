@@ -1,10 +1,7 @@
-"""Formats of media that are not taken, by name and with what to do; and files that are no media, whatever their name.
+"""Known formats that are not supported, and files that are not media, whatever their name.
 
-Three words are kept apart:
-
-- damaged: a decoder refuses the bytes
-- not supported: nothing here decodes them, or nothing would show that their tail is missing
-- not media: an error page in the place of a photo
+Three words: damaged (a decoder refuses the bytes), not supported (no decoder here, or a missing tail would not
+show), not media (an error page instead of a photo).
 """
 
 from collections.abc import Mapping
@@ -61,7 +58,7 @@ _MEDIA_SUFFIXES = frozenset((
     "m4b", "mka", "aac", "ogg", "oga", "opus", "amr", "aif", "aiff", "aifc", "caf", "wma", "w64", "ac3", "eac3",
     "au", "ape", "wv", "tta",
 ))  # fmt: skip
-"""Suffixes that say image, sound or video (ts does not: it is TypeScript, too)."""
+"""Suffixes of images, audio and video (not ts, which is also TypeScript)."""
 
 _TEXT_SUFFIXES = frozenset((
     "txt", "md", "rst", "csv", "tsv", "json", "jsonl", "ndjson", "srt", "vtt", "ass", "ssa", "log", "xml", "yaml",
@@ -72,25 +69,31 @@ _MAY_BE_MEDIA = frozenset((UNKNOWN, EMPTY, *NOT_SUPPORTED))
 
 
 def check_supported(mime: str) -> None:
-    """Pass over all but known formats of media that are not taken. Raises: Unusable for these."""
+    """Check that a type is not a known unsupported format. Raises: Unusable."""
     if mime in NOT_SUPPORTED:
         name, advice = NOT_SUPPORTED[mime]
         raise not_supported("probe", "not_supported", f"{name} is not supported; {advice}")
 
 
 def check_is_media(key: str, mime: str) -> None:
-    """Check that an object's bytes are what its name says. A name decides nothing else: not what is taken, nor how.
+    """Check that an object's bytes match its name; the name decides nothing else.
 
     mime: by content.
 
-    Raises: Unusable for a web page, or a text or archive under a medium's name; for unknown bytes under another name.
+    Raises: Unusable for a web page, for a text or archive named as media, for unknown bytes under another name.
     """
     suffix = PurePosixPath(key).suffix[1:].lower()
-    said = f"its name says {suffix}" if suffix in _MEDIA_SUFFIXES else "its name says nothing of the kind"
+    name_text = (
+        f"its name says {suffix}" if suffix in _MEDIA_SUFFIXES else "its name says nothing of the kind"
+    )
     if mime == "text/html" and suffix not in _HTML_SUFFIXES:
-        raise not_media("probe", "web_page", f"it is a web page, and {said}: an error page? Fetch it again")
+        raise not_media(
+            "probe", "web_page", f"it is a web page, and {name_text}: an error page? Fetch it again"
+        )
     if suffix in _MEDIA_SUFFIXES and mime.startswith(("text/", "application/")) and mime not in _MAY_BE_MEDIA:
-        raise not_media("probe", "other_content", f"it is {mime}, and {said}: fetch it again, or rename it")
+        raise not_media(
+            "probe", "other_content", f"it is {mime}, and {name_text}: fetch it again, or rename it"
+        )
     if mime == UNKNOWN and suffix and suffix not in _MEDIA_SUFFIXES | _TEXT_SUFFIXES:
         raise not_media(
             "probe",

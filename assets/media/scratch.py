@@ -1,4 +1,4 @@
-"""Local temporary space: full or forbidden, it is the operator's trouble and no fault of the media."""
+"""Local scratch space: if it is full or read-only, the operator must act; the media are not at fault."""
 
 import errno
 from pathlib import Path
@@ -10,16 +10,13 @@ _OURS = (errno.EFBIG, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, err
 
 
 def check_scratch(error: Exception, scratch: Path | str) -> None:
-    """Raise an error of scratch space as StoreError, and pass over errors caused by the media.
-
-    Raises: StoreError when `error` says that `scratch` could not be written.
-    """
+    """Check that scratch space did not cause this error. Raises: StoreError if it did."""
     if getattr(error, "errno", None) in _OURS:
         raise scratch_error(error, scratch) from error
 
 
 def scratch_error(error: Exception, scratch: Path | str) -> StoreError:
-    """Return the error for temporary space that is full or cannot be written."""
+    """Return the error for scratch space that is full or read-only."""
     meanwhile, room_for = (
         "while media were cut; nothing of this object was kept",
         "the raw object and its samples",

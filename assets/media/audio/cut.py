@@ -1,4 +1,4 @@
-"""Speech and other sound: decoded whole, brought to the policy's channels and rate, cut into lossless segments."""
+"""Cut audio: decode it, convert channels and rate to the policy's, cut it into lossless segments."""
 
 from collections.abc import Mapping
 from fractions import Fraction
@@ -9,13 +9,13 @@ import numpy as np
 
 from loader.modalities.audio.timeline import Floats
 
-from ..container import TAIL_S, check_duration, first_audio, opened
+from ..container import TAIL_S, check_duration, opened, required_audio
 from ..known_facts import NOTHING, Known
 from ..policy import AudioPolicy, CutPolicy
 from ..segments.read import Segment
 from ..unit import MetadataValue, Unit, at, dropped, rejected
-from .decode import Timeline, check_gaps
-from .energy_segments import Levels, Limits, Meter, Span, complement, heard_spans, joined
+from .decode import AudioTimeline, check_gaps
+from .energy_segments import LevelMeter, Levels, SegmentLimits, Span, complement, heard_spans, joined
 from .flac import db_of, safe_gain, write_flac
 
 __all__ = ["cut_audio", "write_flac"]
@@ -27,21 +27,20 @@ CAPTION_FIELD = "caption.txt"
 
 
 def cut_audio(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHING) -> list[Unit]:
-    """Return units with the fields `flac` (a file in `scratch`) and `json`, and a given segment's `caption.txt`.
+    """Return units with `flac` (a file in `scratch`) and `json`, and a given segment's `caption.txt`.
 
-    Only given segments may overlap. No sample is lost without being told: a unit's `left_out` are the stretches that
-    are in no unit, in samples. They lie before it, and for the last unit behind it too; with fixed segments there are
-    none.
+    Only given segments may overlap. A unit's `left_out` lists the stretches, in samples, that are in no unit: those
+    before it, and for the last unit also the rest. Fixed segments leave none out.
 
-    The sound lies in `scratch` as float32 while it is cut: memory does not grow with its length.
+    Scratch holds the audio as float32, so memory does not grow with its length.
 
-    Raises: Unusable for a file that cannot be opened or decoded to its end, holds no samples, whose channels cannot be
-    had as the policy wants them, or of which a given segment lies outside; StoreError.
+    Raises: Unusable for a file that cannot be opened or decoded to its end, has no samples or not the policy's
+    channels, or does not contain a given segment; StoreError.
     """
     with opened(path) as container:
-        stream = first_audio(container)
+        stream = required_audio(container)
         raw = {"codec": stream.codec_context.name, "rate_hz": stream.rate, "channels": stream.channels}
-        timeline = Timeline(container, stream, policy.audio.sample_rate_hz, policy.audio.channels)
+        timeline = AudioTimeline(container, stream, policy.audio.sample_rate_hz, policy.audio.channels)
         spooled = _Spooled(scratch / "sound.f32", timeline, policy.audio.sample_rate_hz)
         if not timeline.n_source or not spooled.n_samples:
             raise rejected("decode", "no_samples", "the audio stream holds no samples")
@@ -53,18 +52,18 @@ def cut_audio(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHIN
         spooled.path.unlink()
 
 
-def _end_s(timeline: Timeline) -> float:
-    """Return the end on the container's clock, with the padding: durations in headers may count it."""
+def _end_s(timeline: AudioTimeline) -> float:
+    """Return the end on the container's clock, padding included, which headers may count."""
     heard = timeline.heard
     return float((heard.start or 0) + Fraction(heard.n_samples + heard.n_padding, heard.rate_hz))
 
 
 class _Spooled:
-    """A timeline's samples in a file, frame by frame. peak: the largest; levels: of every 20 ms."""
+    """A timeline's samples in a file. peak: largest sample; levels: of every 20 ms."""
 
-    def __init__(self, path: Path, timeline: Timeline, rate_hz: int) -> None:
+    def __init__(self, path: Path, timeline: AudioTimeline, rate_hz: int) -> None:
         self.path, self.n_samples, self.n_channels, self.peak = path, 0, 0, 0.0
-        meter = Meter(rate_hz)
+        meter = LevelMeter(rate_hz)
         with open(path, "wb") as file:
             for piece in timeline:
                 if not piece.shape[1]:
@@ -82,7 +81,7 @@ class _Spooled:
 
 
 def _units(
-    spooled: _Spooled, timeline: Timeline, raw: Mapping[str, Any], policy: AudioPolicy, known: Known
+    spooled: _Spooled, timeline: AudioTimeline, raw: Mapping[str, Any], policy: AudioPolicy, known: Known
 ) -> list[Unit]:
     pieces = _pieces(spooled, policy, known)
     gain = safe_gain(spooled.peak)
@@ -108,13 +107,13 @@ def _units(
     }
     left_out = _left_out([piece.span for piece in pieces], spooled.n_samples)
     return [
-        _unit(spooled, piece, policy, gain, {**facts, "left_out": mine}, metadata)
-        for piece, mine in zip(pieces, left_out, strict=True)
+        _unit(spooled, piece, policy, gain, {**facts, "left_out": spans}, metadata)
+        for piece, spans in zip(pieces, left_out, strict=True)
     ]
 
 
 class _Piece(NamedTuple):
-    """[start, end) in samples; number: of its file; segment: the given one that it is."""
+    """[start, end) in samples; number: of its file; segment: its given segment."""
 
     span: Span
     number: int
@@ -122,20 +121,20 @@ class _Piece(NamedTuple):
 
 
 def _pieces(spooled: _Spooled, policy: AudioPolicy, known: Known) -> list[_Piece]:
-    """Return the pieces in order of their starts. Raises: Unusable."""
+    """Return the pieces by start."""
     if policy.segments == "given":
-        given = [(_given(segment, spooled, policy), segment) for segment in known.segments]
-        if not given:
+        placed = [(_span_of(segment, spooled, policy), segment) for segment in known.segments]
+        if not placed:
             raise dropped("cut", "no_segments", "no row of the _segments table names it")
-        return [_Piece(span, number, segment) for number, (span, segment) in enumerate(given)]
+        return [_Piece(span, number, segment) for number, (span, segment) in enumerate(placed)]
     spans = segments_of(spooled.levels, spooled.frame, spooled.n_samples, policy)
     if not spans:
         raise dropped("cut", "silent", "nothing in it is louder than its background for long enough")
     return [_Piece(span, number, None) for number, span in enumerate(spans)]
 
 
-def _given(segment: Segment, spooled: _Spooled, policy: AudioPolicy) -> Span:
-    """Return the span of a given segment. Raises: Unusable for a segment that lies outside of the sound."""
+def _span_of(segment: Segment, spooled: _Spooled, policy: AudioPolicy) -> Span:
+    """Return a given segment's span. Raises: Unusable if it lies outside the audio."""
     start_s, end_s = segment.span_s()
     start, end = round(start_s * policy.sample_rate_hz), round(end_s * policy.sample_rate_hz)
     if start >= spooled.n_samples or end > spooled.n_samples + TAIL_S * policy.sample_rate_hz:
@@ -150,11 +149,13 @@ def _given(segment: Segment, spooled: _Spooled, policy: AudioPolicy) -> Span:
 
 
 def _left_out(spans: list[Span], n_samples: int) -> list[list[Span]]:
-    """Return for each span the parts of [0, n_samples) before it that are in none; for the last, those behind too."""
-    told: list[list[Span]] = [[] for _ in spans]
+    """Return for each span the uncovered parts before it; for the last one also those after it."""
+    parts: list[list[Span]] = [[] for _ in spans]
     for start, end in complement(joined(spans), n_samples):
-        told[next((n for n, span in enumerate(spans) if span[0] >= end), len(spans) - 1)].append((start, end))
-    return told
+        parts[next((n for n, span in enumerate(spans) if span[0] >= end), len(spans) - 1)].append(
+            (start, end)
+        )
+    return parts
 
 
 def _unit(
@@ -184,10 +185,10 @@ def _unit(
 
 
 def segments_of(levels: Levels, frame: int, n_samples: int, policy: AudioPolicy) -> list[Span]:
-    """Return [start, end) in samples of every segment, in order. levels: of frames of `frame` samples, dBFS."""
+    """Return [start, end) in samples of every segment. levels: dBFS of frames of `frame` samples."""
     if policy.segments == "fixed":
         return _fixed(n_samples, policy)
-    limits = Limits(
+    limits = SegmentLimits(
         longest=int(policy.segment_s * policy.sample_rate_hz / frame),
         pause=round(policy.pause_s * policy.sample_rate_hz / frame),
         padding=round(policy.padding_s * policy.sample_rate_hz / frame),

@@ -15,18 +15,18 @@ from ..unit import rejected
 _AT_ONCE = 65_536
 
 _LAYOUTS = {1: "mono", 2: "stereo", 3: "3.0", 4: "quad", 5: "5.0", 6: "5.1", 7: "6.1", 8: "7.1"}
-"""FLAC's own order for so many channels (RFC 9639, section 9.1.3)."""
+"""FLAC's layouts by number of channels (RFC 9639, section 9.1.3)."""
 
 
 def write_flac(
     path: Path, samples: np.ndarray[Any, Any], rate_hz: int, *, bits: int = 16, gain: float | None = None
 ) -> float:
-    """Return the gain in dB that was applied, 0 or less. O(samples), in pieces of 65,536.
+    """Write FLAC, rounded without dither, and return the applied gain in dB, at most 0.
 
-    samples: float32 [channels, n], full scale = 1, or int16; [n] of one channel. gain: None multiplies what would
-    exceed full scale by so much that it does not. The same samples give the same bytes.
+    samples: float32 [channels, n], full scale = 1, or int16; [n] for one channel. gain: None lowers audio that
+    would exceed full scale. The same samples give the same bytes. O(samples), in pieces of 65,536.
 
-    Raises: StoreError when the disk is full; Unusable.
+    Raises: StoreError for a full disk; Unusable.
     """
     import av
 
@@ -46,7 +46,7 @@ def write_flac(
                 whole = as_int(samples[:, start : start + _AT_ONCE], bits, gain)
                 packed = (
                     whole.T.astype(np.int16) if bits == 16 else whole.T << 8
-                )  # FFmpeg has 24 bits at the top
+                )  # FFmpeg keeps 24 bits at the top
                 frame = av.AudioFrame.from_ndarray(
                     np.ascontiguousarray(packed).reshape(1, -1), format=kind, layout=layout
                 )
@@ -60,7 +60,7 @@ def write_flac(
 
 
 def as_int(samples: Floats, bits: int, gain: float = 1.0) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Return int32 of the same shape in `bits` bits: exact for samples of so many bits, with a gain of 1."""
+    """Return int32 in `bits` bits: exact with a gain of 1 for samples of that depth."""
     full = 2 ** (bits - 1)
     wide = np.rint(samples.astype(np.float64) * (full * gain))
     whole: np.ndarray[Any, np.dtype[np.int32]] = np.clip(wide, -full, full - 1).astype(np.int32)
@@ -68,7 +68,7 @@ def as_int(samples: Floats, bits: int, gain: float = 1.0) -> np.ndarray[Any, np.
 
 
 def safe_gain(peak: float) -> float:
-    """Return the factor, at most 1, for a sound of largest sample `peak`, so that none is beyond full scale."""
+    """Return the factor, at most 1, that brings the largest sample `peak` to full scale."""
     return min(1.0, 1 / max(peak, 1e-9))
 
 

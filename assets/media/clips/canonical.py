@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..container import PacketIndex, moving_picture, opened
+from ..container import PacketIndex, first_video, opened
 from ..policy import VideoPolicy
 from ..scratch import check_scratch
 from ..unit import rejected
@@ -18,8 +18,6 @@ from .maker import ClipMaker, good_enough
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Order:
-    """Work of one decode."""
-
     path: str
     spans: Sequence[Span]
     index: PacketIndex
@@ -35,10 +33,10 @@ def canonical_clips(
     policy: VideoPolicy,
     audit: Mapping[str, Any],
 ) -> list[Clip | None]:
-    """Return a clip per span, in their order; None for one in which no frame begins.
+    """Return a clip per span, in order; None for a span without a frame.
 
-    audit: the video's row of the media table; without it the video is decoded to its end. A clip of which a frame falls
-    below `MIN_PSNR_DB` is made again at a higher quality, and all others with it. Raises: Unusable.
+    audit: the video's row of the media table; without it the video is decoded to its end. If a frame falls below
+    `MIN_PSNR_DB`, all clips are made again at a higher quality. Raises: Unusable.
     """
     order = _Order(path=path, spans=spans, index=index, scratch=scratch, policy=policy)
     seeks = bool(audit)
@@ -60,19 +58,19 @@ def _encoded(
     import av
 
     with opened(order.path) as container:
-        stream = moving_picture(container)
+        stream = first_video(container)
         assert stream is not None  # the same file, a moment later
         prepare(stream, audit)
         maker = ClipMaker(order.spans, order.index, order.scratch, order.policy, stream, quality)
         try:
-            for one in frames_of(container, stream, order.spans, audit, seeks=seeks):
-                maker.add(one)
+            for timed in frames_of(container, stream, order.spans, audit, seeks=seeks):
+                maker.add(timed)
             return maker.finish()
         except av.error.FFmpegError as error:
             check_scratch(error, order.scratch)
             if seeks:  # a container that fails to seek may decode in order
                 raise CannotSeek(str(error.strerror)) from error
-            said = f"after frame {maker.n}: {error.strerror}"
-            raise rejected("decode", "undecodable", said, at_frame=maker.n) from error
+            reason = f"after frame {maker.n}: {error.strerror}"
+            raise rejected("decode", "undecodable", reason, at_frame=maker.n) from error
         finally:
             maker.abandon()

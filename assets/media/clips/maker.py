@@ -8,8 +8,8 @@ from ..container import PacketIndex
 from ..policy import VideoPolicy
 from ..video.deinterlace import Deinterlacer
 from ..video.spans import Span
-from ..video.timestamps import Shown
-from ..video_colour.picture_filter import PictureFilter
+from ..video.timestamps import TimedFrame
+from ..video_colour.picture_filter import FrameFilter
 from .clip import Clip
 from .encoder import MIN_PSNR_DB, ClipEncoder
 from .packet_field import PacketTables
@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
 
 class ClipMaker:
-    """Takes the frames of a video in the order shown; those outside of all spans cost nothing but being looked at.
-
-    Spans may overlap. n: frames that came.
-    """
+    """Makes the clips of all spans from a video's frames in display order. Spans may overlap. n: frames added."""
 
     def __init__(
         self,
@@ -36,7 +33,7 @@ class ClipMaker:
         self.n = 0
         self._spans, self._index, self._scratch = spans, index, scratch
         self._stream, self._quality = stream, quality
-        self._whole, self._shrink = Deinterlacer(stream), PictureFilter(stream, policy)
+        self._whole, self._shrink = Deinterlacer(stream), FrameFilter(stream, policy)
         self._tables = PacketTables()
         self._last_pts: int | None = None
         self._waiting = sorted(range(len(spans)), key=lambda place: -spans[place].start)
@@ -44,8 +41,8 @@ class ClipMaker:
         self._n_deinterlaced: dict[int, int] = {}
         self._clips: list[Clip | None] = [None] * len(spans)
 
-    def add(self, shown: Shown) -> None:
-        """Add the next frame; a frame at the time of the frame before has no place.
+    def add(self, shown: TimedFrame) -> None:
+        """Add the next frame; one that is not later than the previous is skipped.
 
         Raises: Unusable; av.error.FFmpegError, also for a full disk.
         """
@@ -57,31 +54,31 @@ class ClipMaker:
             self._encode(self._whole.take(shown))
 
     def finish(self) -> list[Clip | None]:
-        """Return a clip per span, in their order; None for one in which no frame begins. Raises: as `add`."""
+        """Return a clip per span, in order; None for a span without a frame. Raises: as `add`."""
         self._encode(self._whole.rest())
         for place in list(self._open):
             self._finish(place)
         return self._clips
 
     def abandon(self) -> None:
-        """Close the open clips, whatever goes wrong."""
+        """Close the open clips."""
         for encoder in self._open.values():
             encoder.abandon()
 
-    def _encode(self, ready: Iterable[tuple[Shown, bool]]) -> None:
+    def _encode(self, ready: Iterable[tuple[TimedFrame, bool]]) -> None:
         for shown, was_interlaced in ready:
             self._turn_to(shown.pts)
             if not self._open:
                 continue
             shown.frame.pts = shown.pts
-            picture = self._shrink.apply(shown.frame)
+            small = self._shrink.apply(shown.frame)
             assert self._shrink.rendering is not None  # set by `apply`
             for place, encoder in self._open.items():
-                encoder.add(picture, shown.pts, self._shrink.rendering)
+                encoder.add(small, shown.pts, self._shrink.rendering)
                 self._n_deinterlaced[place] += was_interlaced
 
     def _turn_to(self, pts: int) -> None:
-        """Finish the clips that end before this frame, begin those that begin with it."""
+        """Finish the clips that end before this frame, and open the ones that begin at it."""
         for place in [place for place in self._open if pts >= self._spans[place].end]:
             self._finish(place)
         while self._waiting and pts >= self._spans[self._waiting[-1]].start:
@@ -101,13 +98,13 @@ class ClipMaker:
 def finished(
     encoder: ClipEncoder, span: Span, index: PacketIndex, n_deinterlaced: int, tables: PacketTables
 ) -> Clip:
-    """Return the clip of a span, all of whose pictures the encoder has. Raises: Unusable; av.error.FFmpegError."""
+    """Return the clip of a span, once the encoder has all its frames. Raises: Unusable; av.error.FFmpegError."""
     end = max(encoder.pts[-1] + 1, min(span.end, index.end_pts))
     try:
         encoder.finish(end)
     finally:
         encoder.abandon()
-    assert encoder.rendering is not None  # it has a picture
+    assert encoder.rendering is not None  # it has a frame
     fidelity = encoder.fidelity()
     return Clip(
         path=encoder.path,
@@ -116,7 +113,7 @@ def finished(
         pts=encoder.pts,
         end=end,
         size_px=encoder.size_px,
-        wanted=(0, len(encoder.pts)),
+        requested=(0, len(encoder.pts)),
         mode="canonical",
         metadata={
             "psnr_db": round(fidelity.psnr_db, 3),
@@ -129,6 +126,6 @@ def finished(
 
 
 def good_enough(clips: Sequence[Clip | None]) -> bool:
-    """Return whether every frame of every clip is as near to its source as is promised."""
+    """Return whether every frame of every clip reaches `MIN_PSNR_DB`."""
     worst = [float(clip.metadata["worst_psnr_db"] or 0) for clip in clips if clip is not None]
     return min(worst, default=MIN_PSNR_DB) >= MIN_PSNR_DB

@@ -1,4 +1,4 @@
-"""The packet table that lies beside every clip."""
+"""Packet table of a clip."""
 
 from pathlib import Path
 
@@ -11,18 +11,18 @@ PACKETS_FIELD, PACKETS_GROUP = "mp4.packets", "media_index"
 
 
 class PacketTables:
-    """Writer of the tables of clips that were made in one way.
+    """Writes the packet tables of clips that were encoded alike.
 
-    Pictures are compared in the first clip, and in every clip of which a decoder is told something else.
+    Test decodes run for the first clip, and for clips with other decoder settings.
     """
 
     def __init__(self) -> None:
         self._tried: StreamFacts | None = None
 
     def write(self, mp4: Path) -> Path:
-        """Write the packet table of a clip beside it, and return the file.
+        """Write a clip's packet table next to it, and return its path.
 
-        Raises: Unusable, for a clip that a loader could not read; OSError of the scratch disk.
+        Raises: Unusable for a clip that a loader could not read; OSError of the scratch disk.
         """
         target = mp4.with_suffix(".packets")
         try:

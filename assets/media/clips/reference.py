@@ -1,15 +1,10 @@
-"""Reference clips: whole GOPs of the source, packet for packet, in a plain mp4 whose index is in front.
+"""Reference clips: whole GOPs of the source, packet for packet, in an mp4 with its index in front.
 
-A clip holds the GOPs that its span touches (those inside, for a clip of a shot), at the source's times; `Clip.wanted`
-tells the frames that were asked for. The frames are bit for bit those of the source: source and clip are decoded and
-compared, frame by frame, before a clip is given out. Containers that cannot seek become mp4 on the way.
+A clip holds the GOPs that its span touches (for a shot: those inside); `Clip.requested` names the requested frames.
+Source and clip are both decoded and compared, so the frames are bit for bit the source's.
 
-Refused, with a reason:
-
-- Frames that a reader would have to change: pixels that are not square, fields, more than 8 bits, HDR, wide primaries.
-- Packets without display times.
-- Codecs that mp4 does not take.
-- GOPs that are open or long.
+Refused, with a reason: frames that a reader would have to convert (non-square pixels, fields, more than 8 bits,
+HDR, wide primaries), packets without display times, codecs outside mp4, open or long GOPs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +13,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..container import PacketIndex, moving_picture, opened
+from ..container import PacketIndex, first_video, opened
 from ..policy import VideoPolicy
 from ..unit import Unusable, rejected
 from ..video.gops import Cut, Gops, Packets, packets_of
@@ -40,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shape:
-    """size_px: upright; assumed: colours that are not tagged."""
+    """size_px: upright; assumed: some colour tags are missing."""
 
     size_px: tuple[int, int]
     assumed: bool
@@ -54,11 +49,11 @@ def reference_clips(
     policy: VideoPolicy,
     audit: Mapping[str, Any],
 ) -> list[Clip | str]:
-    """Return a clip per span, in their order, or in a word why there is none.
+    """Return a clip per span, in order, or the reason for none.
 
-    Two demuxes of the file, a decode of the stretches, and one of the clips.
+    Costs two demuxes of the file, a decode of the spans, and one of the clips.
 
-    Raises: Unusable for a file that cannot be decoded; StoreError when the disk is full.
+    Raises: Unusable for a file that cannot be decoded; StoreError for a full disk.
     """
     with opened(path) as container:
         stream = _stream(container)
@@ -75,30 +70,30 @@ def reference_clips(
     except NotForMp4 as reason:
         return [str(reason) if isinstance(cut, Cut) else cut for cut in cuts]
     expected = _source_crcs(path, [_extent(cut, packets) for cut in clips.values()], audit)
-    found: list[Clip | str] = []
+    results: list[Clip | str] = []
     for place, cut in enumerate(cuts):
         if isinstance(cut, str):
-            found.append(cut)
+            results.append(cut)
             continue
         pts = sorted(packets.pts[cut.first : cut.stop])
         if _same(targets[place], pts, Fraction(*index.time_base), expected):
             clip = _clip(spans[place], targets[place], pts, _extent(cut, packets).end, shape)
-            found.append(clip)
+            results.append(clip)
         else:
             targets[place].unlink()
-            found.append("not_identical")
-    return found
+            results.append("not_identical")
+    return results
 
 
 def _stream(container: "InputContainer") -> "VideoStream":
-    stream = moving_picture(container)
+    stream = first_video(container)
     assert stream is not None  # it was there when the packets were indexed
     stream.thread_count = 1
     return stream
 
 
 def _shape(path: str, policy: VideoPolicy, audit: Mapping[str, Any]) -> _Shape | str:
-    """Return the shape that the first frame tells, or why its packets cannot be shown as they are. Raises: Unusable."""
+    """Return the shape by the first frame, or why packets cannot be copied. Raises: Unusable."""
     import av
 
     with opened(path) as container:
@@ -122,7 +117,7 @@ def _shape(path: str, policy: VideoPolicy, audit: Mapping[str, Any]) -> _Shape |
 
 
 def _extent(cut: Cut, packets: Packets) -> Span:
-    """Return the span from the first frame of a cut to the end of its last."""
+    """Return the span from a cut's first frame to the end of its last."""
     if cut.stop < len(packets.pts):
         return Span(start=packets.pts[cut.first], end=packets.pts[cut.stop])
     last = max(range(cut.first, cut.stop), key=lambda number: packets.pts[number])
@@ -147,22 +142,22 @@ def _decoded_crcs(
 
     with opened(path) as container:
         stream = _stream(container)
-        found: dict[int, int] = {}
+        crcs: dict[int, int] = {}
         try:
-            for one in frames_of(container, stream, spans, audit, seeks=seeks):
-                found[one.pts] = frame_crc(one.frame)
+            for timed in frames_of(container, stream, spans, audit, seeks=seeks):
+                crcs[timed.pts] = frame_crc(timed.frame)
         except av.error.FFmpegError as error:
             if seeks:  # a container that fails to seek may decode in order
                 raise CannotSeek(str(error.strerror)) from error
-            raise rejected("decode", "undecodable", f"after {len(found)} frames: {error.strerror}") from error
-    return found
+            raise rejected("decode", "undecodable", f"after {len(crcs)} frames: {error.strerror}") from error
+    return crcs
 
 
 def _same(target: Path, pts: Sequence[int], base: Fraction, expected: Mapping[int, int]) -> bool:
-    """Return whether the clip shows exactly the source's frames, at their times."""
+    """Return whether the clip has exactly the source's frames, at their times."""
     import av
 
-    wanted = [((at - pts[0]) * base, expected.get(at)) for at in pts]
+    source = [((at - pts[0]) * base, expected.get(at)) for at in pts]
     try:
         with opened(str(target)) as container:
             stream = _stream(container)
@@ -170,7 +165,7 @@ def _same(target: Path, pts: Sequence[int], base: Fraction, expected: Mapping[in
             shown = [((frame.pts or 0) * ticks, frame_crc(frame)) for frame in container.decode(stream)]
     except (Unusable, av.error.FFmpegError):
         return False
-    return shown == wanted
+    return shown == source
 
 
 def _clip(span: Span, target: Path, pts: list[int], end: int, shape: _Shape) -> Clip:
@@ -182,7 +177,7 @@ def _clip(span: Span, target: Path, pts: list[int], end: int, shape: _Shape) -> 
         pts=pts,
         end=end,
         size_px=shape.size_px,
-        wanted=(inside[0], len(inside)),
+        requested=(inside[0], len(inside)),
         mode="reference",
         metadata={
             "psnr_db": None,

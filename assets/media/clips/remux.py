@@ -1,4 +1,4 @@
-"""Packets of a video put into mp4 files as they are."""
+"""Video packets copied into mp4 files unchanged."""
 
 import contextlib
 import io
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..container import moving_picture, opened
+from ..container import first_video, opened
 from ..scratch import check_scratch
 from ..video.gops import Cut, Packets
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 
 class NotForMp4(Exception):
-    """Packets that cannot be put into an mp4, with the reason in a word."""
+    """Packets that mp4 cannot hold, with the reason in one word."""
 
 
 def copy_packets(path: str, packets: Packets, cuts: Sequence[tuple[Cut, Path]]) -> None:
-    """Write each cut into a file of its own, its first frame at 0; cuts may overlap. One pass over the source.
+    """Write each cut into its file, its first frame at 0; cuts may overlap. One pass over the source.
 
-    Raises: NotForMp4; Unusable; StoreError when the disk is full.
+    Raises: NotForMp4; Unusable; StoreError for a full disk.
     """
     import av
 
     waiting = sorted(cuts, key=lambda cut: -cut[0].first)
     writing: list[_Copy] = []
     if any(len(set(packets.pts[cut.first : cut.stop])) < cut.stop - cut.first for cut, _ in cuts):
-        raise NotForMp4("no_timestamps")  # two frames at one moment
+        raise NotForMp4("no_timestamps")  # two frames at one time
     with opened(path) as container:
-        stream = moving_picture(container)
+        stream = first_video(container)
         assert stream is not None  # it was there when the packets were indexed
         try:
             _try_header(stream)
@@ -49,7 +49,7 @@ def copy_packets(path: str, packets: Packets, cuts: Sequence[tuple[Cut, Path]]) 
                     return
             for copy in writing:
                 copy.close()
-        except (av.error.FFmpegError, ValueError) as error:  # ValueError: a codec that mp4 does not know
+        except (av.error.FFmpegError, ValueError) as error:  # ValueError: a codec outside mp4
             for _, target in cuts:
                 check_scratch(error, target.parent)
             raise NotForMp4("codec") from error
@@ -59,10 +59,7 @@ def copy_packets(path: str, packets: Packets, cuts: Sequence[tuple[Cut, Path]]) 
 
 
 def _try_header(stream: "VideoStream") -> None:
-    """Raise the error that an mp4 file of this stream would raise at its beginning.
-
-    PyAV 18 leaves such a file open for good. Raises: av.error.FFmpegError; ValueError.
-    """
+    """Raise now what starting an mp4 of this stream would raise: PyAV 18 leaves such a file open for good."""
     import av
 
     with av.open(io.BytesIO(), "w", format="mp4") as output:
@@ -72,8 +69,6 @@ def _try_header(stream: "VideoStream") -> None:
 
 
 class _Copy:
-    """One file being written."""
-
     def __init__(self, cut: Cut, target: Path, stream: "VideoStream", packets: Packets) -> None:
         import av
 
@@ -84,15 +79,15 @@ class _Copy:
         inside = packets.pts[cut.first : cut.stop]
         shown = sorted(inside)
         self._zero = shown[0]
-        # A decoder takes packets at ever later times, none later than its frame is shown: the times of the frames in
-        # order, moved back as far as reordering needs. Not every container stores times of decoding.
+        # Decode times must ascend and not exceed display times: sorted display times, shifted back as far as
+        # reordering needs. Not every container stores decode times.
         back = max(at - pts for at, pts in zip(shown, inside, strict=True))
         self._dts = [at - back for at in shown]
         last = max(range(cut.first, cut.stop), key=lambda number: packets.pts[number])
         self._end = packets.pts[last] + max(1, packets.duration[last])
         options = {"movflags": "+faststart+write_colr", "video_track_timescale": str(base.denominator)}
         self._output: OutputContainer | None = av.open(str(target), "w", format="mp4", options=options)
-        # opaque: PyAV would look for an encoder by the decoder's name, and there is no encoder libdav1d
+        # opaque: else PyAV looks for an encoder of the decoder's name, and libdav1d has none
         self._stream = self._output.add_stream_from_template(stream, opaque=True)
         self._stream.time_base = self._base = base
 
@@ -107,19 +102,19 @@ class _Copy:
         packet.is_keyframe = self._packets.key[number]
         packet.time_base = self._base
         packet.duration = max(1, self._packets.duration[number])
-        if number + 1 == self.stop:  # so that the whole lasts as long as its frames are shown
+        if number + 1 == self.stop:  # the file lasts as long as its frames
             packet.duration = max(1, self._end - self._zero + self._dts[0] - self._dts[-1])
         packet.stream = self._stream
         self._output.mux(packet)
 
     def close(self) -> None:
-        """Write the packets that the muxer still holds; the second time do nothing. Raises: av.error.FFmpegError."""
+        """Write the muxer's remaining packets; a second call does nothing."""
         output, self._output = self._output, None
         if output is not None:
             output.close()
 
     def abandon(self) -> None:
-        """Close a file that is not wanted any more, whatever goes wrong."""
+        """Close an unwanted file, ignoring FFmpeg's errors."""
         import av
 
         with contextlib.suppress(av.error.FFmpegError, ValueError):

@@ -1,7 +1,4 @@
-"""A photo's transparency: laid on a colour, kept, or a reason to leave the photo out.
-
-Pictures are laid on their ground as web browsers do, on the 8-bit numbers of sRGB and not on linear light.
-"""
+"""Transparency of a photo: flattened on a colour, kept, or refused."""
 
 from typing import TYPE_CHECKING, Literal
 
@@ -14,25 +11,25 @@ if TYPE_CHECKING:
 Alpha = Literal["none", "opaque", "flattened", "kept"]
 
 
-def apply_alpha(picture: "Image", rule: str) -> tuple["Image", Alpha]:
-    """Return an RGB or RGBA picture under a rule of `ALPHA_RULES`, and its treatment.
+def apply_alpha(image: "Image", rule: str) -> tuple["Image", Alpha]:
+    """Return an RGB image, RGBA if transparency is kept, and the treatment under a rule of `ALPHA_RULES`.
 
-    The picture is RGB, or RGBA where transparency is kept. The treatment is 'none' (no alpha channel), 'opaque' (it
-    hides nothing), 'flattened' or 'kept'.
+    Treatments: 'none' (no alpha channel), 'opaque' (nothing transparent), 'flattened', 'kept'.
 
-    Raises: Unusable (the rule is 'drop', and something is transparent).
+    Raises: Unusable if the rule is 'drop' and something is transparent.
     """
     from PIL import Image
 
-    if picture.mode != "RGBA":
-        return picture, "none"
-    if picture.getchannel("A").getextrema() == (255, 255):
-        return picture.convert("RGB"), "opaque"
+    if image.mode != "RGBA":
+        return image, "none"
+    if image.getchannel("A").getextrema() == (255, 255):
+        return image.convert("RGB"), "opaque"
     if rule == "keep":
-        return picture, "kept"
+        return image, "kept"
     ground = ground_of(rule)
     if ground is None:
         raise dropped("cut", "transparent", "parts of it are transparent, and alpha='drop'")
-    flat = Image.new("RGB", picture.size, ground)
-    flat.paste(picture, mask=picture.getchannel("A"))
+    # As web browsers do: on 8-bit sRGB values, not in linear light.
+    flat = Image.new("RGB", image.size, ground)
+    flat.paste(image, mask=image.getchannel("A"))
     return flat, "flattened"

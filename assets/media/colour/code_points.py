@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 _UNSPECIFIED = 2
 
 
-def code_points_of(picture: "Image", path: str) -> tuple[int, int] | None:
-    """Return (primaries, transfer) of the opened picture at `path`, None where the format or the file has none.
+def code_points_of(image: "Image", path: str) -> tuple[int, int] | None:
+    """Return (primaries, transfer) of ITU-T H.273 of the opened image at `path`; None without any.
 
-    Raises: BrokenParts for a damaged PNG.
+    From PNG's cICP, HEIC's or AVIF's nclx. Raises: BrokenParts for a damaged PNG.
     """
-    found: tuple[int, int] | None = None
-    if picture.format == "PNG":
-        found = _of_png(path)
-    elif picture.format == "HEIF":
-        told = picture.info.get("nclx_profile")
-        if isinstance(told, dict):
-            found = (int(told["color_primaries"]), int(told["transfer_characteristics"]))
-    elif picture.format == "AVIF":
-        found = _of_avif(path)
-    return None if found == (_UNSPECIFIED, _UNSPECIFIED) else found
+    points: tuple[int, int] | None = None
+    if image.format == "PNG":
+        points = _of_png(path)
+    elif image.format == "HEIF":
+        profile = image.info.get("nclx_profile")
+        if isinstance(profile, dict):
+            points = (int(profile["color_primaries"]), int(profile["transfer_characteristics"]))
+    elif image.format == "AVIF":
+        points = _of_avif(path)
+    return None if points == (_UNSPECIFIED, _UNSPECIFIED) else points
 
 
 def _of_png(path: str) -> tuple[int, int] | None:
@@ -41,7 +41,7 @@ def _of_png(path: str) -> tuple[int, int] | None:
 
 
 def _of_avif(path: str) -> tuple[int, int] | None:
-    """Return them as FFmpeg reads them, from the container or else from the AV1 stream: Pillow does not tell."""
+    """Return them as FFmpeg reads them from the container or the AV1 stream: Pillow does not expose them."""
     import av
     from av.error import FFmpegError
 

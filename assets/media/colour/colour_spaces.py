@@ -1,12 +1,7 @@
-"""Colour spaces of photos: the model named in an ICC profile, and profiles made of primaries and a curve.
+"""Colour spaces of photos: models of ICC profiles, and profiles made of primaries and a curve.
 
-Files name their space in other ways than a profile, too:
-
-- by code points (ITU-T H.273, in AVIF, HEIC and PNG),
-- by a gamma and primaries (PNG),
-- by two letters (EXIF).
-
-Each becomes a matrix profile here, so that one converter does all.
+Code points (ITU-T H.273), PNG's gamma and primaries, and EXIF's Adobe RGB each become a matrix profile, so that one
+converter handles all.
 """
 
 import struct
@@ -22,7 +17,7 @@ _D50_XYZ = np.array([0.9642, 1.0, 0.8249])  # ICC.1:2022, 7.2.16: the white of t
 _BRADFORD = np.array([[0.8951, 0.2664, -0.1614], [-0.7502, 1.7135, 0.0367], [0.0389, -0.0685, 1.0296]])
 
 PQ, HLG = 16, 18
-"""The transfer characteristics of high dynamic range (ITU-T H.273, table 3)."""
+"""Transfer characteristics of high dynamic range (ITU-T H.273, table 3)."""
 
 _SRGB_CURVE_POINTS = 1024
 _WHITES = ((0.25, 0.5), (0.25, 0.5))  # x and y, from far beyond blue daylight to candles
@@ -30,7 +25,7 @@ _WHITES = ((0.25, 0.5), (0.25, 0.5))  # x and y, from far beyond blue daylight t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """An RGB space; points are CIE 1931 xy."""
+    """RGB space; points are CIE 1931 xy."""
 
     red: Point
     """Red primary."""
@@ -41,7 +36,7 @@ class Space:
     white: Point = D65
     """White point."""
     gamma: float | None = None
-    """Gamma of its curve; None for the curve of sRGB."""
+    """Gamma of its curve; None for sRGB's curve."""
 
 
 SRGB = Space(red=(0.64, 0.33), green=(0.30, 0.60), blue=(0.15, 0.06))
@@ -59,13 +54,13 @@ _PRIMARIES: dict[int, dict[str, Point]] = {  # ITU-T H.273, table 2
     11: {**_P3, "white": (0.314, 0.351)},
     12: _P3,
 }
-# ITU-T H.273, table 3: gamma of the plain powers. The curves of television (1, 6, 14, 15) and sRGB itself (13) are
-# read as sRGB, as web browsers do with stills: their encoders mean the display, not the camera.
+# ITU-T H.273, table 3: gamma of pure powers. Television curves (1, 6, 14, 15) and sRGB (13) are read as sRGB, as in
+# web browsers: encoders of stills mean the display, not the camera.
 _GAMMAS = {4: 2.2, 5: 2.8, 8: 1.0}
 
 
 def space_of_code_points(primaries: int, transfer: int) -> Space | None:
-    """Return the space that two code points of ITU-T H.273 name; None for sRGB's own, unspecified or unknown ones."""
+    """Return the space of two code points of ITU-T H.273; None for sRGB, unspecified or unknown ones."""
     known = _PRIMARIES.get(primaries)
     gamma = _GAMMAS.get(transfer)
     if known is None and gamma is None:
@@ -75,7 +70,7 @@ def space_of_code_points(primaries: int, transfer: int) -> Space | None:
 
 
 def is_plausible(space: Space) -> bool:
-    """Return whether numbers of an RGB space can mean colours: a white among whites, primaries that mix to it."""
+    """Return whether the space makes sense: a plausible white, and primaries that mix to it."""
     points = (space.red, space.green, space.blue, space.white)
     if not all(0 <= x <= 1 and 0 < y <= 1 and x + y <= 1 for x, y in points):
         return False
@@ -113,12 +108,12 @@ def profile_of(space: Space) -> bytes:
 
 
 def colour_model(profile: bytes) -> str:
-    """Return the model of a profile's numbers: 'RGB', 'GRAY', 'CMYK', 'Lab' ...; '' when it is too short to say."""
+    """Return a profile's model: 'RGB', 'GRAY', 'CMYK', 'Lab' ...; '' if it is too short."""
     return profile[16:20].decode("ascii", "replace").strip() if len(profile) >= 128 else ""
 
 
 def transfer_of(profile: bytes) -> int | None:
-    """Return the transfer characteristics in a profile's `cicp` tag (ICC.1:2022, 9.2.17), None without one."""
+    """Return the transfer of a profile's `cicp` tag (ICC.1:2022, 9.2.17); None without one."""
     try:
         (count,) = struct.unpack_from(">I", profile, 128)
         for entry in range(132, 132 + 12 * min(count, 100), 12):
@@ -151,7 +146,7 @@ def _xyz(value: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> bytes:
 
 
 def _curve(gamma: float | None) -> bytes:
-    """Return a `curv` element; the curve of sRGB is IEC 61966-2-1, 5.2."""
+    """Return a `curv` element; sRGB's curve is IEC 61966-2-1, 5.2."""
     if gamma is not None:
         return b"curv" + bytes(4) + struct.pack(">IH", 1, round(gamma * 256))
     level = np.linspace(0, 1, _SRGB_CURVE_POINTS)

@@ -1,8 +1,4 @@
-"""A photo's stored numbers brought to 8 bits each, never cut off at 255 and never read upside down.
-
-Pillow's own conversion of 16-bit gray saturates: all above 255 of 65535 becomes white. Its reader of 16-bit RGB
-keeps the high bytes, at most one level of 255 off.
-"""
+"""Stored pixel values in 8 bits."""
 
 from typing import TYPE_CHECKING
 
@@ -19,15 +15,15 @@ _WHITE_IS_ZERO = 0
 _PREMULTIPLIED = {"RGBa": "RGBA", "La": "LA"}
 
 
-def eight_bits(picture: "Image", area: tuple[int, int, int, int]) -> "Image":
-    """Return the area (left, top, right, bottom) of a picture in 8 bits, as L, LA, RGB, RGBA, CMYK or LAB.
+def eight_bits(image: "Image", area: tuple[int, int, int, int]) -> "Image":
+    """Return the area (left, top, right, bottom) in 8 bits, as L, LA, RGB, RGBA, CMYK or LAB.
 
-    A transparent colour becomes alpha. Raises: Unusable (floats and signed numbers: their white is not known).
+    A transparent colour becomes alpha. Raises: Unusable for floats and signed numbers, whose white is unknown.
     """
-    band = picture.crop(area)
-    mode = picture.mode
+    band = image.crop(area)
+    mode = image.mode
     if mode.startswith("I;16"):
-        return _from_sixteen(picture, band)
+        return _from_sixteen(image, band)
     if mode in ("I", "F"):
         raise dropped(
             "decode",
@@ -36,66 +32,63 @@ def eight_bits(picture: "Image", area: tuple[int, int, int, int]) -> "Image":
         )
     if mode in _PREMULTIPLIED:
         return band.convert(_PREMULTIPLIED[mode])
-    clear = picture.info.get("transparency")
+    clear = image.info.get("transparency")
     if mode == "1":
         return _with_key(band.convert("L"), clear)
     if mode in ("P", "PA"):
         return band.convert("RGBA" if mode == "PA" or clear is not None else "RGB")
     if mode in ("L", "RGB") and clear is not None:
-        return _with_key(band, _key_of_eight(picture, clear))
+        return _with_key(band, _key_of_eight(image, clear))
     return band if mode in ("L", "LA", "RGB", "RGBA", "CMYK", "LAB") else band.convert("RGB")
 
 
-def has_alpha(picture: "Image") -> bool:
-    """Return whether anything of it may be transparent."""
-    return picture.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in picture.info
+def has_alpha(image: "Image") -> bool:
+    """Return whether any pixel may be transparent."""
+    return image.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in image.info
 
 
-def bit_depth(picture: "Image") -> int:
-    """Return the bits of a stored component, where Pillow's mode or the file's header tells them; else 8."""
-    if picture.mode == "1":
+def bit_depth(image: "Image") -> int:
+    """Return the stored bits per component by Pillow's mode or the file's header; else 8."""
+    if image.mode == "1":
         return 1
-    bits = getattr(picture, "tag_v2", {}).get(_BITS_PER_SAMPLE)
+    bits = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE)
     if bits:
         return int(bits[0] if isinstance(bits, tuple) else bits)
-    if picture.mode.startswith("I;16"):
+    if image.mode.startswith("I;16"):
         return 16
-    if picture.mode in ("I", "F"):
+    if image.mode in ("I", "F"):
         return 32
-    return int(picture.info.get("bit_depth", 8))
+    return int(image.info.get("bit_depth", 8))
 
 
-def _from_sixteen(picture: "Image", band: "Image") -> "Image":
-    """Return gray of 9 to 16 bits in 8: the full scale of its depth becomes 255, rounded."""
+def _from_sixteen(image: "Image", band: "Image") -> "Image":
+    """Return 9- to 16-bit gray in 8 bits, full scale at 255: Pillow's own conversion saturates above 255."""
     from PIL import Image
 
     wide = np.asarray(band).astype(np.uint32)
-    full = 2 ** bit_depth(picture) - 1
+    full = 2 ** bit_depth(image) - 1
     levels = ((wide * 255 + full // 2) // full).clip(0, 255).astype(np.uint8)
-    if getattr(picture, "tag_v2", {}).get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
+    if getattr(image, "tag_v2", {}).get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
         levels = 255 - levels
     gray = Image.fromarray(levels)
-    clear = picture.info.get("transparency")
+    clear = image.info.get("transparency")
     if isinstance(clear, int):
         gray.putalpha(Image.fromarray(np.where(wide == clear, 0, 255).astype(np.uint8)))
     return gray
 
 
-def _key_of_eight(picture: "Image", clear: object) -> object:
-    """Return a PNG's transparent colour, told in the file's own depth, in that of the pixels as Pillow gives them.
-
-    Raises: Unusable (a colour of 16 bits, of which the pixels have only the high 8).
-    """
-    depth = bit_depth(picture)
-    if picture.mode == "RGB" and depth == 16:
+def _key_of_eight(image: "Image", clear: object) -> object:
+    """Return a PNG's transparent colour at the depth of Pillow's pixels. Raises: Unusable for 16-bit RGB."""
+    depth = bit_depth(image)
+    if image.mode == "RGB" and depth == 16:
         raise dropped(
             "decode", "deep_colour_key", "a PNG of 16 bits with a transparent colour; store it with alpha"
         )
-    return clear * (255 // (2**depth - 1)) if picture.mode == "L" and isinstance(clear, int) else clear
+    return clear * (255 // (2**depth - 1)) if image.mode == "L" and isinstance(clear, int) else clear
 
 
 def _with_key(band: "Image", clear: object) -> "Image":
-    """Return a band with alpha: pixels of exactly the colour `clear` (PNG, 11.3.1.1) are transparent, no others."""
+    """Return a band with alpha: only pixels of exactly the colour `clear` are transparent (PNG, 11.3.1.1)."""
     from PIL import Image
 
     if clear is None:

@@ -1,16 +1,10 @@
-"""The colours of a photo: the space of its numbers, and those numbers in sRGB.
+"""Colours of a photo: its colour space, and its conversion to sRGB.
 
-The space is the first of these that there is:
+The space is the first of: cICP code points of PNG, an ICC profile, code points of AVIF and HEIC, PNG's gamma and
+primaries, Adobe RGB by EXIF's "R03" (DCF), sRGB.
 
-- the space of an ICC profile,
-- code points (AVIF, HEIC, and PNG, where they come first),
-- PNG's gamma and primaries,
-- Adobe RGB where EXIF says so by DCF's "R03",
-- sRGB.
-
-littleCMS converts, relative colorimetric with black point compensation: colours that sRGB has stay themselves, others
-go to its edge, black stays black. CMYK without a profile becomes RGB by plain arithmetic. Pictures are converted in
-bands of rows, so that a large one is never there three times.
+littleCMS converts relative colorimetric with black point compensation: colours within sRGB stay, others move to its
+edge. CMYK without a profile becomes RGB arithmetically. Conversion in bands of rows bounds memory.
 """
 
 import io
@@ -32,78 +26,78 @@ _EXIF_IFD, _INTEROP_IFD, _INTEROP_INDEX, _COLOUR_SPACE = 0x8769, 0xA005, 0x0001,
 _BAND_PX = 2**20
 _GAMMA_OF_SRGB = (0.44, 0.47)  # 1/2.2 in all the ways that writers round it: they mean sRGB
 
-# Which modes of Pillow a profile's numbers are.
+# Model of a profile -> Pillow's mode.
 _MODES = {"RGB": "RGB", "GRAY": "L", "CMYK": "CMYK"}
 
 
 class Colour(NamedTuple):
-    """The colour space of a photo."""
+    """Colour space of a photo."""
 
     by: ColourBy
-    """Source that names the space. 'srgb' is PNG's chunk, 'assumed' that nothing names it. 'icc_unusable' is a profile
-    that is broken, or for other numbers than these; it is read as if there were none."""
+    """Source of the space. 'srgb' is PNG's chunk, 'assumed' is no source. 'icc_unusable' is a broken profile, or
+    one for other pixels; it is ignored."""
     profile: bytes | None = None
     """ICC profile of the space; None for sRGB."""
     hdr: bool = False
-    """True for high dynamic range, which no profile makes sRGB."""
+    """True for high dynamic range, which no profile converts to sRGB."""
 
 
-def colour_of(picture: "Image", code_points: tuple[int, int] | None) -> Colour:
-    """Return the colour space of an opened picture.
+def colour_of(image: "Image", code_points: tuple[int, int] | None) -> Colour:
+    """Return the colour space of an opened image.
 
-    code_points: primaries and transfer of ITU-T H.273, where its file has them.
+    code_points: primaries and transfer of ITU-T H.273, if the file has them.
     """
-    if code_points is not None and picture.format == "PNG":  # PNG, third edition, 4.3: cICP has precedence
+    if code_points is not None and image.format == "PNG":  # PNG, third edition, 4.3: cICP has precedence
         return _of_code_points(*code_points)
-    profile = picture.info.get("icc_profile")
+    profile = image.info.get("icc_profile")
     if profile:
-        return _of_profile(picture, profile)
-    if picture.mode == "LAB":
+        return _of_profile(image, profile)
+    if image.mode == "LAB":
         return Colour("lab")
     if code_points is not None:
         return _of_code_points(*code_points)
-    if picture.format == "PNG":
-        return _of_png(picture.info)
-    if _is_adobe_rgb(picture):
+    if image.format == "PNG":
+        return _of_png(image.info)
+    if _is_adobe_rgb(image):
         return Colour("exif", profile_of(ADOBE_RGB))
     return Colour("assumed")
 
 
-def to_srgb(picture: "Image", colour: Colour) -> "Image":
-    """Return 8-bit RGB, or RGBA (not premultiplied) where the picture has an alpha channel or a transparent colour.
+def to_srgb(image: "Image", colour: Colour) -> "Image":
+    """Return 8-bit RGB, or RGBA (not premultiplied) for an image with alpha or a transparent colour.
 
-    No metadata are left on the result. Raises: Unusable (numbers without a meaning, such as floats).
+    The result has no metadata. Raises: Unusable for values without a meaning, such as floats.
     """
     from PIL import Image
 
-    convert = _converter(picture, colour.profile)
-    rows = max(1, _BAND_PX // picture.width)
+    convert = _converter(image, colour.profile)
+    rows = max(1, _BAND_PX // image.width)
     out: Image.Image | None = None
-    for top in range(0, picture.height, rows):
-        area = (0, top, picture.width, min(top + rows, picture.height))
-        band = convert(eight_bits(picture, area))
+    for top in range(0, image.height, rows):
+        area = (0, top, image.width, min(top + rows, image.height))
+        band = convert(eight_bits(image, area))
         if out is None:
-            out = Image.new(band.mode, picture.size)
+            out = Image.new(band.mode, image.size)
         out.paste(band, area[:2])
-    if out is None:  # Pillow opens no picture without rows
-        raise ValueError("a picture without rows")
+    if out is None:  # Pillow opens no image without rows
+        raise ValueError("an image without rows")
     return out
 
 
 def is_srgb(profile: bytes) -> bool:
-    """Return whether this RGB profile is sRGB: converting changes no 8-bit value by more than 1."""
+    """Return whether this RGB profile is sRGB: conversion changes no 8-bit value by more than 1."""
     from PIL import Image
 
     steps = np.linspace(0, 255, 9).astype(np.uint8)
     lattice = np.stack(np.meshgrid(steps, steps, steps, indexing="ij"), axis=-1).reshape(9, 81, 3)
-    made = np.asarray(_transform(profile, "RGB")(Image.fromarray(lattice)))
-    return bool(np.abs(made.astype(int) - lattice).max() <= 1)
+    converted = np.asarray(_transform(profile, "RGB")(Image.fromarray(lattice)))
+    return bool(np.abs(converted.astype(int) - lattice).max() <= 1)
 
 
-def _converter(picture: "Image", profile: bytes | None) -> Callable[["Image"], "Image"]:
+def _converter(image: "Image", profile: bytes | None) -> Callable[["Image"], "Image"]:
     from PIL import Image
 
-    if picture.mode == "LAB":
+    if image.mode == "LAB":
         return from_lab
     apply = None if profile is None else _transform(profile, _MODES[colour_model(profile)])
     mode = None if profile is None else _MODES[colour_model(profile)]
@@ -123,11 +117,11 @@ def _converter(picture: "Image", profile: bytes | None) -> Callable[["Image"], "
 
 
 def _transform(profile: bytes, mode: str) -> Callable[["Image"], "Image"]:
-    """Return the conversion from a profile to sRGB. Raises: PyCMSError, OSError for a profile littleCMS cannot use."""
+    """Return the conversion from a profile to sRGB. Raises: PyCMSError, OSError for an unusable profile."""
     from PIL import ImageCms
 
     flags = ImageCms.Flags.BLACKPOINTCOMPENSATION
-    if mode == "L":  # littleCMS's shortcut for gray is up to 10 levels off in dark tones, its full way exact
+    if mode == "L":  # littleCMS's shortcut for gray is up to 10 levels off in dark tones
         flags |= ImageCms.Flags.NOOPTIMIZE
     transform = ImageCms.buildTransform(
         ImageCms.ImageCmsProfile(io.BytesIO(profile)),
@@ -138,31 +132,31 @@ def _transform(profile: bytes, mode: str) -> Callable[["Image"], "Image"]:
         flags=flags,
     )
 
-    def apply(picture: "Image") -> "Image":
-        made: Image | None = ImageCms.applyTransform(picture, transform)
-        return picture if made is None else made
+    def apply(image: "Image") -> "Image":
+        converted: Image | None = ImageCms.applyTransform(image, transform)
+        return image if converted is None else converted
 
     return apply
 
 
-def from_lab(picture: "Image") -> "Image":
-    """Convert CIE L*a*b* to sRGB, which Pillow's own `convert` does not do."""
+def from_lab(image: "Image") -> "Image":
+    """Convert CIE L*a*b* to sRGB, which Pillow's `convert` cannot."""
     from PIL import ImageCms
 
     lab, srgb = ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB")
-    made: Image | None = ImageCms.profileToProfile(picture, lab, srgb, outputMode="RGB")
-    return picture if made is None else made
+    converted: Image | None = ImageCms.profileToProfile(image, lab, srgb, outputMode="RGB")
+    return image if converted is None else converted
 
 
-def _of_profile(picture: "Image", profile: bytes) -> Colour:
+def _of_profile(image: "Image", profile: bytes) -> Colour:
     from PIL import ImageCms
 
     if transfer_of(profile) in (colour_spaces.PQ, colour_spaces.HLG):
         return Colour("icc", hdr=True)
-    if picture.mode == "LAB":
+    if image.mode == "LAB":
         return Colour("lab")
     model = colour_model(profile)
-    gray, ink = picture.mode in ("1", "L", "LA", "La") or picture.mode.startswith("I"), picture.mode == "CMYK"
+    gray, ink = image.mode in ("1", "L", "LA", "La") or image.mode.startswith("I"), image.mode == "CMYK"
     fits = model == "CMYK" if ink else model == "RGB" or (gray and model == "GRAY")
     if not fits:
         return Colour("icc_unusable")
@@ -183,7 +177,7 @@ def _of_code_points(primaries: int, transfer: int) -> Colour:
 
 
 def _of_png(info: Mapping[Any, Any]) -> Colour:
-    """Return the space of gAMA and cHRM, unless sRGB stands beside them (PNG, third edition, 4.3)."""
+    """Return the space of gAMA and cHRM, unless sRGB is present (PNG, third edition, 4.3)."""
     if "srgb" in info:
         return Colour("srgb")
     gamma, points = info.get("gamma"), info.get("chromaticity")
@@ -200,18 +194,15 @@ def _of_png(info: Mapping[Any, Any]) -> Colour:
 
 
 def _is_near_srgb(points: tuple[float, ...]) -> bool:
-    told = (*SRGB.white, *SRGB.red, *SRGB.green, *SRGB.blue)
-    return all(abs(one - other) < 0.002 for one, other in zip(points, told, strict=True))
+    srgb = (*SRGB.white, *SRGB.red, *SRGB.green, *SRGB.blue)
+    return all(abs(value - other) < 0.002 for value, other in zip(points, srgb, strict=True))
 
 
-def _is_adobe_rgb(picture: "Image") -> bool:
-    """Return whether EXIF names Adobe RGB: an "uncalibrated" ColorSpace and the interoperability index "R03".
-
-    CIPA DC-008, 4.6.6 and DCF.
-    """
-    exif = picture.getexif().get_ifd(_EXIF_IFD)
+def _is_adobe_rgb(image: "Image") -> bool:
+    """Return whether EXIF names Adobe RGB: ColorSpace "uncalibrated" and index "R03" (CIPA DC-008, 4.6.6)."""
+    exif = image.getexif().get_ifd(_EXIF_IFD)
     if exif.get(_COLOUR_SPACE) != 0xFFFF:
         return False
-    index = picture.getexif().get_ifd(_INTEROP_IFD).get(_INTEROP_INDEX)
+    index = image.getexif().get_ifd(_INTEROP_IFD).get(_INTEROP_INDEX)
     text = index.decode("latin-1") if isinstance(index, bytes) else str(index)
     return text.rstrip("\0") == "R03"

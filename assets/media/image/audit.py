@@ -1,4 +1,4 @@
-"""Properties of a photo: as stored, as tagged, decoded once to its last pixel."""
+"""Audit of a photo: as stored, as tagged, decoded to its last pixel."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,44 +17,41 @@ if TYPE_CHECKING:
 
 def audit_image(path: str) -> Row:
     """Return the columns of the media table. Raises: Unusable."""
-    with photo(path) as found:
-        picture = found.picture
-        turn = found.orientation
+    with photo(path) as opened:
+        image = opened.image
+        turn = opened.orientation
         return {
-            "container": picture.format,
-            "codec": (picture.format or "").lower() or None,
-            "width_px": found.size_px[0],
-            "height_px": found.size_px[1],
-            "upright_width_px": found.upright_size_px[0],
-            "upright_height_px": found.upright_size_px[1],
-            "image_mode": picture.mode,
-            "bit_depth": bit_depth(picture),
+            "container": image.format,
+            "codec": (image.format or "").lower() or None,
+            "width_px": opened.size_px[0],
+            "height_px": opened.size_px[1],
+            "upright_width_px": opened.upright_size_px[0],
+            "upright_height_px": opened.upright_size_px[1],
+            "image_mode": image.mode,
+            "bit_depth": bit_depth(image),
             "exif_orientation": turn.exif,
             "xmp_orientation": turn.xmp,
             "orientation_by": turn.by,
-            "colour_by": found.colour.by,
-            "has_icc": bool(picture.info.get("icc_profile")),
-            "has_alpha": has_alpha(picture),
-            "is_animated": found.is_animated,
-            "decode_warning": found.warning,
-            "has_gps": tells_place(picture, Path(path).read_bytes()),
-            "luma_mean": _luma_mean(found),
+            "colour_by": opened.colour.by,
+            "has_icc": bool(image.info.get("icc_profile")),
+            "has_alpha": has_alpha(image),
+            "is_animated": opened.is_animated,
+            "decode_warning": opened.warning,
+            "has_gps": tells_place(image, Path(path).read_bytes()),
+            "luma_mean": _luma_mean(opened),
         }
 
 
-def _luma_mean(found: Photo) -> float:
-    """Return the mean luma in 0 to 255, of the pixels in sRGB, whatever they are transparent to.
-
-    Raises: Unusable (no number is white).
-    """
-    small = found.picture
-    if small.mode in ("L", "LA", "RGB", "RGBA", "CMYK"):
-        small = _boxed(small)
-    colours = to_srgb(small, found.colour).convert("RGB")
+def _luma_mean(opened: Photo) -> float:
+    """Return the mean luma of the sRGB pixels, 0 to 255, ignoring alpha. Raises: Unusable."""
+    thumbnail = opened.image
+    if thumbnail.mode in ("L", "LA", "RGB", "RGBA", "CMYK"):
+        thumbnail = _boxed(thumbnail)
+    colours = to_srgb(thumbnail, opened.colour).convert("RGB")
     return float(np.asarray(_boxed(colours).convert("L")).mean())
 
 
-def _boxed(picture: "Image") -> "Image":
+def _boxed(image: "Image") -> "Image":
     from PIL import Image
 
-    return picture.resize((64, 64), Image.Resampling.BOX)
+    return image.resize((64, 64), Image.Resampling.BOX)

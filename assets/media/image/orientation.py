@@ -1,11 +1,11 @@
-"""The way up of a photo, told by its EXIF, its XMP and its container, and the choice between them.
+"""Orientation of a photo by its EXIF, XMP and container, and which of them decides.
 
-- HEIC and AVIF turn by their container (irot, imir: ISO/IEC 23008-12, 6.5.10 and 6.5.12). Their decoders obey, and
+- HEIC and AVIF: the container's irot and imir (ISO/IEC 23008-12, 6.5.10 and 6.5.12), which their decoders apply.
   EXIF's number there is a leftover (6.5.10 note).
-- Everywhere else EXIF decides (CIPA DC-008, 4.6.4). XMP decides where EXIF does not say, or says something that is no
-  orientation. Editors that turn the pixels reset EXIF and forget XMP: where the two contradict, EXIF is right.
+- Elsewhere EXIF (CIPA DC-008, 4.6.4), or XMP if EXIF has no valid number. Editors that turn pixels reset EXIF and
+  forget XMP.
 
-The number of each is kept in columns, so that contradictions can be looked at.
+Columns keep each number, so contradictions can be examined.
 """
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -24,40 +24,40 @@ SIDEWAYS = (5, 6, 7, 8)
 
 
 class Orientation(NamedTuple):
-    """The orientation of a photo as told and as decided; numbers are EXIF's, 1 to 8."""
+    """Orientation of a photo as tagged and as decided; numbers are EXIF's, 1 to 8."""
 
     exif: int | None
-    """Number in EXIF; None where there is none that makes sense."""
+    """Number in EXIF; None if missing or invalid."""
     xmp: int | None
-    """Number in XMP; None where there is none that makes sense."""
+    """Number in XMP; None if missing or invalid."""
     by: Decider | None
-    """Source that decided; None when none said anything."""
-    told: int
-    """Orientation that was decided."""
+    """Source that decided; None for none."""
+    number: int
+    """Decided orientation."""
     pending: int
     """Turn that the decoded pixels still need; 1 for none."""
 
 
-def orientation_of(picture: "Image") -> Orientation:
-    """Return the orientation of a picture that is opened and not loaded yet: Pillow turns TIFFs while it loads them."""
-    kind = picture.format
+def orientation_of(image: "Image") -> Orientation:
+    """Return the orientation of an opened image before it is loaded: Pillow turns TIFFs on load."""
+    kind = image.format
     if kind == "HEIF":  # libheif has turned it; pi_heif has set EXIF's number aside
-        return Orientation(_valid(picture.info.get("original_orientation")), _xmp(picture), "container", 1, 1)
+        return Orientation(_valid(image.info.get("original_orientation")), _xmp(image), "container", 1, 1)
     if kind == "AVIF":  # Pillow puts the container's turn in the place of EXIF's
-        turn = _exif(picture) or 1
-        return Orientation(None, _xmp(picture), "container", turn, turn)
+        turn = _exif(image) or 1
+        return Orientation(None, _xmp(image), "container", turn, turn)
     if kind not in _WITH_METADATA:
         return Orientation(None, None, None, 1, 1)
-    exif, xmp = _exif(picture), _xmp(picture)
+    exif, xmp = _exif(image), _xmp(image)
     if kind == "TIFF":
-        return _of_tiff(picture, xmp)
+        return _of_tiff(image, xmp)
     by: Decider | None = "exif" if exif else "xmp" if xmp else None
-    told = exif or xmp or 1
-    return Orientation(exif, xmp, by, told, told)
+    number = exif or xmp or 1
+    return Orientation(exif, xmp, by, number, number)
 
 
-def upright(picture: "Image", pending: int) -> "Image":
-    """Return the picture turned; itself where there is nothing to do."""
+def upright(image: "Image", pending: int) -> "Image":
+    """Return the image turned upright."""
     from PIL.Image import Transpose
 
     method = {
@@ -69,28 +69,28 @@ def upright(picture: "Image", pending: int) -> "Image":
         7: Transpose.TRANSVERSE,
         8: Transpose.ROTATE_90,
     }.get(pending)
-    return picture if method is None else picture.transpose(method)
+    return image if method is None else image.transpose(method)
 
 
-def _of_tiff(picture: "Image", xmp: int | None) -> Orientation:
-    """Return the orientation of a TIFF: Pillow obeys tag 274, and most spellings of XMP where the tag is missing."""
-    exif = _valid(getattr(picture, "tag_v2", {}).get(_TAG))
-    told = exif or xmp or 1
-    by_pillow = picture.getexif().get(_TAG)
+def _of_tiff(image: "Image", xmp: int | None) -> Orientation:
+    """Return a TIFF's orientation: Pillow applies tag 274, or most spellings of XMP without the tag."""
+    exif = _valid(getattr(image, "tag_v2", {}).get(_TAG))
+    number = exif or xmp or 1
+    by_pillow = image.getexif().get(_TAG)
     return Orientation(
-        exif, xmp, "exif" if exif else "xmp" if xmp else None, told, 1 if by_pillow == told else told
+        exif, xmp, "exif" if exif else "xmp" if xmp else None, number, 1 if by_pillow == number else number
     )
 
 
-def _exif(picture: "Image") -> int | None:
-    block = picture.info.get("exif")
-    if block is None and picture.format == "PNG":
-        block = hex_exif(picture.info.get("Raw profile type exif"))
+def _exif(image: "Image") -> int | None:
+    block = image.info.get("exif")
+    if block is None and image.format == "PNG":
+        block = hex_exif(image.info.get("Raw profile type exif"))
     return exif_orientation(block) or None if isinstance(block, bytes) else None
 
 
-def _xmp(picture: "Image") -> int | None:
-    packet = picture.info.get("xmp")
+def _xmp(image: "Image") -> int | None:
+    packet = image.info.get("xmp")
     if isinstance(packet, str):
         packet = packet.encode()
     return xmp_orientation(packet) or None if isinstance(packet, bytes) else None

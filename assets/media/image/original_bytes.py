@@ -1,19 +1,11 @@
-"""Reference photos: the bytes of the source, where a training job would see the same picture in them.
+"""Reference photos: the source's bytes, if a training job decodes the right image from them.
 
-The loader would read some photos otherwise: a wide colour space, CMYK, transparency that is to be laid on a ground, a
-format that it does not know. Such a photo is stored as it is to be seen: upright, sRGB, at full size, without loss.
+Other photos (wide colour spaces, CMYK, flattened transparency, unknown formats) are stored losslessly instead:
+upright, sRGB, at full size.
 
-Photos without their metadata, pixel for pixel the same: parts of the file are copied or left out, none is decoded.
-
-These parts go:
-
-- EXIF with its position, serial numbers and thumbnail (which shows the picture before it was cropped),
-- XMP, IPTC, comments, texts, colour profiles, maker's segments,
-- everything behind the picture's end: a motion photo's film, a gain map, further pictures.
-
-These stay: parts that the pixels need, and which way is up, as a new EXIF of one entry.
-
-Only for pictures whose numbers are sRGB: a profile that says more than that must not be left out.
+Metadata are stripped without decoding: EXIF (position, serial numbers, a thumbnail from before the crop), XMP,
+IPTC, comments, texts, profiles, maker's segments, and everything after the image's end. What the pixels need stays,
+and the orientation as a new EXIF of one entry. Only for sRGB images: any other needs its profile.
 """
 
 import struct
@@ -47,9 +39,9 @@ _ORIENTATION = 0x0112
 def stripped(data: bytes, kind: str, orientation: int) -> bytes:
     """Return the file without metadata. kind: 'JPEG' (or 'MPO'), 'PNG' or 'WEBP', of one frame.
 
-    orientation: 1 to 8, EXIF's number, which it will say again. Cost: O(bytes).
+    orientation: EXIF's number, 1 to 8, to store again. Cost: O(bytes).
 
-    Raises: BrokenParts (its parts do not fit together, or it is an animation).
+    Raises: BrokenParts, also for an animation.
     """
     if kind == "PNG":
         return _png(data, orientation)
@@ -57,21 +49,21 @@ def stripped(data: bytes, kind: str, orientation: int) -> bytes:
 
 
 def exif_of(orientation: int) -> bytes:
-    """Return the smallest EXIF that says which way is up (TIFF 6.0, section 2: one directory of one entry)."""
+    """Return the smallest EXIF with an orientation (TIFF 6.0, section 2: one directory of one entry)."""
     entry = struct.pack(">HHIHH", _ORIENTATION, 3, 1, orientation, 0)
     return b"MM\0*" + struct.pack(">IH", 8, 1) + entry + bytes(4)
 
 
 def _jpeg(data: bytes, orientation: int) -> bytes:
     out = [b"\xff\xd8"]
-    said = orientation == 1
+    has_exif = orientation == 1
     for part in jpeg_parts(data):
         if part.name == "d8":
             continue
         is_jfif = part.name == "e0" and part.body.startswith(_JFIF)
-        if not said and not is_jfif:  # JFIF wants to come first
+        if not has_exif and not is_jfif:  # JFIF wants to come first
             out.append(_segment(0xE1, b"Exif\0\0" + exif_of(orientation)))
-            said = True
+            has_exif = True
         if is_jfif:
             out.append(_segment(0xE0, part.body[: _JFIF_BYTES - 2] + bytes(2)))
         elif part.name in _JPEG_KEPT or (part.name == "ee" and part.body.startswith(_ADOBE)):
@@ -85,13 +77,13 @@ def _segment(marker: int, body: bytes) -> bytes:
 
 def _png(data: bytes, orientation: int) -> bytes:
     out = [PNG_START]
-    said = orientation == 1
+    has_exif = orientation == 1
     for part in png_parts(data):
         if part.name == "acTL":
             raise BrokenParts("an animation")
-        if part.name == "IDAT" and not said:
+        if part.name == "IDAT" and not has_exif:
             out.append(_chunk(b"eXIf", exif_of(orientation)))
-            said = True
+            has_exif = True
         if part.name in _PNG_KEPT:
             out.append(part.whole)
     return b"".join(out)
@@ -105,18 +97,18 @@ def _webp(data: bytes, orientation: int) -> bytes:
     parts = list(webp_parts(data))
     if any(part.name in ("ANIM", "ANMF") for part in parts):
         raise BrokenParts("an animation")
-    kept = [part for part in parts if part.name in _WEBP_KEPT]
+    needed = [part for part in parts if part.name in _WEBP_KEPT]
     exif = exif_of(orientation) if orientation != 1 else b""
-    if exif and kept[0].name != "VP8X":
+    if exif and needed[0].name != "VP8X":
         raise BrokenParts("an orientation in a WebP without VP8X")
-    body = b"".join(_without_flags(part, bool(exif)) for part in kept)
+    body = b"".join(_without_flags(part, bool(exif)) for part in needed)
     if exif:
         body += b"EXIF" + struct.pack("<I", len(exif)) + exif + bytes(len(exif) % 2)
     return b"RIFF" + struct.pack("<I", 4 + len(body)) + b"WEBP" + body
 
 
 def _without_flags(part: Part, has_exif: bool) -> bytes:
-    """Return VP8X without the flags of chunks that are gone: it announces the others (RFC 9649, 2.7.1)."""
+    """Return VP8X without the flags of removed chunks (RFC 9649, 2.7.1)."""
     if part.name != "VP8X":
         return part.whole
     flags = part.body[0] & _WEBP_ALPHA | (_WEBP_EXIF if has_exif else 0)
@@ -126,28 +118,28 @@ def _without_flags(part: Part, has_exif: bool) -> bytes:
 _READ_BY_LOADER = ("JPEG", "MPO", "PNG", "WEBP")
 
 _SAME_LEVELS = 8
-"""The most by which a value may differ between the arithmetic of two decoders of JPEG; another picture is far off."""
+"""Most levels between two JPEG decoders' values; another image is far off."""
 
 
 def reference_bytes(
-    data: bytes, found: Photo, shown: "Image", alpha: Alpha, strip: bool
+    data: bytes, opened: Photo, shown: "Image", alpha: Alpha, strip: bool
 ) -> tuple[bytes, str]:
-    """Return (bytes, ""), or (b"", why the source's bytes will not do).
+    """Return (bytes, ""), or (b"", why the source's bytes cannot be used).
 
     data: the source's file.
-    shown: its picture upright in sRGB, as it is to be seen.
+    shown: its image upright in sRGB, as it must decode.
     alpha: treatment of its transparency.
     strip: without metadata.
 
-    The loader has then read the bytes and seen the same, and without metadata not one value else than with them.
+    The loader decodes the bytes as `shown`, and equally with and without metadata.
     """
-    kind = found.kind
-    why = _unfit(kind, found, alpha)
+    kind = opened.kind
+    why = _unfit(kind, opened, alpha)
     if why:
         return b"", why
     try:
         with_all = _read(data)
-        bare = stripped(data, kind, found.orientation.told) if strip else data
+        bare = stripped(data, kind, opened.orientation.number) if strip else data
         seen = _read(bare) if strip else with_all
     except (BrokenParts, DecodeFailed) as error:
         return b"", f"the loader would refuse it: {error}"
@@ -157,14 +149,14 @@ def reference_bytes(
     return bare, ""
 
 
-def _unfit(kind: str, found: Photo, alpha: Alpha) -> str:
+def _unfit(kind: str, opened: Photo, alpha: Alpha) -> str:
     if kind not in _READ_BY_LOADER:
         return f"{kind} is none of what the loader reads"
-    if found.is_animated:
+    if opened.is_animated:
         return "it has more frames than the one that is taken"
-    if found.colour.profile is not None:
-        return f"its colours are not sRGB (told by: {found.colour.by})"
-    if found.mode == "CMYK":
+    if opened.colour.profile is not None:
+        return f"its colours are not sRGB (told by: {opened.colour.by})"
+    if opened.mode == "CMYK":
         return "it is CMYK"
     return "" if alpha in ("none", "kept") else f"it has an alpha channel ({alpha})"
 
@@ -178,8 +170,8 @@ def _read(data: bytes) -> "np.ndarray[Any, Any]":
 
 
 def _is_same(seen: "np.ndarray[Any, Any]", expected: "np.ndarray[Any, Any]") -> bool:
-    """Compare by rows, so that no third copy of the picture is made."""
+    """Compare by rows, without another copy of the image."""
     return seen.shape == expected.shape and all(
-        int(np.abs(one.astype(np.int16) - other).max()) <= _SAME_LEVELS
-        for one, other in zip(seen, expected, strict=True)
+        int(np.abs(row.astype(np.int16) - other).max()) <= _SAME_LEVELS
+        for row, other in zip(seen, expected, strict=True)
     )

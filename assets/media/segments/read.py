@@ -1,8 +1,8 @@
-"""Given segments: a table beside the media that says which stretches of a video or a sound become units.
+"""Given segments: a table beside the media with the stretches of video or audio that become units.
 
-`_segments.csv`, `_segments.jsonl` or `_segments.parquet` in the landing place, one row per clip: `key` (the object),
-`start_s` and `end_s` in seconds after the first frame or sample, and, where wanted, `label` and `caption`. Segments may
-overlap. A row is checked when its object lands: a row that makes no sense is a reason to reject that object.
+`_segments.csv`, `_segments.jsonl` or `_segments.parquet` in the landing place, one row per unit: `key` (the
+object), `start_s` and `end_s` in seconds after the first frame or sample, and optionally `label` and `caption`.
+Segments may overlap. An invalid row rejects its object when it lands.
 """
 
 import math
@@ -24,14 +24,14 @@ from .tables import TEXTS, rows_of
 TABLES = ("_segments.csv", "_segments.jsonl", "_segments.parquet")
 MIN_S, MAX_S = 0.02, 600.0
 MAX_SEGMENTS = 100_000
-"""Most segments of one object."""
+"""Most segments per object."""
 MAX_TABLE_BYTES = 256 * 2**20
-"""Bytes of the largest table, as it lies there."""
+"""Bytes of the largest table as stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """One given segment of an object."""
+    """Given segment of an object."""
 
     start_s: float
     """Start in seconds after the first frame or sample."""
@@ -40,25 +40,25 @@ class Segment:
     label: str = ""
     """Label of the unit; "" for none."""
     caption: str = ""
-    """Caption of the unit; "" leaves the object's own."""
+    """Caption of the unit; "" keeps the object's own."""
 
     def span_s(self) -> tuple[Fraction, Fraction]:
-        """Return the start and end as the decimal numbers that were written, exactly: 0.1 is a tenth."""
+        """Return start and end exactly as the written decimals: 0.1 is a tenth."""
         return Fraction(str(self.start_s)), Fraction(str(self.end_s))
 
     def plain(self) -> dict[str, Any]:
-        """Return the segment as a row of a table."""
+        """Return the segment as a table row."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenSegments:
-    """Given segments of some objects, and objects whose segments are wrong."""
+    """Given segments by object, and the objects with invalid rows."""
 
     by_key: Mapping[str, tuple[Segment, ...]] = field(default_factory=dict)
-    """Key of an object -> its segments, by their start."""
+    """Key of an object -> its segments, by start."""
     problems: Mapping[str, str] = field(default_factory=dict)
-    """Key of an object -> the fault of its first wrong row."""
+    """Key of an object -> the fault of its first invalid row."""
 
 
 SEGMENTS = pa.list_(
@@ -71,25 +71,26 @@ SEGMENTS = pa.list_(
         ]
     )
 )
-"""The type of the column `segments` of raw_objects."""
+"""Type of the column `segments` of raw_objects."""
 
 
 def read_segments(landing: Store, keys: Collection[str]) -> GivenSegments:
-    """Return the segments of each of these objects, by their start; objects without any have no entry.
+    """Return the segments of these objects, by start; objects without any have no entry.
 
-    Costs a HEAD per name of a table and one read, and memory for the table's bytes and the rows of these objects. A row
-    of one of these objects that makes no sense is that object's problem, with its number and value.
-    Raises: Corrupt for a table that cannot be read, or is larger than accepted.
+    Costs a HEAD per table name and one read, and memory for the table's bytes and these objects' rows. An invalid
+    row is its object's problem, with its number and value.
+
+    Raises: Corrupt for an unreadable or too large table.
     """
     name, data = _table_of(landing)
     if data is None:
         return GivenSegments()
     place = f"{landing.url.rstrip('/')}/{name}"
-    found: dict[str, dict[tuple[float, float], Segment]] = {}
+    segments: dict[str, dict[tuple[float, float], Segment]] = {}
     problems: dict[str, str] = {}
     try:
         for number, key, row in rows_of(name, data, keys):
-            others = found.setdefault(key, {})
+            others = segments.setdefault(key, {})
             try:
                 _add(others, f"{place}, row {number} (key {key!r})", row)
             except Corrupt as error:
@@ -101,27 +102,26 @@ def read_segments(landing: Store, keys: Collection[str]) -> GivenSegments:
             raise
         raise Corrupt(f"{place} cannot be read ({error}); repair it, or take it away") from error
     by_key = {
-        key: tuple(some[span] for span in sorted(some)) for key, some in found.items() if key not in problems
+        key: tuple(spans[times] for times in sorted(spans))
+        for key, spans in segments.items()
+        if key not in problems
     }
     return GivenSegments(by_key=by_key, problems=problems)
 
 
 def _table_of(landing: Store) -> tuple[str, bytes | None]:
-    """Return the table's name and bytes; None for no bytes.
-
-    Raises: Corrupt when there are several, or it is too large.
-    """
-    found = {}
+    """Return the table's name and bytes; None without a table."""
+    tables = {}
     for name in TABLES:
         try:
-            found[name] = landing.head(name)
+            tables[name] = landing.head(name)
         except ObjectNotFound:
             continue
-    if len(found) > 1:
+    if len(tables) > 1:
         raise Corrupt(
-            f"{landing.url} holds {' and '.join(found)}: which of them counts? Take all but one away"
+            f"{landing.url} holds {' and '.join(tables)}: which of them counts? Take all but one away"
         )
-    for name, info in found.items():
+    for name, info in tables.items():
         if info.nbytes > MAX_TABLE_BYTES:
             raise Corrupt(
                 f"{landing.url}/{name} has {info.nbytes} bytes; accepted are {MAX_TABLE_BYTES}: split the place into "
@@ -132,7 +132,7 @@ def _table_of(landing: Store) -> tuple[str, bytes | None]:
 
 
 def _add(others: dict[tuple[float, float], Segment], where: str, row: Mapping[str, Any] | ValueError) -> None:
-    """Add the segment of one row to those of its object. Raises: Corrupt."""
+    """Add the segment of one row to its object's. Raises: Corrupt."""
     if isinstance(row, ValueError):
         raise Corrupt(f"{where}: {row}")
     segment = _segment(where, row)
@@ -145,7 +145,6 @@ def _add(others: dict[tuple[float, float], Segment], where: str, row: Mapping[st
 
 
 def _segment(where: str, row: Mapping[str, Any]) -> Segment:
-    """Return the segment of one row. Raises: Corrupt."""
     start_s, end_s = _seconds(where, "start_s", row["start_s"]), _seconds(where, "end_s", row["end_s"])
     if not MIN_S <= end_s - start_s <= MAX_S:
         raise Corrupt(

@@ -1,9 +1,4 @@
-"""The rows of a table of segments, as CSV, JSON Lines or Parquet, read in bounded memory whatever the file is.
-
-Anybody who may put a photo into a landing place may put such a table there. A few kB of Parquet can become gigabytes,
-by its compression, its dictionaries, or a footer that lies. Deep brackets end Arrow's reader of JSON, and the process
-with it.
-"""
+"""Rows of a table of segments, as CSV, JSON Lines or Parquet, read in bounded memory whatever the file is."""
 
 import io
 from collections.abc import Collection, Iterator, Mapping
@@ -22,31 +17,31 @@ NEEDED = ("key", "start_s", "end_s")
 TEXTS = ("label", "caption")
 MAX_ROWS = 10_000_000
 MAX_DECODED_BYTES = 512 * 2**20
-"""Most bytes of the pages of a Parquet file as they are read, and of the rows of a batch's objects."""
+"""Most bytes of a Parquet file's pages when read, and of the rows of a batch's objects."""
 MAX_TEXT_BYTES = 64 * 2**10
 """Most bytes of one value."""
 
 _BATCH_ROWS = 65_536
 _BLOCK_BYTES = 16 * 2**20  # of CSV; a row is shorter
 Row = Mapping[str, Any] | ValueError
-"""Name of column -> value; an error for a row that cannot be read."""
+"""Column -> value; an error for a row that cannot be read."""
 
 
 def rows_of(name: str, data: bytes, keys: Collection[str]) -> Iterator[tuple[int, str, Row]]:
-    """Yield (number from 1, key, row) of the rows whose key is one of `keys`.
+    """Yield (number from 1, key, row) of the rows whose key is in `keys`.
 
-    Numbers are as they are written; in csv every value is text, so that a message can quote it.
+    Numbers are as written; in csv every value is text, so a message can quote it.
 
-    Raises: ValueError and Arrow's errors for a table that cannot be read, or becomes larger than accepted.
+    Raises: ValueError and Arrow's errors for an unreadable table, or one that exceeds a limit.
     """
     if name.endswith(".jsonl"):
         yield from _json_rows(data, frozenset(keys))
         return
     batches = _parquet_batches(data) if name.endswith(".parquet") else _csv_batches(data)
-    wanted = pa.array(sorted(keys), pa.string())
+    keys_wanted = pa.array(sorted(keys), pa.string())
     n_rows = n_bytes = 0
     for batch in batches:
-        for at in _matching(batch.column("key"), wanted):
+        for at in _matching(batch.column("key"), keys_wanted):
             key, row, nbytes = _row(batch, at)
             n_bytes += nbytes
             if n_bytes > MAX_DECODED_BYTES:
@@ -58,7 +53,7 @@ def rows_of(name: str, data: bytes, keys: Collection[str]) -> Iterator[tuple[int
 
 
 def _json_rows(data: bytes, keys: frozenset[str]) -> Iterator[tuple[int, str, Row]]:
-    number, names = 0, set[str]()
+    number, names = 0, set[str]()  # Arrow's JSON reader crashes the process on deeply nested brackets
     for line in io.BytesIO(data.removeprefix(b"\xef\xbb\xbf")):
         if not line.strip():
             continue
@@ -94,7 +89,7 @@ def _csv_batches(data: bytes) -> Iterator[pa.RecordBatch]:
 
 
 def _parquet_batches(data: bytes) -> Iterator[pa.RecordBatch]:
-    """Yield batches with texts as dictionaries: a million times the same one is there once."""
+    """Yield batches with texts as dictionaries: equal texts are in memory once."""
     schema = pa.parquet.read_schema(io.BytesIO(data))
     _check_columns(schema.names)
     names = [name for name in (*NEEDED, *TEXTS) if name in schema.names]
@@ -115,7 +110,6 @@ def _parquet_batches(data: bytes) -> Iterator[pa.RecordBatch]:
 
 
 def _check_columns(names: Collection[str]) -> None:
-    """Check that the needed columns are there. Raises: ValueError."""
     if missing := [column for column in NEEDED if column not in names]:
         raise ValueError(
             f"it has no column {', '.join(missing)}; needed are key, start_s, end_s (and, where wanted, label, "
@@ -124,7 +118,7 @@ def _check_columns(names: Collection[str]) -> None:
 
 
 def _check_type(name: str, kind: pa.DataType) -> None:
-    """Check that a column holds text or numbers, whose size is bounded. Raises: ValueError."""
+    """Check that a column holds text or numbers, whose size is bounded."""
     of = kind.value_type if pa.types.is_dictionary(kind) else kind
     known = (_is_text, pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null)
     if not any(is_one(of) for is_one in known):
@@ -135,13 +129,15 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _matching(column: pa.Array, wanted: pa.Array) -> list[int]:
-    """Return the positions of the wanted keys; keys that are all digits may be numbers in a table."""
+def _matching(column: pa.Array, keys_wanted: pa.Array) -> list[int]:
+    """Return the rows with these keys; keys of digits only may be numbers in a table."""
     if pa.types.is_dictionary(column.type):
-        found = pa.compute.is_in(column.dictionary.cast(pa.string()), value_set=wanted).take(column.indices)
+        matches = pa.compute.is_in(column.dictionary.cast(pa.string()), value_set=keys_wanted).take(
+            column.indices
+        )
     else:
-        found = pa.compute.is_in(column.cast(pa.string()), value_set=wanted)
-    positions: list[int] = pa.compute.indices_nonzero(found).to_pylist()
+        matches = pa.compute.is_in(column.cast(pa.string()), value_set=keys_wanted)
+    positions: list[int] = pa.compute.indices_nonzero(matches).to_pylist()
     return positions
 
 

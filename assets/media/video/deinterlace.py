@@ -5,51 +5,51 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..unit import rejected
-from .timestamps import Shown
+from .timestamps import TimedFrame
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
 _BWDIF = "mode=send_frame:parity=auto:deint=interlaced"
-"""A frame that is not marked as two fields passes as it is."""
+"""A frame that is not marked as two fields passes unchanged."""
 
 
 class Deinterlacer:
-    """Passes frames on until one is interlaced; from there on a frame comes out when the next has come in.
+    """Passes frames on until one is interlaced; from then on each comes out when the next goes in.
 
-    Times are those at which frames are shown, not their own timestamps: bwdif changes these.
+    FFmpeg's bwdif: one frame out per frame in. Frames keep their display times; bwdif changes timestamps.
     """
 
     def __init__(self, stream: "VideoStream") -> None:
         self._stream = stream
         self._graph: Any = None
-        self._made_for: tuple[int, int, str] | None = None
-        self._waiting: deque[Shown] = deque()
+        self._input: tuple[int, int, str] | None = None
+        self._waiting: deque[TimedFrame] = deque()
 
-    def take(self, shown: Shown) -> Iterator[tuple[Shown, bool]]:
+    def take(self, shown: TimedFrame) -> Iterator[tuple[TimedFrame, bool]]:
         """Yield the frames that are ready, and whether each was deinterlaced."""
         frame = shown.frame
         if self._graph is None and not frame.interlaced_frame:
             yield shown, False
             return
         now = (frame.width, frame.height, frame.format.name)
-        if self._made_for != now:
+        if self._input != now:
             yield from self.rest()
-            self._graph, self._made_for = self._make(frame), now
+            self._graph, self._input = self._make(frame), now
         self._waiting.append(shown)
         self._graph.push(frame)
         yield from self._ready()
 
-    def rest(self) -> Iterator[tuple[Shown, bool]]:
-        """Yield the frames that are left after the last one."""
+    def rest(self) -> Iterator[tuple[TimedFrame, bool]]:
+        """Yield the remaining frames."""
         if self._graph is not None:
             self._graph.push(None)
             yield from self._ready()
             if self._waiting:
                 raise rejected("cut", "deinterlace", f"{len(self._waiting)} frames did not come back")
 
-    def _ready(self) -> Iterator[tuple[Shown, bool]]:
+    def _ready(self) -> Iterator[tuple[TimedFrame, bool]]:
         import av
 
         while self._waiting:
@@ -57,8 +57,8 @@ class Deinterlacer:
                 whole: VideoFrame = self._graph.pull()
             except (av.error.BlockingIOError, av.error.EOFError):
                 return
-            came = self._waiting.popleft()
-            yield Shown(whole, came.tagged, came.pts), came.frame.interlaced_frame
+            source = self._waiting.popleft()
+            yield TimedFrame(whole, source.tagged, source.pts), source.frame.interlaced_frame
 
     def _make(self, frame: "VideoFrame") -> Any:
         import av.filter

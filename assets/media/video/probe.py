@@ -29,7 +29,7 @@ def packet_facts(index: PacketIndex) -> dict[str, Any]:
 
 
 def frame_facts(stream: "VideoStream", frame: "VideoFrame") -> dict[str, Any]:
-    """Return the columns from the first decoded frame: by its bitstream, by the container where that is silent."""
+    """Return the columns from the first decoded frame, by its bitstream, else by the container."""
     turn, flipped = orientation(display_matrix(frame))
     aspect = stream.sample_aspect_ratio or Fraction(1)
     width_px, height_px = round(frame.width * aspect), frame.height
@@ -62,7 +62,6 @@ _UNKNOWN_LEVEL = -99  # AV_LEVEL_UNKNOWN
 
 
 def _decoder_facts(stream: "VideoStream") -> dict[str, Any]:
-    """Return the settings of a decoder."""
     codec = stream.codec_context
     extradata = codec.extradata or b""
     level = int(codec.level)
@@ -75,15 +74,14 @@ def _decoder_facts(stream: "VideoStream") -> dict[str, Any]:
 
 
 def orientation(matrix: tuple[int, ...] | None) -> tuple[int, bool]:
-    """Return (clockwise degrees, mirrored) that make a picture with this display matrix upright.
+    """Return (clockwise degrees, mirrored) that make an image with this display matrix upright.
 
-    Degrees are 0, 90, 180 or 270. The mirror (left and right change places) comes first. The matrix is that of
-    `picture_filter.turns_of`.
+    Degrees are 0, 90, 180 or 270; the left-right mirror comes first. matrix: as in `frame_filter.turns_of`.
     """
     if matrix is None:
         return 0, False
     a, b, c, d = (value / 65536 for value in (matrix[0], matrix[1], matrix[3], matrix[4]))
     flipped = a * d - b * c < 0
     if flipped:
-        a, b = -a, -b  # x' = a x + ...: take the mirror of x out
+        a, b = -a, -b  # undo the mirror of x
     return round(math.degrees(math.atan2(b, a)) / 90) * 90 % 360, flipped

@@ -1,15 +1,12 @@
-"""Boundaries between the shots of a video, from its frames at 64 x 36 pixels.
+"""Shot boundaries of a video, from its frames at 64 x 36 pixels.
 
-Four kinds of change are told apart:
-
-- A hard cut: a frame that differs from the one before by far more than the frames around it do (mean absolute
-  difference). It is not the same picture moved, lit differently or dimmed (correlation, best of small shifts). It is
-  not undone within a third of a second (a flash).
-- A fade through black, white or any flat colour: frames without contrast between two pictures that are not the same.
-  The new shot begins with the first frame that has contrast again.
-- A dissolve: a frame that is the mean of two others which lie as far before it as behind it, and which have nothing in
-  common. The new shot begins in the middle.
-- Everything else (pans, things that pass, lights that go on) is no boundary.
+- Hard cut: a frame that differs far more from the one before (mean absolute difference) than its neighbours do. It
+  is not the same scene moved, relit or dimmed (correlation, best of small shifts), nor undone within 1/3 s (a
+  flash).
+- Fade: frames without contrast between two different scenes. The shot begins at the first frame with contrast.
+- Dissolve: a frame that is a mean of two unrelated frames equally far before and after it. The shot begins in the
+  middle.
+- Anything else (pans, passing objects, lights) is no boundary.
 """
 
 from collections import deque
@@ -20,21 +17,24 @@ import numpy as np
 
 from .thumbnails import SMALL_PX, Floats, Frames, Levels, Whole, levels_of
 
-_NEAR = 6  # frames on each side that a change is compared with
-_FLASH = 8  # frames within which a change that is undone is none: a third of a second at 25 frames/s
+_NEAR = 6  # frames on each side to compare a change with
+_FLASH = 8  # frames within which an undone change is a flash: 1/3 s at 25 frames/s
 _LAGS = (6, 12, 24)  # half lengths of dissolves, in frames
 _CONTEXT = max(_LAGS)
 _SHORTEST = 6  # frames: no shot is shorter
-_SETTLED = _CONTEXT + _NEAR  # frames behind which nothing changes any more
+_SETTLED = _CONTEXT + _NEAR  # frames after which a boundary is final
 
 _FLAT_STD = 2.5  # of a frame without contrast, in levels of 255
 _CUT_LEVELS = 5.0
-_CUT_RATIO = 2.2  # of a cut's difference to the mean of those on its busier side
-_CUT_HISTOGRAM, _CUT_HARD_LEVELS = 0.15, 30.0  # share of the pixels whose level changed; enough without it
+_CUT_RATIO = 2.2  # a cut's difference against the mean on its busier side
+_CUT_HISTOGRAM, _CUT_HARD_LEVELS = (
+    0.15,
+    30.0,
+)  # share of pixels whose level changed; levels that suffice without it
 _LEVELS_PER_BIN = 8
-_SAME_SCENE = 0.6  # correlation from which on two pictures are one scene
-_UNDONE = 0.85  # ... and from which on a change was undone
-_DOWN, _RIGHT = (-2, -1, 0, 1, 2), (-4, -2, -1, 0, 1, 2, 4)  # pixels by which a picture may have moved
+_SAME_SCENE = 0.6  # lowest correlation within a scene
+_UNDONE = 0.85  # lowest correlation of an undone change
+_DOWN, _RIGHT = (-2, -1, 0, 1, 2), (-4, -2, -1, 0, 1, 2, 4)  # shifts in pixels
 _DISSOLVE_LEVELS, _DISSOLVE_STD = 10.0, 6.0
 _COARSE = 4
 _DISSOLVE_SHARE = (0.2, 0.8)
@@ -49,9 +49,9 @@ class _Dissolve(NamedTuple):
 
 
 class ShotDetector:
-    """Takes frames in display order, in pieces of any length: how they are split has no influence.
+    """Finds boundaries in frames fed in display order, in blocks of any length.
 
-    Holds a few dozen frames and the boundaries found: memory grows with their number alone.
+    Holds a few dozen frames: memory grows only with the number of boundaries.
     """
 
     def __init__(self) -> None:
@@ -60,16 +60,16 @@ class ShotDetector:
         self._change: Whole = np.zeros(0, np.int64)
         self._pts: list[int] = []
         self._start = 0  # pts of the first frame of all
-        self._first = 0  # number of the first frame that is held
-        self._next = 0  # of the first that is not decided
+        self._first = 0  # number of the first frame in memory
+        self._next = 0  # number of the first undecided frame
         self._cuts: list[tuple[int, int]] = []
         self._dissolves: list[_Dissolve] = []
-        self._mixed = 0  # number of the last frame that is a mixture
+        self._mixed = 0  # number of the last mixed frame
         self._fades = _Fades()
-        self._decided: deque[int] = deque(maxlen=_SETTLED)  # pts of the last frames that were decided on
+        self._decided: deque[int] = deque(maxlen=_SETTLED)  # pts of the last decided frames
 
     def feed(self, frames: Frames, pts: Sequence[int]) -> Levels:
-        """Feed frames: uint8 [n, 36, 64], luma, full range; pts: n times. Return the measurements of each of them."""
+        """Feed frames, uint8 [n, 36, 64] full-range luma, with their pts, and return their measurements."""
         levels = levels_of(frames, self._frames[-1] if len(self._frames) else None)
         if not self._first and not self._pts and pts:
             self._start = pts[0]
@@ -81,46 +81,44 @@ class ShotDetector:
         return levels
 
     def finish(self) -> list[int]:
-        """Return the pts of the first frame of every shot but the first, ascending. Feed nothing after it."""
+        """Return the pts of the first frame of every shot but the first, ascending. Feed nothing afterwards."""
         n_frames = self._first + len(self._frames)
         self._decide(n_frames)
-        return self._kept({*self._cuts, *self._fades.finish()}, n_frames)
+        return self._boundaries({*self._cuts, *self._fades.finish()}, n_frames)
 
     def settled(self) -> tuple[list[int], int | None]:
-        """Return (pts of boundaries, pts of a frame): all boundaries of `finish` before that frame.
+        """Return (pts of boundaries, pts of a frame): the final boundaries before that frame; None for no frame.
 
-        They are final, whatever is fed; the frame is None while nothing is settled. O(boundaries).
-
-        A fade is judged a few frames behind its end. A dissolve gives way to a cut within its length, and moves as long
-        as mixed frames follow one another.
+        A fade is judged a few frames after its end. A dissolve yields to a cut within its length, and moves while
+        mixed frames follow. O(boundaries).
         """
         if len(self._decided) < _SETTLED:
             return [], None
         front = self._decided[0]
         if self._dissolves and self._next - self._mixed <= _CONTEXT:
             front = min(front, self._dissolves[-1].pts)
-        found = self._kept({*self._cuts, *self._fades.cuts}, self._next)
-        return [pts for pts in found if pts < front], front
+        boundaries = self._boundaries({*self._cuts, *self._fades.cuts}, self._next)
+        return [pts for pts in boundaries if pts < front], front
 
-    def _kept(self, sharp: set[tuple[int, int]], n_frames: int) -> list[int]:
-        """Return the times of the boundaries between shots of `_SHORTEST` frames or more.
+    def _boundaries(self, sharp: set[tuple[int, int]], n_frames: int) -> list[int]:
+        """Return the pts of boundaries between shots of at least `_SHORTEST` frames.
 
-        A frame that is shown no later than one before it, as damaged timestamps say, begins no shot.
+        A frame that is not later than an earlier one (damaged timestamps) begins no shot.
         """
         slow = {
-            (one.at, one.pts)
-            for one in self._dissolves
-            if all(abs(one.at - number) > one.lag for number, _ in sharp)
+            (dissolve.at, dissolve.pts)
+            for dissolve in self._dissolves
+            if all(abs(dissolve.at - number) > dissolve.lag for number, _ in sharp)
         }
-        kept = [(0, self._start)]
+        boundaries = [(0, self._start)]
         for number, pts in sorted(sharp | slow):
-            before, latest = kept[-1]
+            before, latest = boundaries[-1]
             if number - before >= _SHORTEST <= n_frames - number and pts > latest:
-                kept.append((number, pts))
-        return [pts for _, pts in kept[1:]]
+                boundaries.append((number, pts))
+        return [pts for _, pts in boundaries[1:]]
 
     def _decide(self, stop: int) -> None:
-        """Decide on the frames below number `stop`, and let go of those that later ones do not need."""
+        """Decide on the frames below number `stop`, and drop the ones that later frames do not need."""
         if stop <= self._next:
             return
         begin, end = self._next - self._first, stop - self._first
@@ -130,7 +128,7 @@ class ShotDetector:
         for place, lag, balance in _dissolves(seen, std, begin, end):
             self._merge(_Dissolve(self._first + place, lag, balance, self._pts[place]))
         flat = std < _FLAT_STD
-        # Where no fade is under way and none begins, only the last frames count, for the next one.
+        # Without a fade in progress only the last frames matter, for the next one.
         skip = self._fades.idle and not flat[begin:end].any()
         for place in range(max(begin, end - _NEAR) if skip else begin, end):
             self._fades.add(self._first + place, self._pts[place], seen[place], bool(flat[place]))
@@ -141,37 +139,36 @@ class ShotDetector:
         self._std, self._change = self._std[drop:], self._change[drop:]
         self._first += drop
 
-    def _merge(self, found: _Dissolve) -> None:
-        """Keep the most balanced of the frames of one dissolve, which follow one another."""
-        same = bool(self._dissolves) and found.at - self._mixed <= max(self._dissolves[-1].lag, found.lag)
-        self._mixed = found.at
+    def _merge(self, dissolve: _Dissolve) -> None:
+        """Keep the most balanced frame of each dissolve."""
+        same = bool(self._dissolves) and dissolve.at - self._mixed <= max(
+            self._dissolves[-1].lag, dissolve.lag
+        )
+        self._mixed = dissolve.at
         if not same:
-            self._dissolves.append(found)
-        elif found.balance > self._dissolves[-1].balance:
-            self._dissolves[-1] = found
+            self._dissolves.append(dissolve)
+        elif dissolve.balance > self._dissolves[-1].balance:
+            self._dissolves[-1] = dissolve
 
 
 class _Fades:
-    """Runs of flat frames between two pictures that are not the same: a boundary each, at the run's end.
+    """Runs of flat frames between two different scenes: a boundary at each run's end.
 
-    The pictures are compared beside the run and some frames away from it, where they have faded in.
+    Scenes are compared at the run and some frames away from it, where they have faded in.
     """
 
     def __init__(self) -> None:
         self.cuts: list[tuple[int, int]] = []
-        self._before: deque[Frames] = deque(maxlen=_NEAR)  # the last with contrast
-        self._old: tuple[Frames, Frames] | None = (
-            None  # two to compare with, from the run on until it is judged
-        )
-        self._end: tuple[int, int] | None = None  # number and pts of the first behind the run
+        self._before: deque[Frames] = deque(maxlen=_NEAR)  # last frames with contrast
+        self._old: tuple[Frames, Frames] | None = None  # far and near frame before the run
+        self._end: tuple[int, int] | None = None  # number and pts of the first frame after the run
 
     @property
     def idle(self) -> bool:
-        """True where no run waits for its end or its judgement."""
+        """True if no run is in progress."""
         return self._old is None
 
     def add(self, number: int, pts: int, frame: Frames, is_flat: bool) -> None:
-        """Add the next frame."""
         if is_flat:
             self._judge()
             if self._before:
@@ -199,11 +196,11 @@ class _Fades:
 
 
 def _hard_cuts(seen: Frames, std: Floats, changed: Whole, begin: int, end: int) -> Iterator[int]:
-    """Yield the places in [begin, end) whose frame begins a shot at once."""
+    """Yield the positions in [begin, end) of frames that begin a shot at once."""
     change = changed / seen[0].size
     for place in np.flatnonzero(change[begin:end] >= _CUT_LEVELS) + begin:
         if min(std[place - 1], std[place]) < _FLAT_STD:
-            continue  # to or from a flat colour: a fade's business
+            continue  # to or from a flat colour: a fade
         sides = change[max(1, place - _NEAR) : place], change[place + 1 : place + 1 + _NEAR]
         busy = max((float(side.mean()) for side in sides if len(side)), default=0.0)
         if change[place] < _CUT_RATIO * busy or not _is_new(seen[place - 1], seen[place]):
@@ -213,36 +210,35 @@ def _hard_cuts(seen: Frames, std: Floats, changed: Whole, begin: int, end: int) 
             yield int(place)
 
 
-def _is_new(one: Frames, other: Frames) -> bool:
-    """Return whether the second is another picture than the first, by its levels and by where they are."""
-    bins = [np.bincount((frame // _LEVELS_PER_BIN).ravel(), minlength=32) for frame in (one, other)]
-    changed = float(np.abs(bins[0] - bins[1]).sum()) / 2 / one.size
-    if changed < _CUT_HISTOGRAM and _levels_apart(one, other) < _CUT_HARD_LEVELS:
+def _is_new(first: Frames, second: Frames) -> bool:
+    """Return whether two frames are different images, by their levels and their positions."""
+    bins = [np.bincount((frame // _LEVELS_PER_BIN).ravel(), minlength=32) for frame in (first, second)]
+    changed = float(np.abs(bins[0] - bins[1]).sum()) / 2 / first.size
+    if changed < _CUT_HISTOGRAM and _levels_apart(first, second) < _CUT_HARD_LEVELS:
         return False
-    return moved(one, other) < _SAME_SCENE
+    return moved(first, second) < _SAME_SCENE
 
 
-def _levels_apart(one: Frames, other: Frames) -> float:
-    """Return the mean absolute difference, in levels of 255."""
-    return int(levels_of(other[None], one).change[0]) / one.size
+def _levels_apart(first: Frames, second: Frames) -> float:
+    """Return the mean absolute difference in levels of 255."""
+    return int(levels_of(second[None], first).change[0]) / first.size
 
 
 def _is_among(frame: Frames, others: Frames) -> bool:
-    """Return whether one of the others is nearly the same picture, so that the change between was undone."""
+    """Return whether one of the others is nearly the same image: the change was undone."""
     return bool(len(others)) and float(all_moved(frame, others).max()) >= _UNDONE
 
 
 def _dissolves(seen: Frames, std: Floats, begin: int, end: int) -> Iterator[tuple[int, int, float]]:
-    """Yield (place in [begin, end), half length, share of the lesser picture), in order, of mixed frames.
+    """Yield (position in [begin, end), half length, smaller weight) of mixed frames, in order.
 
-    M is a frame, A the one `lag` before it, B the one `lag` after it. The weights a, b bring a A + b B nearest to M by
-    least squares. All three are without their means, so that a fade's darkening does not count. They are at a quarter
-    of the size, so that small movement does not count either.
+    Frame M against A, `lag` before, and B, `lag` after: least squares of a A + b B to M, all without their means (a
+    fade's darkening) and at a quarter of the size (small movement).
     """
     coarse = _quarter(seen)
     plain = coarse - coarse.mean(axis=1, keepdims=True)
     power = np.einsum("tp,tp->t", plain, plain)
-    found: list[tuple[int, int, float]] = []
+    mixtures: list[tuple[int, int, float]] = []
     for lag in _LAGS:
         low, high = max(begin, lag), min(end, len(seen) - lag)
         if low >= high:
@@ -261,15 +257,12 @@ def _dissolves(seen: Frames, std: Floats, begin: int, end: int) -> Iterator[tupl
         for place in np.flatnonzero(mixed) + low:
             before, after = seen[place - lag], seen[place + lag]
             if _levels_apart(before, after) >= _DISSOLVE_LEVELS and moved(before, after) < _DISSOLVE_SAME:
-                found.append((int(place), lag, float(balance[place - low])))
-    yield from sorted(found)
+                mixtures.append((int(place), lag, float(balance[place - low])))
+    yield from sorted(mixtures)
 
 
 def _quarter(frames: Frames) -> Floats:
-    """Return [n, 9 * 16]: the means of blocks of 4 x 4 pixels.
-
-    Their sums are whole, and added where they lie side by side.
-    """
+    """Return [n, 9 * 16]: means of blocks of 4 x 4 pixels."""
     height, width = frames.shape[1] // _COARSE, frames.shape[2]
     rows = frames.reshape(len(frames), height, _COARSE, width).sum(axis=2, dtype=np.uint16)
     blocks = sum(rows[:, :, place::_COARSE] for place in range(1, _COARSE)) + rows[:, :, ::_COARSE]
@@ -277,21 +270,21 @@ def _quarter(frames: Frames) -> Floats:
     return means
 
 
-def moved(one: Frames, other: Frames) -> float:
-    """Return the greatest correlation of two frames, -1 to 1, over small shifts of one against the other."""
-    return float(all_moved(one, other[None])[0])
+def moved(first: Frames, second: Frames) -> float:
+    """Return the greatest correlation of two frames, -1 to 1, over small shifts."""
+    return float(all_moved(first, second[None])[0])
 
 
-def all_moved(one: Frames, others: Frames) -> Floats:
-    """Return `moved` (Pearson's; 0 for a flat frame), [n], of uint8 [height, width] and each of [n, height, width].
+def all_moved(frame: Frames, others: Frames) -> Floats:
+    """Return [n]: `moved` (Pearson; 0 for a flat frame) of uint8 [height, width] and each of [n, height, width].
 
-    For every shift the sums over where the two overlap: of products from one against the other padded with zeros, of
-    levels and their squares from sums over all rectangles. All of them are whole numbers below 2^53.
+    For every shift, sums over the overlap: products from one against the other zero-padded, levels and squares from
+    integral images. All are integers below 2^53.
     """
-    height, width = one.shape
+    height, width = frame.shape
     down, right = (axis.ravel() for axis in np.meshgrid(_DOWN, _RIGHT, indexing="ij"))
     most_down, most_right = max(_DOWN), max(_RIGHT)
-    a, b = one.astype(np.float64), others.astype(np.float64)
+    a, b = frame.astype(np.float64), others.astype(np.float64)
     around = np.pad(a, ((most_down, most_down), (most_right, most_right)))
     windows = np.lib.stride_tricks.sliding_window_view(around, (height, width))
     products = np.einsum("xyij,tij->txy", windows, b)[:, down + most_down, right + most_right]
@@ -306,13 +299,13 @@ def all_moved(one: Frames, others: Frames) -> Floats:
 
 
 def _overlaps(x: Floats, down: Whole, right: Whole) -> Floats:
-    """Return [..., shifts]: sums of [..., height, width] over the part that overlaps a picture shifted so."""
+    """Return [..., shifts]: sums of [..., height, width] over the overlap with each shift."""
     height, width = x.shape[-2:]
     sums = np.zeros((*x.shape[:-2], height + 1, width + 1))
     sums[..., 1:, 1:] = x.cumsum(axis=-2).cumsum(axis=-1)
-    top, left = np.maximum(down, 0), np.maximum(right, 0)
+    top, start = np.maximum(down, 0), np.maximum(right, 0)
     bottom, end = height + np.minimum(down, 0), width + np.minimum(right, 0)
-    found: Floats = (
-        sums[..., bottom, end] - sums[..., top, end] - sums[..., bottom, left] + sums[..., top, left]
+    sums_inside: Floats = (
+        sums[..., bottom, end] - sums[..., top, end] - sums[..., bottom, start] + sums[..., top, start]
     )
-    return found
+    return sums_inside

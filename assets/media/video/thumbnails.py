@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 SMALL_PX = (64, 36)
-"""Width and height of the frames."""
+"""Width and height of thumbnails in px."""
 
 Frames = np.ndarray[Any, np.dtype[np.uint8]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -13,24 +13,24 @@ Whole = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Levels(NamedTuple):
-    """Measurements of n frames, in levels of 255."""
+    """Measurements of n frames, in levels of 255; integer sums, so exact."""
 
     total: Whole
     """Sums over the pixels."""
     std: Floats
     """Standard deviations."""
     change: Whole
-    """Sums of the absolute differences to the frame before; 0 for a frame without one."""
+    """Sums of absolute differences to the frame before; 0 for the first."""
 
 
 def levels_of(frames: Frames, before: Frames | None) -> Levels:
-    """Measure frames, uint8 [n, height, width] of less than 2^16 pixels; before: the one before them, if any."""
+    """Measure uint8 [n, height, width] of less than 2^16 pixels; before: the previous frame, if any."""
     pixels = frames.shape[1] * frames.shape[2]
     flat = frames.reshape(len(frames), pixels)
     earlier = np.concatenate([flat[:1] if before is None else before.reshape(1, -1), flat[:-1]])
-    apart = np.maximum(flat, earlier) - np.minimum(flat, earlier)
+    difference = np.maximum(flat, earlier) - np.minimum(flat, earlier)
     total, change, squares = (
         x.sum(axis=1, dtype=np.uint32).astype(np.int64)
-        for x in (flat, apart, np.multiply(flat, flat, dtype=np.uint16))
+        for x in (flat, difference, np.multiply(flat, flat, dtype=np.uint16))
     )
     return Levels(total, np.sqrt(pixels * squares - total**2) / pixels, change)

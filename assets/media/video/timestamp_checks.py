@@ -6,14 +6,14 @@ from typing import Any
 
 from ..container import MAX_GAP_S
 from ..unit import rejected
-from .timestamps import Shown
+from .timestamps import TimedFrame
 
 MAX_MISPLACED = 0.5
-"""Largest share of frames that may lie at or before the time of a frame that is shown before them."""
+"""Largest share of frames at or before the time of a frame that is shown earlier."""
 
 
 class Timing:
-    """Counts timestamps: backward and equal ones as tagged, gaps as shown. Memory does not grow."""
+    """Counts timestamps: backward and equal ones as tagged, gaps as shown. Memory is constant."""
 
     def __init__(self) -> None:
         self.first: int | None = None
@@ -23,8 +23,8 @@ class Timing:
         self._n = 0
         self._newest: int | None = None
 
-    def add(self, shown: Shown) -> int:
-        """Return the gap before this frame, in ticks; 0 for the first and for a frame that is not behind the last."""
+    def add(self, shown: TimedFrame) -> int:
+        """Return the gap in ticks before this frame; 0 for the first, and for a frame that is not later."""
         self._n += 1
         newest = self._newest
         if newest is not None:
@@ -44,9 +44,9 @@ class Timing:
         return gap
 
     def facts(self, time_base: Fraction) -> Mapping[str, Any]:
-        """Return the columns: variable when gaps differ by more than a tick, or than 2 ms where ticks are finer.
+        """Return the columns; variable if gaps differ by more than a tick or 2 ms, whichever is longer.
 
-        Raises: Unusable for timestamps that cannot be true.
+        Raises: Unusable for impossible timestamps.
         """
         assert self.first is not None  # called after a frame
         low = self.low or 0

@@ -3,31 +3,31 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from .timestamps import Shown
+from .timestamps import TimedFrame
 
 if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
     from ..container import PacketIndex
 
-Settled = Callable[[], tuple[list[int], int | None]]
-"""(pts of scene cuts, pts of a frame): all cuts before that frame, which are final."""
+SettledCuts = Callable[[], tuple[list[int], int | None]]
+"""Returns (pts of scene cuts, pts of a frame): all cuts before that frame, final."""
 
 
 class FrameWatcher(Protocol):
-    """Called in this order: `begin`, `add` for each frame, then `finish` or `abandon`."""
+    """Receives an audit's frames: `begin`, `add` for each, then `finish` or `abandon`."""
 
-    def begin(self, stream: "VideoStream", index: "PacketIndex", settled: Settled) -> None:
-        """Begin, before the first frame. settled: returns the scene cuts known so far, whenever it is called."""
+    def begin(self, stream: "VideoStream", index: "PacketIndex", settled: SettledCuts) -> None:
+        """Begin, before the first frame. settled: returns the final scene cuts so far, at any time."""
 
-    def add(self, shown: Shown) -> None:
-        """Add the next frame. Raises: StoreError when the disk is full."""
+    def add(self, shown: TimedFrame) -> None:
+        """Add the next frame. Raises: StoreError for a full disk."""
 
     def finish(self, cuts: Sequence[int]) -> None:
-        """Finish, after the last frame of a sound video.
+        """Finish, after the last frame of a healthy video with these scene cuts.
 
-        cuts: its scene cuts. Raises: StoreError when the disk is full.
+        Raises: StoreError for a full disk.
         """
 
     def abandon(self) -> None:
-        """Drop everything that was made of a video that is not sound."""
+        """Drop everything made of a video, if it is still open."""

@@ -1,10 +1,4 @@
-"""From one colour matrix and range to limited BT.601, on small pictures.
-
-FFmpeg's scaler goes through RGB of 8 bits for another matrix, and green comes out 1.1 to 1.7 levels too dark on
-average. Its step from full to limited range leaves chroma half a level too high. Between two matrices of the same
-primaries the step is linear: chroma depends on chroma alone, because grey stays grey, and luma changes by a share of
-both chromas.
-"""
+"""Conversion of small frames from any matrix and range to limited BT.601."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -28,13 +22,13 @@ BT601 = 6
 NAMES: Mapping[int, str] = {
     1: "bt709", 4: "fcc", 5: "bt470", 6: "smpte170m", 7: "smpte240m", 9: "bt2020",
 }  # fmt: skip
-"""Names of the matrices in FFmpeg's scale filter."""
+"""Matrix names of FFmpeg's scale filter."""
 
 Samples = npt.NDArray[np.float32]
 
 
 def to_rgb(matrix: int) -> npt.NDArray[np.float64]:
-    """Return [3, 3]: R'G'B' of Y' (0 to 1) and Cb, Cr (-0.5 to 0.5), by H.273's equations 38 to 40 turned round."""
+    """Return [3, 3]: R'G'B' from Y' (0 to 1) and Cb, Cr (-0.5 to 0.5); H.273's equations 38 to 40 inverted."""
     kr, kb = LUMA[matrix]
     kg = 1 - kr - kb
     return np.array(
@@ -48,29 +42,31 @@ def to_rgb(matrix: int) -> npt.NDArray[np.float64]:
 
 @cache
 def step_to_bt601(matrix: int, full_range: bool, bits: int) -> Samples:
-    """Return [3, 3] on 8-bit samples: limited range has 219 levels of luma and 224 of chroma, full range 255.
+    """Return [3, 3] on 8-bit samples, from this matrix and range to limited BT.601.
 
-    Of 10 bits shifted to 8 it has 1023 / 4.
+    Linear between matrices of the same primaries: chroma depends only on chroma, as grey stays grey. FFmpeg's
+    scaler goes through 8-bit RGB: green 1.1 to 1.7 levels too dark, and chroma half a level too high from full
+    range.
     """
-    limited = np.diag([219.0, 224.0, 224.0])
+    limited = np.diag([219.0, 224.0, 224.0])  # levels; full range has 255, or 1023 / 4 if 10 bits became 8
     scale = (2**bits - 1) / 2 ** (bits - 8) * np.eye(3) if full_range else limited
     step = limited @ np.linalg.inv(to_rgb(BT601)) @ to_rgb(matrix) @ np.linalg.inv(scale)
-    found: Samples = step.astype(np.float32)
-    return found
+    matrix_step: Samples = step.astype(np.float32)
+    return matrix_step
 
 
-def to_bt601(picture: "VideoFrame", step: Samples) -> "VideoFrame":
-    """Return yuv420p as the same picture in limited BT.601; step: of its matrix and range. O(pixels)."""
+def to_bt601(frame: "VideoFrame", step: Samples) -> "VideoFrame":
+    """Return a yuv420p frame in limited BT.601; step: from its matrix and range. O(pixels)."""
     import av
 
-    samples = converted(np.asarray(picture.to_ndarray()), picture.height, step)
-    found = av.VideoFrame.from_ndarray(samples, format="yuv420p")
-    found.pts, found.time_base = picture.pts, picture.time_base
-    return found
+    samples = converted(np.asarray(frame.to_ndarray()), frame.height, step)
+    converted_frame = av.VideoFrame.from_ndarray(samples, format="yuv420p")
+    converted_frame.pts, converted_frame.time_base = frame.pts, frame.time_base
+    return converted_frame
 
 
 def converted(samples: npt.NDArray[Any], height: int, step: Samples) -> npt.NDArray[np.uint8]:
-    """Convert uint8 [3/2 height, width] as PyAV lays yuv420p out, likewise."""
+    """Convert uint8 [3/2 height, width] in PyAV's yuv420p layout."""
     width = samples.shape[1]
     luma = samples[:height].astype(np.float32).reshape(height // 2, 2, width // 2, 2)
     chroma = samples[height:].reshape(2, height // 2, width // 2).astype(np.float32) - 128
@@ -88,7 +84,7 @@ def converted(samples: npt.NDArray[Any], height: int, step: Samples) -> npt.NDAr
 
 
 def _bytes(values: Samples) -> npt.NDArray[np.uint8]:
-    """Round the values; those that no display shows are clipped."""
+    """Round the values, and clip them to 8 bits."""
     np.rint(values, out=values)
     np.clip(values, 0, 255, out=values)
     return values.astype(np.uint8)

@@ -1,4 +1,4 @@
-"""From a decoded frame to the small picture that a viewer sees: orientation, square pixels, size, colour."""
+"""From a decoded frame to a clip's small frame: orientation, square pixels, size, colour."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 _SCALER = "flags=bicubic+accurate_rnd"
 _ROUNDED = f"{_SCALER}:sws_dither=none"
-"""Scaler where more than 8 bits become 8: the same sample is the same everywhere, without a dither's pattern. Of 8 bits
-the result is the same with and without, and takes 15 % longer."""
+"""Scaler from more than 8 bits to 8: without dither, equal samples stay equal. For 8 bits it changes nothing and
+takes 15 % longer."""
 
 _OUT = f"{_ROUNDED}:out_color_matrix=bt601:out_range=tv"
 _AS_BT601 = (5, 6)
 _MAX_ASPECT = 16
 
 
-class _Look(NamedTuple):
-    """Properties of frames that one graph is made for."""
+class _FrameForm(NamedTuple):
+    """Properties of frames that one graph handles."""
 
     width: int
     height: int
@@ -38,62 +38,58 @@ class _Look(NamedTuple):
     tags: tuple[int, int, int, int]
 
 
-class PictureFilter:
-    """FFmpeg's filters, set up anew whenever the stream changes its size, pixel format or colour tags."""
+class FrameFilter:
+    """FFmpeg filters, rebuilt whenever size, pixel format or colour tags change."""
 
     def __init__(self, stream: "VideoStream", policy: VideoPolicy) -> None:
         self._stream, self._policy = stream, policy
         self._small: _Chain | None = None
         self._encode: _Chain | None = None
-        self._made_for: _Look | None = None
-        self._step: Samples | None = None  # what the scaler leaves to `matrix`
+        self._form: _FrameForm | None = None
+        self._step: Samples | None = None  # conversion that the scaler does not do
         self._peak_cd: float | None = None
         self.rendering: Rendering | None = None
 
     def begin(self, frame: "VideoFrame") -> None:
-        """Take the first frame of the video, applied or not: its metadata decide an HDR video's curve.
-
-        Raises: Unusable for a frame that the policy does not take.
-        """
+        """Read the video's first frame, whose metadata decide an HDR curve. Raises: Unusable outside the policy."""
         signal = rendering_of(frame, self._policy).signal
         self._peak_cd = None if signal is None else signal.peak_cd
 
     def apply(self, frame: "VideoFrame") -> "VideoFrame":
-        """Return the frame upright, square-pixelled, 8-bit SDR, yuv420p BT.601 limited.
+        """Return the frame upright, square-pixelled, 8-bit SDR, yuv420p limited BT.601.
 
-        The shorter side is at most the policy's, and both sides are even. `rendering` then says how its colours came
-        about.
+        The shorter side is at most the policy's, both sides are even. Sets `rendering`.
 
-        Raises: Unusable for a frame that the policy does not take, or that cannot be shown right.
+        Raises: Unusable for a frame outside the policy, or that cannot be converted correctly.
         """
-        now = _look(frame)
-        if self._small is None or self._made_for != now:
+        now = _form_of(frame)
+        if self._small is None or self._form != now:
             self.rendering = self._rendering(frame)
             self._small, self._encode = self._make(frame, self.rendering.signal), None
-            self._made_for = now
-        picture = self._small.apply(frame)
+            self._form = now
+        small = self._small.apply(frame)
         signal = self.rendering.signal if self.rendering else None
         if signal is not None:
-            return self._mapped(picture, signal)
-        return picture if self._step is None else to_bt601(picture, self._step)
+            return self._mapped(small, signal)
+        return small if self._step is None else to_bt601(small, self._step)
 
     def _rendering(self, frame: "VideoFrame") -> Rendering:
-        found = rendering_of(frame, self._policy)
-        if found.signal is None or self._peak_cd is None:
-            return found
-        return replace(found, signal=replace(found.signal, peak_cd=self._peak_cd))
+        rendering = rendering_of(frame, self._policy)
+        if rendering.signal is None or self._peak_cd is None:
+            return rendering
+        return replace(rendering, signal=replace(rendering.signal, peak_cd=self._peak_cd))
 
-    def _mapped(self, picture: "VideoFrame", signal: Signal) -> "VideoFrame":
+    def _mapped(self, frame: "VideoFrame", signal: Signal) -> "VideoFrame":
         """Return yuv444p16 as SDR yuv420p."""
         import av
 
-        samples = np.asarray(picture.to_ndarray(), np.uint16)
+        samples = np.asarray(frame.to_ndarray(), np.uint16)
         rgb = av.VideoFrame.from_ndarray(to_sdr(samples, signal), format="rgb48le")
-        rgb.pts, rgb.time_base = picture.pts, picture.time_base
+        rgb.pts, rgb.time_base = frame.pts, frame.time_base
         if self._encode is None:
             source = {"width": rgb.width, "height": rgb.height, "format": rgb.format}
             chain = [("scale", f"{rgb.width}:{rgb.height}:{_OUT}"), ("format", "yuv420p")]
-            self._encode = _Chain({**source, "time_base": picture.time_base or Fraction(1, 1000)}, chain)
+            self._encode = _Chain({**source, "time_base": frame.time_base or Fraction(1, 1000)}, chain)
         return self._encode.apply(rgb)
 
     def _make(self, frame: "VideoFrame", signal: Signal | None) -> "_Chain":
@@ -105,7 +101,7 @@ class PictureFilter:
         if swapped:
             width_px, height_px = height_px, width_px
         width, height = fit(width_px, height_px, self._policy.short_side_px)
-        if signal is not None:  # only the size; what samples mean is left to `tone_map`
+        if signal is not None:  # only the size; `tone_map` converts colours
             self._step, matrix, full, pix_fmt = None, signal.matrix, signal.full_range, "yuv444p16le"
         elif frame.format.is_rgb:
             self._step, matrix, full, pix_fmt = None, BT601, False, "yuv420p"
@@ -127,7 +123,7 @@ class PictureFilter:
 
 
 class _Chain:
-    """FFmpeg's filters one behind the other: a picture in, a picture out.
+    """FFmpeg filters in a row: a frame in, a frame out.
 
     source: arguments of PyAV's `add_buffer`; filters: names and options.
     """
@@ -135,25 +131,25 @@ class _Chain:
     def __init__(self, source: Mapping[str, Any], filters: list[tuple[str, str]]) -> None:
         import av.filter
 
-        self._graph = av.filter.Graph()  # its nodes do not keep it
+        self._graph = av.filter.Graph()  # its nodes do not keep it alive
         self._graph.threads = 1  # a worker per core: more threads only wait for each other
         nodes = [self._graph.add_buffer(**source)]
         nodes += [self._graph.add(name, options) for name, options in [*filters, ("buffersink", "")]]
         for before, after in pairwise(nodes):
             before.link_to(after)
         self._graph.configure()
-        # Asked themselves: the graph would go through all of them for its source and its sink, for every picture.
+        # Called directly: the graph would search its nodes for source and sink for every frame.
         self._first, self._last = nodes[0], nodes[-1]
 
-    def apply(self, picture: "VideoFrame") -> "VideoFrame":
-        """Filter a picture. Raises: av.error.FFmpegError."""
-        self._first.push(picture)
+    def apply(self, frame: "VideoFrame") -> "VideoFrame":
+        """Filter a frame. Raises: av.error.FFmpegError."""
+        self._first.push(frame)
         return cast("VideoFrame", self._last.pull())
 
 
-def _look(frame: "VideoFrame") -> _Look:
+def _form_of(frame: "VideoFrame") -> _FrameForm:
     tags = (frame.color_range, frame.colorspace, frame.color_primaries, frame.color_trc)
-    return _Look(frame.width, frame.height, frame.format.name, tags)
+    return _FrameForm(frame.width, frame.height, frame.format.name, tags)
 
 
 def fit(width_px: float, height_px: float, short_side_px: int) -> tuple[int, int]:
@@ -163,10 +159,10 @@ def fit(width_px: float, height_px: float, short_side_px: int) -> tuple[int, int
 
 
 def turns_of(matrix: tuple[int, ...] | None) -> tuple[list[tuple[str, str]], bool]:
-    """Return filters for a display matrix (a b u c d v x y w), and whether width and height change places.
+    """Return filters for a display matrix (a b u c d v x y w), and whether width and height swap.
 
-    a, b, c, d as in x' = a x + c y, y' = b x + d y, y pointing down. Multiples of 90 degrees and mirrors, to a
-    hundredth; the scale is ignored as long as it is the same both ways. Raises: Unusable for any other.
+    x' = a x + c y, y' = b x + d y, y pointing down. Quarter turns and mirrors to a hundredth, at any uniform scale.
+    Raises: Unusable for any other.
     """
     if matrix is None:
         return [], False
@@ -175,8 +171,8 @@ def turns_of(matrix: tuple[int, ...] | None) -> tuple[list[tuple[str, str]], boo
     upright = all(abs(value) <= 0.01 * size for value in (b, c)) and abs(abs(a) - abs(d)) <= 0.01 * size
     sideways = all(abs(value) <= 0.01 * size for value in (a, d)) and abs(abs(b) - abs(c)) <= 0.01 * size
     if size == 0 or not (upright or sideways):
-        told = ", ".join(f"{value:.3g}" for value in (a, b, c, d))
-        raise dropped("cut", "rotation", f"its display matrix ({told}) is no quarter turn and no mirror")
+        numbers = ", ".join(f"{value:.3g}" for value in (a, b, c, d))
+        raise dropped("cut", "rotation", f"its display matrix ({numbers}) is no quarter turn and no mirror")
     if sideways:
         # 1 clock, 2 cclock; 0 cclock_flip and 3 clock_flip are the mirrored ones
         turn = {(True, False): "1", (False, True): "2", (True, True): "0", (False, False): "3"}[b > 0, c > 0]

@@ -1,4 +1,4 @@
-"""Side data of a decoded frame: its turn, the meaning of its light. As the loader reads it, refusals by name."""
+"""Side data of a decoded frame: its turn, the meaning of its light."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def side_data(frame: "VideoFrame") -> "Mapping[str, Buffer]":
-    """Return the side data by FFmpeg's name of its kind. Raises: Unusable, where some of it cannot be told."""
+    """Return the side data by FFmpeg's names. Raises: Unusable for unknown data."""
     with _refused():
         return side_data_of(frame)
 

@@ -24,7 +24,7 @@ from assets.media.video import audit as video_audit
 from assets.media.video.probe import orientation
 from assets.media.video.seek_audit import frame_crc, seek_ok
 from assets.media.video.timestamp_checks import Timing
-from assets.media.video.timestamps import Shown
+from assets.media.video.timestamps import TimedFrame
 
 EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]
@@ -83,7 +83,7 @@ def test_times_that_cannot_be_true(encode_video: EncodeVideo, numbered_frames: M
     for tagged, fails in (([0, 1, 0, 3], False), ([0, 0, 1536, 512, 0, 0, 0, 0, 1536, 512], True)):
         timing = Timing()
         for pts in tagged:
-            timing.add(Shown(frame, pts, pts))
+            timing.add(TimedFrame(frame, pts, pts))
         with pytest.raises(Unusable, match="8 of 10 frames") if fails else nullcontext():
             timing.facts(Fraction(1, 1000))
 

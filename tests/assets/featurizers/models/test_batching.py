@@ -259,7 +259,7 @@ def by_place(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
 @pytest.mark.parametrize("run", [across, by_place])
 def test_a_model_whose_rows_see_one_another_is_refused(run: Run) -> None:
     with pytest.raises(
-        ModelFailed, match="other bits beside other rows, or in another place, in batches of 4"
+        ModelFailed, match="other bits beside other rows, or at another position, in batches of 4"
     ):
         batches(run, batch_size=4).results(rows_of(4))
 

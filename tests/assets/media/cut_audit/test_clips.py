@@ -15,8 +15,8 @@ from assets.media.cut_audit.clips import check_times
 from assets.media.unit import Unit, Unusable
 from assets.media.video import span_frames
 from assets.media.video.spans import Span
-from assets.media.video.timestamps import Shown
-from assets.media.video.timestamps import shown as really_shown
+from assets.media.video.timestamps import TimedFrame
+from assets.media.video.timestamps import timed_frames as really_shown
 from assets.media.video_colour import picture_filter
 
 EncodeVideo = Callable[..., str]
@@ -129,13 +129,13 @@ def _tagging(name: str, value: int) -> Callable[..., None]:
 def test_the_frame_beside_it(
     source: Callable[..., str], refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def late(*arguments: Any, **options: Any) -> Iterator[Shown]:
-        before: Shown | None = None
+    def late(*arguments: Any, **options: Any) -> Iterator[TimedFrame]:
+        before: TimedFrame | None = None
         for now in really_shown(*arguments, **options):
             yield now._replace(frame=before.frame) if before is not None else now
             before = now
 
-    monkeypatch.setattr(span_frames, "shown", late)
+    monkeypatch.setattr(span_frames, "timed_frames", late)
     assert refused_as(source()) == findings.WRONG_FRAME
 
 
@@ -158,11 +158,11 @@ def test_times_that_are_not_the_sources(
     path = encode_video(moving(), pts=[40_000 + 33 * number for number in range(30)], tags=PLAIN)
     assert refused_as(path) == ""
 
-    def mistaken(*arguments: Any, **options: Any) -> Iterator[Shown]:
+    def mistaken(*arguments: Any, **options: Any) -> Iterator[TimedFrame]:
         for now in really_shown(*arguments, **options):
             yield now._replace(pts=wrong(now.pts))
 
-    monkeypatch.setattr(span_frames, "shown", mistaken)
+    monkeypatch.setattr(span_frames, "timed_frames", mistaken)
     monkeypatch.setattr(
         video, "windows", lambda *_: [Span(start=wrong(40_000), end=wrong(41_000))]
     )  # the clips are where the mistake puts them
@@ -175,25 +175,25 @@ def test_dts_taken_for_pts(
     path = encode_video(moving(), tags=PLAIN, options={"bf": "3", "g": "30", "crf": "1"})
     assert refused_as(path) == ""
 
-    def mistaken(container: Any, frames: Any) -> Iterator[Shown]:
+    def mistaken(container: Any, frames: Any) -> Iterator[TimedFrame]:
         kept = list(really_shown(container, frames))
         times = [one.pts for one in kept]
         for one, earlier in zip(kept[2:], times, strict=False):  # decoded two frames before it is shown
             yield one._replace(pts=earlier)
 
-    monkeypatch.setattr(span_frames, "shown", mistaken)
+    monkeypatch.setattr(span_frames, "timed_frames", mistaken)
     assert refused_as(path) == findings.WRONG_FRAME
 
 
 def test_frames_left_out(
     source: Callable[..., str], refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def some(*arguments: Any, **options: Any) -> Iterator[Shown]:
+    def some(*arguments: Any, **options: Any) -> Iterator[TimedFrame]:
         for number, now in enumerate(really_shown(*arguments, **options)):
             if number % 10 != 3:
                 yield now
 
-    monkeypatch.setattr(span_frames, "shown", some)
+    monkeypatch.setattr(span_frames, "timed_frames", some)
     assert refused_as(source()) == findings.FRAMES_MISSING
 
 

@@ -77,7 +77,7 @@ def seen(data: bytes, tmp_path: Path) -> tuple[Array, str]:
     path = tmp_path / "raw"
     path.write_bytes(data)
     with photo(str(path)) as found:
-        made = to_srgb(found.picture, found.colour)
+        made = to_srgb(found.image, found.colour)
         assert not made.info
         by = found.colour.by
     assert audit_image(str(path))["colour_by"] == by

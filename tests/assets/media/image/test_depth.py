@@ -29,7 +29,7 @@ def written(tmp_path: Path, data: bytes) -> Path:
 
 def seen(path: Path) -> Array:
     with photo(str(path)) as found:
-        return np.asarray(to_srgb(found.picture, found.colour)).astype(int)
+        return np.asarray(to_srgb(found.image, found.colour)).astype(int)
 
 
 def cut(path: Path | str, **rules: object) -> Unit:

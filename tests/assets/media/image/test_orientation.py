@@ -38,7 +38,7 @@ TURNS: dict[int, Callable[[np.ndarray], np.ndarray]] = {
 def seen(path: Path) -> np.ndarray:
     read_heif()
     with photo(str(path)) as found:
-        made = upright(to_srgb(found.picture, found.colour), found.orientation.pending)
+        made = upright(to_srgb(found.image, found.colour), found.orientation.pending)
         assert made.size == found.upright_size_px
         return np.asarray(made).astype(int)
 

@@ -266,7 +266,7 @@ def test_what_a_loader_would_read_wrong_is_stored_without_loss(
     assert (word, unit.metadata["photo_mode"]) == ("png", "lossless")
     assert because in unit.fields["json"]["stored"]["because"]
     with photo(str(tmp_path / "raw")) as found:
-        shown = upright(to_srgb(found.picture, found.colour), found.orientation.pending)
+        shown = upright(to_srgb(found.image, found.colour), found.orientation.pending)
     ground = Image.new("RGBA", shown.size, "white")
     expected = Image.alpha_composite(ground, shown.convert("RGBA")).convert("RGB")
     assert np.abs(as_trained_on(kept).astype(int) - np.asarray(expected)).max() <= 1

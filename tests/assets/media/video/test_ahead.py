@@ -23,7 +23,7 @@ from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.segments.read import Segment
 from assets.media.unit import Unusable, dropped
 from assets.media.video.spans import Span, shots
-from assets.media.video.timestamps import Shown
+from assets.media.video.timestamps import TimedFrame
 from loader.errors import StoreError
 from loader.storage import Store, open_store
 
@@ -221,7 +221,7 @@ def test_shots_that_become_known_bit_by_bit(
         for n_seen, pts in enumerate(times, 1):
             frame = av.VideoFrame.from_ndarray(np.full((32, 32, 3), n_seen, np.uint8))
             frame.time_base = Fraction(1, 1000)
-            maker.add(Shown(frame, pts, pts))
+            maker.add(TimedFrame(frame, pts, pts))
         try:
             spans = shots(index, policy, cuts).spans
         except Unusable:

@@ -22,7 +22,7 @@ from loader.storage.patterns import key_filter
 from loader.storage.store import key_fault
 from resources.storage import check_options
 
-from .media.segments.read import TABLES
+from .media.segments import TABLES
 from .source_formats import JOINED, check_format, companions, strangers
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ _FRAMES_AT_ONCE = 32  # 200 MB of full HD
 
 
 def inputs_of(**fields: str | None) -> dict[str, tuple[str, ...]]:
-    """Return `Featurizer.inputs` with one field per kind, without the kinds whose field is None."""
+    """Return `Featurizer.inputs` with one field per kind, without None."""
     return {kind: (field,) for kind, field in fields.items() if field is not None}
 
 
@@ -38,7 +38,7 @@ def field_of(inputs: Mapping[str, tuple[str, ...]], kind: str) -> str:
 
 
 def bytes_of(sample: Mapping[str, bytes], field: str) -> bytes:
-    """Return the bytes of a field. Raises: Unusable if it is missing or empty."""
+    """Return the bytes of a field. Raises: Unusable if missing or empty."""
     data = sample.get(field)
     if data is None:
         raise rejected(STAGE, "missing_field", f"the sample has no field {field!r}")
@@ -66,10 +66,7 @@ def photo(sample: Mapping[str, bytes], field: str) -> Array:
 
 
 def frames(sample: Mapping[str, bytes], field: str, pick: Callable[[int], Sequence[int]]) -> Array:
-    """Return uint8 [T, H, W, 3] RGB: the frames that `pick(n_frames)` returns, ascending, each once.
-
-    Raises: Unusable.
-    """
+    """Return uint8 [T, H, W, 3] RGB: the frames numbered by `pick(n_frames)`, ascending. Raises: Unusable."""
     from loader.modalities.video.decode import read_clip
 
     data = bytes_of(sample, field)
@@ -132,7 +129,7 @@ class Sound:
 
 
 def sound(sample: Mapping[str, bytes], field: str) -> Sound:
-    """Return the first audio stream at its stored rate. Raises: Unusable, also for NaN or infinite samples."""
+    """Return the first audio stream at its stored rate. Raises: Unusable."""
     import io
 
     import av
@@ -160,10 +157,7 @@ def sound(sample: Mapping[str, bytes], field: str) -> Sound:
 
 
 def one_channel(sample: Mapping[str, bytes], field: str, rate_hz: int) -> Array:
-    """Return float32 [n] at `rate_hz`: the first audio stream, mixed by ITU-R BS.775 and resampled.
-
-    Raises: Unusable.
-    """
+    """Return float32 [n] at `rate_hz`: the first audio stream, mixed to mono. Raises: Unusable."""
     audio = sound(sample, field)
     try:
         mixed = mix_for(audio.channels, audio.layout, "mono")(audio.samples)
@@ -175,8 +169,8 @@ def one_channel(sample: Mapping[str, bytes], field: str, rate_hz: int) -> Array:
     return mono
 
 
+# Largest aspect ratio; longer images lose their ends: a strip 1 px high would be enlarged to gigabytes.
 _WIDEST = 8
-"""Largest aspect ratio; longer images lose their ends: a strip 1 px high would be enlarged to gigabytes."""
 
 
 def images_of(
@@ -192,10 +186,7 @@ def spread(n_frames: int, count: int) -> list[int]:
 
 
 def cropped(pixels: Array, size_px: int) -> Array:
-    """Return uint8 [size_px, size_px, 3]: the shorter side of [H, W, 3] scaled, then the centre.
-
-    Pillow's bicubic filter, with the rounding of CLIP's own preprocessing.
-    """
+    """Return uint8 [size_px, size_px, 3]: the centre of [H, W, 3], its shorter side scaled as CLIP does."""
     from PIL import Image
 
     pixels = _centre(pixels, *(min(side, _WIDEST * min(pixels.shape[:2])) for side in pixels.shape[:2]))

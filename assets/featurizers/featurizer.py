@@ -29,9 +29,9 @@ class Features:
     """
 
     fields: Mapping[str, Any]
-    """Field name -> value for `loader.modalities.encode`. The same names for every sample of a kind."""
+    """Field name -> value for `loader.modalities.encode`; equal names within a kind."""
     columns: Mapping[str, Column]
-    """Score column -> finite value, None if unknown; units in the name. The same names for every sample of a kind."""
+    """Score column, with its unit -> finite value, None if unknown; equal names within a kind."""
 
     def __post_init__(self) -> None:
         for field in self.fields:
@@ -47,17 +47,16 @@ class Features:
 class Featurizer(ABC):
     """A featurizer: its name, the field that it reads of each kind, its outputs, and `__call__`.
 
-    Instances pickle and hold no state: the same bytes give the same features in any process. A dataclass field
-    named image, video, audio or text names the field to read; None skips that kind. All other dataclass fields are
-    parameters, and part of the version.
+    Instances pickle and hold no state. A dataclass field named image, video, audio or text names the field to read;
+    None skips that kind. All other dataclass fields are parameters, and part of the version.
     """
 
     code: ClassVar[int] = 1
     """Version of the code. Raise it with every change of the features."""
     output_fields: ClassVar[tuple[str, ...]] = ()
-    """Fields of every sample, of every kind. Override `outputs` if kinds differ."""
+    """Fields of every sample; override `outputs` if kinds differ."""
     output_columns: ClassVar[tuple[str, ...]] = ()
-    """Score columns of every sample, of every kind. Override `columns` if kinds differ."""
+    """Score columns of every sample; override `columns` if kinds differ."""
 
     @property
     @abstractmethod
@@ -126,7 +125,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 def check_distinct_names(dataset: str, featurizers: Iterable[Featurizer]) -> None:
     """Check that no two featurizers of a dataset share a name, field or column, whatever their kinds.
 
-    Raises: InvalidName, which names both.
+    Raises: InvalidName.
     """
     owners: dict[tuple[str, str], str] = {("column", name): "penstock itself" for name in RESERVED_COLUMNS}
     for featurizer in featurizers:

@@ -39,7 +39,7 @@ class Loudness(Featurizer):
     """
 
     audio: str | None = "flac"
-    """Field to read of audio; None skips audio."""
+    """Field of audio; None skips it."""
     video: str | None = None
     """Field with a clip's audio, such as `sound.flac`; None skips clips."""
     silence_dbfs: float = -60.0
@@ -68,7 +68,6 @@ class Loudness(Featurizer):
 
 
 def _loudness(audio: Sound) -> tuple[Column, Column]:
-    """Return (LUFS, dBTP). Raises: Unusable."""
     try:
         meter = LoudnessMeter(audio.rate_hz, audio.channels, audio.layout)
     except Unmeasurable as error:
@@ -91,7 +90,7 @@ def _levels(audio: Sound, silence_dbfs: float) -> tuple[Column, ...]:
 
 
 def clipped_ratio(samples: Array) -> float:
-    """Return the share of the samples [channels, samples] in runs of CLIPPED_RUN or more at full scale."""
+    """Return the share of samples [channels, samples] in runs of at least CLIPPED_RUN at full scale."""
     full = np.abs(samples) >= FULL_SCALE
     run = full[:, 2:] & full[:, 1:-1] & full[:, :-2]
     clipped = np.zeros_like(full)

@@ -34,7 +34,7 @@ class Mel(Featurizer):
     """
 
     audio: str | None = "flac"
-    """Field to read of audio; None skips audio."""
+    """Field of audio; None skips it."""
     video: str | None = None
     """Field with a clip's audio; None skips clips."""
     sample_rate_hz: int = 16_000
@@ -56,8 +56,8 @@ class Mel(Featurizer):
     power: int = 2
     """Power of the magnitudes, 1 or 2."""
     log: Log = "whisper"
-    """"none", "ln", "log10", "db" (10 log10 of a power, 20 log10 of a magnitude) or "whisper". "whisper" is (log10
-    + 4) / 4, raised to at most 2 below the largest, without the last frame."""
+    """"none", "ln", "log10", "db" (10 log10 of a power, 20 log10 of a magnitude) or "whisper": (log10 + 4) / 4, at
+    most 2 below the largest, without the last frame."""
     floor: float = 1e-10
     """Smallest argument of `log`; smaller values are raised to it."""
     pad: Literal["reflect", "constant"] = "reflect"

@@ -1,7 +1,7 @@
 """64-bit perceptual hashes by the ImageHash library: near-duplicates differ in few bits.
 
-ImageHash's phash: 32 x 32 px of gray, a cosine transform, one bit for each of the 8 x 8 lowest frequencies above
-their median. Measured: a recompressed copy differs in at most 8 bits, another image in 12 or more.
+One bit for each of the 8 x 8 lowest frequencies of 32 x 32 px gray above their median. Measured: a recompressed
+copy differs in at most 8 bits, another image in 12 or more.
 """
 
 from collections.abc import Mapping
@@ -16,20 +16,18 @@ from .decoding import Array, field_of, frames, photo, three_of
 from .featurizer import Features, Featurizer
 
 FLAT_STD = 2.0
-"""Standard deviation of gray, in 8-bit steps at 32 x 32 px, below which the hash is noise."""
+"""Standard deviation of gray, 8-bit steps at 32 x 32 px, below which the hash is noise."""
 
 MIN_DECIDED = 32
-"""Bits that must exceed noise. Photos have 43 to 64; flat drawings and smooth gradients 8 to 25, with hashes of
-copies up to 32 bits apart."""
+"""Bits that must exceed noise. Photos have 43 to 64; flat drawings and smooth gradients 8 to 25."""
 
-_NOISE = 1.0
-"""Distance from the median, in 8-bit steps of gray, within which the coding decides the bit."""
+_NOISE = 1.0  # distance from the median, in 8-bit steps of gray, within which the coding decides the bit
 
 _SIDE, _LOW = 32, 8
+# ImageHash's DCT-II, scaled so that noise of 1 per pixel is 1 per frequency.
 _COSINES = np.sqrt(2 / _SIDE) * np.cos(
     np.pi * np.arange(_LOW)[:, None] * (2 * np.arange(_SIDE) + 1)[None, :] / (2 * _SIDE)
 )
-"""ImageHash's DCT-II, scaled so that noise of 1 per pixel is 1 per frequency."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +47,9 @@ class PerceptualHash(Featurizer):
     """
 
     image: str | None = "jpg"
-    """Field to read of photos; None skips photos."""
+    """Field of photos; None skips them."""
     video: str | None = "mp4"
-    """Field to read of clips; None skips clips."""
+    """Field of clips; None skips them."""
     name: ClassVar[str] = "phash"
     """Name of the featurizer."""
     code: ClassVar[int] = 2
@@ -106,7 +104,7 @@ def phash(pixels: Array) -> tuple[int, bool]:
 
 
 def _is_flat(means: Array, hashed: Array) -> bool:
-    """Return whether a hash is noise. means: uint8 [32, 32], area means; hashed: the hash's input."""
+    """Return whether a hash is noise. means: area means; hashed: the hash's input, uint8 [32, 32]."""
     low = _COSINES @ hashed.astype(np.float64) @ _COSINES.T
     decided = np.abs(low - np.median(low)) > _NOISE
     return bool(means.std() < FLAT_STD or np.count_nonzero(decided) < MIN_DECIDED)

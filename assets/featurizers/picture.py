@@ -54,9 +54,9 @@ class Picture(Featurizer):
     """
 
     image: str | None = "jpg"
-    """Field to read of photos; None skips photos."""
+    """Field of photos; None skips them."""
     video: str | None = "mp4"
-    """Field to read of clips; None skips clips."""
+    """Field of clips; None skips them."""
     name: ClassVar[str] = "picture"
 
     @property
@@ -80,10 +80,7 @@ def luma_of(pixels: Array) -> Array:
 
 
 def laplacian_variance(luma: Array) -> float | None:
-    """Return the variance of the Laplacian of luma [H, W], 0 to 1, in 8-bit steps squared.
-
-    None below 3 x 3 px. Edge pixels do not count.
-    """
+    """Return the variance of the Laplacian of luma [H, W], 0 to 1, in 8-bit steps squared; None below 3 x 3 px."""
     if min(luma.shape) < 3:
         return None
     y = luma * np.float32(255)
@@ -119,7 +116,6 @@ def _moving(luma: Array) -> dict[str, Column]:
 
 
 def _at_most(luma: Array) -> Array:
-    """Shrink luma [H, W] to a shorter side of at most SHARPNESS_PX."""
     from PIL import Image
 
     scale = SHARPNESS_PX / min(luma.shape)

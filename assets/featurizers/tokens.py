@@ -1,7 +1,7 @@
 """Token ids of text by Tekken, whose vocabulary ships with mistral-common: nothing is downloaded.
 
-Tekken is a byte-level BPE of 131,072 tokens over more than 100 languages (Apache-2.0). Decoding restores every text
-exactly. Loading takes about 1.5 s and 170 MiB once per process.
+A byte-level BPE of 131,072 tokens over more than 100 languages (Apache-2.0); decoding restores every text exactly.
+Loading takes about 1.5 s and 170 MiB per process.
 """
 
 import hashlib
@@ -37,13 +37,13 @@ class Tokens(Featurizer):
     """
 
     text: str | None = "txt"
-    """txt field to read of texts, a document; None skips texts."""
+    """txt field of texts, a document; None skips them."""
     image: str | None = None
-    """txt field to read of photos, a caption; None skips photos."""
+    """txt field of photos, a caption; None skips them."""
     video: str | None = None
-    """txt field to read of clips, a caption; None skips clips."""
+    """txt field of clips, a caption; None skips them."""
     audio: str | None = None
-    """txt field to read of audio, a transcript; None skips audio."""
+    """txt field of audio, a transcript; None skips it."""
     max_bytes: int = 8 << 20
     """Bytes of the longest accepted text."""
     name: ClassVar[str] = "tokens"
@@ -90,14 +90,13 @@ class Tokens(Featurizer):
 
 
 def _features(ids: list[int] | None) -> Features:
-    """Return the features of these ids; None if there is no text."""
     columns: dict[str, Column] = {"n_tokens": None if ids is None else len(ids)}
     return Features(fields={"tokens.npy": np.array(ids or [], np.int32)}, columns=columns)
 
 
 @cache
 def _tokenizer() -> Any:
-    """Load the tokenizer. Raises: MissingDependency (no package, or another vocabulary)."""
+    """Load the tokenizer. Raises: MissingDependency."""
     from importlib.resources import as_file, files
 
     install = "pip install -e '.[pipeline]'"

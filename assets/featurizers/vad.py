@@ -23,8 +23,7 @@ _FRAME, _CONTEXT = 512, 64  # samples: new ones of a frame, and repeated ones of
 _STATE = (1, 1, 128)
 _AT_ONCE = 512  # frames
 
-_QUIETER = 0.15
-"""Speech ends this far below the threshold, as in Silero's get_speech_timestamps."""
+_QUIETER = 0.15  # speech ends this far below the threshold, as in Silero's get_speech_timestamps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +39,7 @@ class VoiceActivity(Featurizer):
     """
 
     audio: str | None = "flac"
-    """Field to read of audio; None skips audio."""
+    """Field of audio; None skips it."""
     video: str | None = None
     """Field with a clip's audio; None skips clips."""
     threshold: float = 0.5
@@ -157,10 +156,10 @@ def _digest(path: str) -> str:
 
 @cache
 def _model(path: str) -> Any:
-    """Load the model with one thread: the same sums in the same order."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
+    # One thread: the same sums in the same order.
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])

@@ -1,5 +1,6 @@
-"""Media containers: open one, find its streams, check that its tail is there. Faults of this machine."""
+"""Local scratch space: if it is full or read-only, the operator must act; the media are not at fault."""
 
+import errno
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,11 +9,11 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from loader.errors import DecodeFailed
+from loader.errors import DecodeFailed, StoreError
 from loader.modalities.error_origin import is_of_the_machine, is_ours
 from loader.modalities.video.mp4 import check_tables_of
+from loader.storage.disk.scratch import no_room
 
-from .scratch import check_scratch
 from .unit import Kind, Unusable, not_supported, rejected
 
 if TYPE_CHECKING:
@@ -22,6 +23,25 @@ if TYPE_CHECKING:
     from av.packet import Packet
     from av.video.stream import VideoStream
 
+
+_OURS = (errno.EFBIG, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EMFILE, errno.ENFILE)
+
+
+def check_scratch(error: Exception, scratch: Path | str) -> None:
+    """Check that scratch space did not cause this error. Raises: StoreError if it did."""
+    if getattr(error, "errno", None) in _OURS:
+        raise scratch_error(error, scratch) from error
+
+
+def scratch_error(error: Exception, scratch: Path | str) -> StoreError:
+    """Return the error for scratch space that is full or read-only."""
+    meanwhile, room_for = (
+        "while media were cut; nothing of this object was kept",
+        "the raw object and its samples",
+    )
+    return no_room(scratch, error, meanwhile, room_for=room_for, again="run the batch again")
+
+
 DEMUXERS = (
     *("mov", "mp4", "matroska", "webm", "avi", "flv", "live_flv", "mpeg", "mpegts", "ogg"),
     *("wav", "w64", "flac", "mp3", "aac", "amr", "amrnb", "amrwb", "aiff", "caf", "asf", "ac3", "eac3"),
@@ -29,25 +49,23 @@ DEMUXERS = (
     *("jpeg_pipe", "mjpeg", "png_pipe", "apng", "bmp_pipe", "tiff_pipe", "webp_pipe", "gif", "gif_pipe"),
     "image2",  # chosen by file name, which is ours
 )
-"""Demuxers of accepted types. FFmpeg would try all of them on any file, including playlists that open other files
-and addresses."""
+"""Demuxers of accepted types. FFmpeg would try others on any file, even playlists that open other files."""
 
 ALONE = {"format_whitelist": ",".join(DEMUXERS), "protocol_whitelist": "file"}
 """Options by which FFmpeg opens this file and no other."""
 
-_COUNTED = ("mov", "mp4")
-"""Formats whose header states each stream's packet count; elsewhere it is a guess."""
+_COUNTED = ("mov", "mp4")  # formats whose header states each stream's packet count; elsewhere it is a guess
 
+# Formats whose header states the duration; mp3 and ogg estimate it from the size, asf and mxf state sizes.
 _TIMED = ("mov", "mp4", "matroska", "webm", "wav", "flac", "w64", "aiff", "caf", "flv")
-"""Formats whose header states the duration; mp3 and ogg estimate it from the size, asf and mxf state sizes."""
 
 _UNPLACED = re.compile(r"\d+ channels")
 
 TAIL_S = 1.0
 """Most seconds by which a header may round a length."""
 
+# A header may round by so many seconds, by this share of the length, or by 1.5 times the longest frame step.
 _LEAST_TAIL_S, _TAIL_SHARE = 0.1, 0.02
-"""A header may round by so many seconds, by this share of the length, or by 1.5 times the longest frame step."""
 
 MAX_GAP_S = 86_400
 """Most seconds between frames, shown or hidden; a larger gap means a damaged clock."""
@@ -74,7 +92,7 @@ class PacketIndex:
     has_b_frames: bool = False
     """True if decode order differs from display order."""
     tail_missing_s: float = 0.0
-    """Seconds by which the file ends before its header's duration; 0 if none is stated."""
+    """Seconds by which the file ends before its stated duration."""
 
     @property
     def duration_s(self) -> float:
@@ -106,9 +124,7 @@ def ffmpeg_refusal(
 ) -> Unusable:
     """Return the refusal that an error of FFmpeg means: damaged, or not supported.
 
-    at_frame: frames or samples decoded before it; their codec is supported.
-
-    Raises: StoreError, or the error, for a fault of this machine.
+    at_frame: frames or samples decoded before it. Raises: StoreError, or the error, for a fault of this machine.
     """
     from av import error as errors
 
@@ -120,10 +136,7 @@ def ffmpeg_refusal(
 
 
 def check_machine(error: Exception, path: str) -> None:
-    """Raise the error if this machine caused it, not the bytes.
-
-    Raises: StoreError for scratch space; the error itself for lack of memory or a bug.
-    """
+    """Check that this machine did not cause the error. Raises: StoreError for scratch space, else the error."""
     check_scratch(error, Path(path).parent)
     if (isinstance(error, MemoryError) and is_of_the_machine(error)) or is_ours(error):
         raise error
@@ -141,8 +154,7 @@ def kind_inside(path: str) -> Kind:
 
 
 def _check_not_asf(container: "InputContainer", stream: "VideoStream") -> None:
-    """Refuse Windows Media, whose decoders pass over damage silently. Raises: Unusable."""
-    if container.format.name == "asf":
+    if container.format.name == "asf":  # its decoders pass over damage silently
         raise not_supported(
             "probe",
             "not_supported",
@@ -204,7 +216,7 @@ def packets_of(container: "InputContainer", *streams: "VideoStream | AudioStream
 
 
 def index_packets(container: "InputContainer", stream: "VideoStream") -> PacketIndex:
-    """Read every packet once. Raises: Unusable if there is none, or the file's tail is missing."""
+    """Read every packet once. Raises: Unusable if there is none, or the tail is missing."""
     counter = _PacketCounter()
     ends: dict[int, tuple[int, Fraction]] = {}  # stream index -> last tick, seconds per tick
     for packet in packets_of(container):

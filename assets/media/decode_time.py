@@ -1,7 +1,7 @@
 """Time limits per object: a base, plus time for the audio and video to decode.
 
-Before the audit the container, or else its size, declares the amount; afterwards the decoded amount is known.
-Headers may lie: a limit never exceeds a ceiling.
+Before the audit the container, or else the size, declares the amount. Headers may lie: a limit never exceeds a
+ceiling.
 """
 
 import io
@@ -23,22 +23,21 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 PIXELS_PER_S = 5_000_000
-"""Pixels per second. An idle core audits about 40 million, of H.264 and AV1 alike; a busy one gets eight times as
-long."""
+"""Pixels per second: an eighth of what an idle core audits, of H.264 and AV1 alike."""
 
 VALUES_PER_S = 1_000_000
 """Samples of all channels per second; an idle core audits about 12 million."""
 
+# Codec -> how many times slower than others it may be at worst.
 _SLOW = {
     "libdav1d": 2, "av1": 2, "hevc": 2, "vvc": 4, "libvpx-vp9": 2, "vp9": 2, "prores": 2, "ffv1": 2, "jpeg2000": 8,
 }  # fmt: skip
-"""Codec -> how many times slower than others it may be at worst."""
 
+# Bytes per second that few files stay below: 16 kbit/s of audio, 400 kbit/s of video.
 _LEAST_SOUND, _LEAST_PICTURE = 2_000, 50_000
-"""Bytes per second that few files stay below: 16 kbit/s of audio, 400 kbit/s of video."""
 
+# Formats whose length FFmpeg estimates, or reads at their end, possibly of another part.
 _ESTIMATED = ("ogg", "mpegts", "mpeg", "aac", "mp3", "flv")
-"""Formats whose length FFmpeg estimates, or reads at their end, possibly of another part."""
 
 _FRAME_RATE = 30
 _AT_ONCE_BYTES = 256 * 2**10
@@ -78,11 +77,9 @@ def work_of(row: Mapping[str, Any]) -> Work:
 
 
 def declared_work(place: tuple[Store, str]) -> tuple[float, float, float] | None:
-    """Return duration_s, pixels and values of a `Work`, as a container's header declares them.
+    """Return duration_s, pixels and values of a `Work`, as a container's header declares them, by a few ranges.
 
-    Reads a few ranges. None for other files, and for one that cannot be read: decoding it will give the reason.
-
-    place: store and key.
+    None for other files, and for one that cannot be read. place: store and key.
     """
     import av
 

@@ -139,10 +139,7 @@ MEDIA_TEXTS: Mapping[str, str] = {name: text for name, _, text in _COLUMNS}
 
 
 def media_row(facts: Mapping[str, Any]) -> Row:
-    """Return a row with every column of `MEDIA`, null where `facts` has none.
-
-    Raises: KeyError for an unknown column.
-    """
+    """Return a row with every column of `MEDIA`, null if missing. Raises: KeyError for an unknown column."""
     unknown = set(facts) - set(MEDIA.names)
     if unknown:
         raise KeyError(f"not columns of the media table: {sorted(unknown)}")

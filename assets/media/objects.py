@@ -1,7 +1,7 @@
 """One raw object in isolation: fetch it to scratch, verify it, and audit or cut it.
 
-Both functions take and return values that pickle, so a compute engine can run them in a worker process, where
-decoders are imported. A fault of the object returns a refusal row; a fault of this machine (a full disk) is raised.
+Requests and results pickle, so workers run both functions and import the decoders. A fault of the object returns a
+refusal row; a fault of this machine (a full disk) is raised.
 """
 
 import contextlib
@@ -15,13 +15,12 @@ from typing import Any, TypeVar
 from loader.errors import StoreError, Throttled, Transient
 from loader.storage import Store
 
+from .container import check_scratch, scratch_error
 from .cutters import CUTTERS, MEDIA_KINDS, kind_of
-from .known_facts import ClipStaging, Known
 from .media_table import Row
 from .policy import CutPolicy
-from .scratch import check_scratch, scratch_error
-from .segments.read import Segment
-from .unit import Kind, Unit, Unusable, rejected
+from .segments import Segment
+from .unit import ClipStaging, Kind, Known, Unit, Unusable, rejected
 
 _CHUNK_BYTES = 2**20
 _NOT_THE_OBJECTS_FAULT = (Throttled, Transient)
@@ -35,21 +34,21 @@ class AuditRequest:
     store: Store
     """Store of the object."""
     key: str
-    """Key of the object, as it landed."""
+    """Key of the object."""
     sha256: str
-    """SHA-256 of the object in hex, as it landed."""
+    """SHA-256 in hex, as it landed."""
     mime: str
-    """MIME type of the object, as it landed."""
+    """MIME type by content."""
     scratch: str
-    """Scratch folder of this object, created if missing."""
+    """Scratch folder, created if missing."""
     kinds: tuple[Kind, ...] = MEDIA_KINDS
-    """Kinds of media that the dataset accepts."""
+    """Kinds that the dataset accepts."""
     policy: CutPolicy = field(default_factory=CutPolicy)
-    """Cut policy, also for HDR and deep colour."""
+    """Cut policy."""
     segments: tuple[Segment, ...] = ()
     """Given segments."""
     staging: ClipStaging | None = None
-    """Staging for clips made during the audit; None for none."""
+    """Staging for clips made early; None for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +58,11 @@ class AuditResult:
     key: str
     """Key of the object."""
     row: Row | None = None
-    """Row of the `media` table; None for none."""
+    """Row of the `media` table."""
     refusal: dict[str, Any] | None = None
-    """Row of the `refusals` table; None for none."""
+    """Row of the `refusals` table."""
     fault: str = ""
-    """Fault of this machine or the store, not of the object; "" for none."""
+    """Fault of this machine or the store; "" for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,23 +72,23 @@ class CutRequest:
     store: Store
     """Store of the object."""
     key: str
-    """Key of the object, as it landed."""
+    """Key of the object."""
     sha256: str
-    """SHA-256 of the object in hex, as it landed."""
+    """SHA-256 in hex, as it landed."""
     mime: str
-    """MIME type of the object, as it landed."""
+    """MIME type by content."""
     scratch: str
-    """Scratch folder of this object, created if missing."""
+    """Scratch folder, created if missing."""
     policy: CutPolicy
     """Cut policy."""
     kinds: tuple[Kind, ...] = MEDIA_KINDS
-    """Kinds of media that the dataset accepts."""
+    """Kinds that the dataset accepts."""
     audit: Mapping[str, Any] = field(default_factory=dict)
-    """Row of the object in the media table."""
+    """Row of the media table."""
     segments: tuple[Segment, ...] = ()
     """Given segments."""
     staging: ClipStaging | None = None
-    """Staging that may hold its clips; None for none."""
+    """Staging of early clips; None for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +100,9 @@ class CutResult:
     kind: Kind | None = None
     """Kind of media; None if unknown."""
     units: tuple[Unit, ...] = field(default=())
-    """Units, with files in the request's scratch folder, which the caller deletes; empty for a refusal or fault."""
+    """Units, whose files the caller deletes; empty for a refusal or fault."""
     refusal: dict[str, Any] | None = None
-    """Row of the `refusals` table; None for none."""
+    """Row of the `refusals` table."""
     fault: str = ""
     """Fault of this machine or the store; "" for none."""
 
@@ -111,7 +110,7 @@ class CutResult:
 def audit_object(request: AuditRequest) -> AuditResult:
     """Audit one object; empties its scratch folder."""
     from .audit import audit
-    from .clips.audit_and_cut import EarlyClips, put_clips
+    from .clips.early_clips import EarlyClips, put_clips
 
     scratch = Path(request.scratch)
 
@@ -172,7 +171,6 @@ def refusal_row(key: str, sha256: str, unusable: Unusable) -> dict[str, Any]:
 
 
 def _on_local_copy(request: AuditRequest | CutRequest, work: Callable[[str], Result]) -> Result:
-    """Fetch, work, and always delete the copy."""
     scratch = Path(request.scratch)
     raw = scratch / "raw.bin"  # never the object's name: it may be '..' or too long
     try:
@@ -197,7 +195,6 @@ def _on_local_copy(request: AuditRequest | CutRequest, work: Callable[[str], Res
 
 
 def _fetch(request: AuditRequest | CutRequest, write: Callable[[bytes], object]) -> None:
-    """Copy the object, and verify that it is unchanged since it landed."""
     digest = hashlib.sha256()
     try:
         stream = request.store.open_stream(request.key)

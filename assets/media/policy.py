@@ -1,11 +1,10 @@
 """Cut policies, one per kind of media, and resolution buckets.
 
-A policy is part of its kind's unit ids: another video policy gives new clips and leaves photos unchanged.
-
-Buckets follow the rule behind Stable Diffusion XL's table (Podell et al. 2023, appendix I): for every width on a
-grid of 64 px (32 px for a base of 256), the largest height on the grid with an area within base x base, and the
-same turned. At 1024 this gives 33 of the table's 40 sizes; the other 7 have less area than their neighbours. A
-bucket is a name, `w896h1152` or with frames `w640h384f32`, which plans and predicates can select.
+A policy is part of its kind's unit ids: another video policy gives new clips and leaves photos unchanged. Buckets
+follow the rule behind Stable Diffusion XL's table (Podell et al. 2023, appendix I): for every width on a grid of 64
+px (32 px for a base of 256), the largest height with an area within base x base, and the same turned. At 1024 this
+gives 33 of the table's 40 sizes. A bucket is a name, `w896h1152` or `w640h384f32`, which plans and predicates can
+select.
 """
 
 import math
@@ -86,8 +85,8 @@ class Buckets:
 def bucket_of(buckets: Buckets, width_px: int, height_px: int, n_frames: int | None = None) -> str | None:
     """Return the bucket of an image, or of a clip of `n_frames`; None if it fills none or loses too much.
 
-    The largest base that it fills, the nearest aspect by ratio, and the longest length that it has. The image is
-    scaled to cover the bucket and cropped. Compared as fractions, so equal on every machine.
+    The largest base that it fills, the nearest aspect by ratio, and the longest length. The image is scaled to
+    cover the bucket and cropped. Exact, by fractions.
     """
     length = None
     if n_frames is not None:
@@ -141,7 +140,7 @@ def _on_grid(base_px: int, width: int, height: int) -> Size:
 
 
 def _nearest(candidates: tuple[Size, ...], width_px: int, height_px: int) -> Size | None:
-    """Return the size nearest by ratio of aspects; among equals the larger, then the wider."""
+    """Return the size nearest by ratio of aspects; then the larger, then the wider."""
 
     def distance(size: Size) -> tuple[Fraction, int, int]:
         ratio = Fraction(width_px * size[1], height_px * size[0])
@@ -303,7 +302,7 @@ class CutPolicy:
 
 
 def check_range(name: str, value: float, bounds: tuple[float, float | None]) -> None:
-    """Check that a number is within inclusive bounds. Raises: ValueError naming field, value and bounds."""
+    """Check that a number is within inclusive bounds. Raises: ValueError."""
     low, high = bounds
     if not (math.isfinite(value) and low <= value <= (value if high is None else high)):
         accepted = f"{low} or more" if high is None else f"{low} to {high}"
@@ -311,7 +310,7 @@ def check_range(name: str, value: float, bounds: tuple[float, float | None]) -> 
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Check that a value is one of the choices. Raises: ValueError naming field, value and choices."""
+    """Check that a value is one of the choices. Raises: ValueError."""
     if value not in choices:
         raise ValueError(f"{name}={value!r}; accepted: {', '.join(map(repr, choices))}")
 

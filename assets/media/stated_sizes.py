@@ -1,7 +1,7 @@
 """Sizes that containers state, compared with the file: FFmpeg reads a file without its tail as a shorter one.
 
-Each check reads only the heads of boxes, chunks, tags or pages. A size unknown to its writer, as in live streams,
-states nothing.
+Only the heads of boxes, chunks, tags and pages are read. A size unknown to its writer, as in live streams, states
+nothing.
 """
 
 import mmap
@@ -29,14 +29,12 @@ _UNKNOWN_FROM = 2**62
 _MP4_BOXES = (b"ftyp", b"moov", b"moof", b"mdat", b"meta", b"idat")
 _FLV_TAGS = (8, 9, 18)
 _MXF_FOOTER, _MXF_RANDOM_INDEX = b"\x04", b"\x11"
-_MXF_FOOTER_AT = 24
-"""Byte position of the footer's offset within a partition."""
+_MXF_FOOTER_AT = 24  # byte position of the footer's offset within a partition
 
-_DV_TYPE_AT = 80 * 5 + 48 + 3
-"""Byte position of the signal type, in the sixth block."""
+_DV_TYPE_AT = 80 * 5 + 48 + 3  # byte position of the signal type, in the sixth block
 
+# Type of a DV signal -> multiple of a frame's bytes (SMPTE 314M, 370M).
 _DV_FACTORS = {0x00: 1, 0x04: 2, 0x14: 4, 0x18: 2}
-"""Type of a DV signal -> multiple of a frame's bytes (SMPTE 314M, 370M)."""
 
 
 def check_sizes(path: str) -> None:
@@ -51,7 +49,6 @@ def check_sizes(path: str) -> None:
 
 
 def _check_end(end: int, data: Buffer, slack: int = 0) -> None:
-    """Check that a size ends within the file, or `slack` bytes past it."""
     if end > len(data) + slack:
         raise _truncated(f"the header announces {end} bytes, the file has {len(data)}")
 
@@ -61,9 +58,8 @@ def _truncated(reason: str) -> Unusable:
 
 
 def _check_riff(data: Buffer) -> None:
-    """Check all RIFF chunks of a file: an AVI above 1 GiB has several."""
     at = 0
-    while bytes(data[at : at + 4]) in (b"RIFF", b"RF64"):
+    while bytes(data[at : at + 4]) in (b"RIFF", b"RF64"):  # an AVI above 1 GiB has several
         size = int.from_bytes(data[at + 4 : at + 8], "little")
         if bytes(data[at : at + 4]) == b"RF64" and bytes(data[12:16]) == b"ds64":
             size = int.from_bytes(data[20:28], "little")
@@ -122,7 +118,6 @@ def _check_flv(data: Buffer) -> None:
 
 
 def _check_asf(data: Buffer) -> None:
-    """Check the sizes of the file and its data; a broadcast states none."""
     header = int.from_bytes(data[16:24], "little")
     _check_end(header, data)
     at = 30
@@ -130,7 +125,7 @@ def _check_asf(data: Buffer) -> None:
         identity, size = bytes(data[at : at + 16]), int.from_bytes(data[at + 16 : at + 24], "little")
         if identity == _ASF_FILE and size >= 104:
             if int.from_bytes(data[at + 88 : at + 92], "little") & _ASF_BROADCAST:
-                return
+                return  # it states no sizes
             _check_end(int.from_bytes(data[at + 40 : at + 48], "little"), data)
         if size < 24:
             break
@@ -141,7 +136,6 @@ def _check_asf(data: Buffer) -> None:
 
 
 def _check_mxf(data: Buffer) -> None:
-    """Check that the footer is complete; a file without one was not closed."""
     first = bytes(data[: MXF_RUN_IN_BYTES + 16]).find(MXF_PARTITION)
     start, _ = _ber(data, first + 16)
     footer = int.from_bytes(data[start + _MXF_FOOTER_AT : start + _MXF_FOOTER_AT + 8], "big")
@@ -160,7 +154,6 @@ def _check_mxf(data: Buffer) -> None:
 
 
 def _check_ac3(data: Buffer) -> None:
-    """Check that the last frame is complete; a stream cut between frames counts as a shorter one."""
     at = 0
     while n_bytes := ac3_bytes(bytes(data[at : at + 6])):
         at += n_bytes
@@ -169,7 +162,7 @@ def _check_ac3(data: Buffer) -> None:
 
 
 def _check_dv(data: Buffer) -> None:
-    """Check that the last frame is complete: all have one length, by the system and the first signal type."""
+    """Check that the last frame is complete: all have one length."""
     n_frames = _DV_FACTORS.get(data[_DV_TYPE_AT] & 0x1F) if len(data) > _DV_TYPE_AT else 1
     n_bytes = (n_frames or 0) * (144_000 if data[3] & 0x80 else 120_000)
     if n_bytes and len(data) % n_bytes:
@@ -177,7 +170,7 @@ def _check_dv(data: Buffer) -> None:
 
 
 def _mxf_key(data: Buffer, at: int) -> bytes:
-    """Return the byte that names a partition's type, b"" for other keys."""
+    """Return the byte of a partition's type, b"" for other keys."""
     key = bytes(data[at : at + 14])
     return key[13:] if key[:13] == MXF_PARTITION else b""
 
@@ -191,6 +184,7 @@ def _ber(data: Buffer, at: int) -> tuple[int, int]:
     return at + 1 + n, int.from_bytes(data[at + 1 : at + 1 + n], "big")
 
 
+# (whether the file has this format, its check).
 _CHECKS: tuple[tuple[Callable[[Buffer], bool], Callable[[Buffer], None]], ...] = (
     (lambda data: bytes(data[:4]) in (b"RIFF", b"RF64"), _check_riff),
     (lambda data: bytes(data[:16]) == W64_RIFF, check_w64),
@@ -205,4 +199,3 @@ _CHECKS: tuple[tuple[Callable[[Buffer], bool], Callable[[Buffer], None]], ...] =
     (lambda data: sniff(bytes(data[:HEAD_BYTES])) == "video/dv", _check_dv),
     (lambda data: MXF_PARTITION in bytes(data[: MXF_RUN_IN_BYTES + 16]), _check_mxf),
 )
-"""(whether the file has this format, its check)."""

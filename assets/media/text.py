@@ -12,10 +12,10 @@ from .policy import CutPolicy
 from .unit import Unit, dropped, rejected
 
 MAX_TEXT_BYTES = 16 * 2**20
-"""Bytes of the longest document, and of the longest JSON line. A whole book has a tenth of this."""
+"""Bytes of the longest document, and of the longest JSON line; a book has a tenth."""
 
 MAX_DOCUMENTS = 100_000
-"""Most documents per file; split a larger one, so that each raw object stays a small piece of work."""
+"""Most documents per file, so that each raw object stays a small piece of work."""
 
 TEXT_KEYS = ("text", "content")
 """Keys of a JSON line that may hold its document."""
@@ -79,7 +79,6 @@ def _whole(path: str) -> Iterator[Document]:
 
 
 def _lines_of_json(path: str) -> Iterator[Document]:
-    """Yield the documents of JSON lines, each read with a bound on its length."""
     with open(path, "rb") as file:
         number = 0
         while line := file.readline(MAX_TEXT_BYTES + 1):

@@ -1,8 +1,12 @@
-"""Results of cutting: units, or a refusal with its reason."""
+"""Inputs and results of a cut: known facts, units, refusals."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from loader.storage import Store
+
+from .segments import Segment
 
 Kind = Literal["image", "video", "audio", "text"]
 Outcome = Literal["rejected", "not_supported", "not_media", "dropped"]
@@ -14,30 +18,24 @@ MetadataValue = bool | int | float | str | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """One piece of a raw object, ready to become a sample.
-
-    Units of a kind may differ in their fields; they then go into different parts.
-    """
+    """One piece of a raw object, ready to become a sample."""
 
     start: str = ""
-    """Start in the source, '<ticks>@<numerator>/<denominator>' s; "" for the whole object."""
+    """Start in the source, '<ticks>@<numerator>/<denominator>' s; "" for the whole."""
     end: str = ""
-    """End in the source, as `start`; "" for the whole object."""
+    """End in the source; "" for the whole."""
     fields: Mapping[str, Any]
     """Field name -> JSON value, or Path of a scratch file with the encoded bytes."""
     metadata: Mapping[str, MetadataValue]
     """Column -> value, for filters."""
     groups: Mapping[str, str] = field(default_factory=dict)
-    """Field -> group, for fields outside their kind's own group (a clip's audio)."""
+    """Field -> group, for fields outside their kind's own group."""
     request: str = ""
-    """Request beyond the policy, such as a given segment: part of the unit's id; "" for none."""
+    """Request beyond the policy, such as a given segment; part of the unit's id."""
 
 
 class Unusable(Exception):
-    """Object without a sample: its outcome (`OUTCOMES`) and reason become a row.
-
-    at_frame: number of a video's first incomplete frame.
-    """
+    """Object without a sample: its outcome and reason become a row. at_frame: a video's first incomplete frame."""
 
     def __init__(
         self, outcome: Outcome, stage: str, code: str, reason: str, at_frame: int | None = None
@@ -64,7 +62,7 @@ def not_supported(stage: str, code: str, reason: object) -> Unusable:
 
 
 def not_media(stage: str, code: str, reason: object) -> Unusable:
-    """Return the refusal of an object that is no image, audio, video or text, despite its name."""
+    """Return the refusal of an object that is not media, despite its name."""
     return Unusable("not_media", stage, code, " ".join(str(reason).split())[:500])
 
 
@@ -76,3 +74,28 @@ def dropped(stage: str, code: str, reason: object) -> Unusable:
 def at(ticks: int, time_base: tuple[int, int]) -> str:
     """Return a position in a stream, exactly: 1280@1/12800 is a tenth of a second."""
     return f"{ticks}@{time_base[0]}/{time_base[1]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipStaging:
+    """Where the clips of one object wait between its audit and its cut."""
+
+    store: Store
+    """Store of the clips."""
+    key: str
+    """Key prefix, from everything that decides the clips' bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """Facts of an object from its audit and its landing place."""
+
+    audit: Mapping[str, Any] = field(default_factory=dict)
+    """Row of the media table; empty for none."""
+    segments: tuple[Segment, ...] = ()
+    """Segments from the landing place's table."""
+    staging: ClipStaging | None = None
+    """Staging of early clips; None for none."""
+
+
+NOTHING = Known()

@@ -1,9 +1,9 @@
 """Batches of a model in which every row has the same bits, whatever the batch.
 
-A kernel's order of additions depends on the shape of its input, so a row may differ in its last bits between
-batches of 1 and of 32. Therefore the smallest batch always has the same number of rows, filled with repeats of the
-last; the featurizer's version includes this number. A larger size is only for speed: its first batch is computed
-both ways. The size is used afterwards if every bit agrees: the order follows from shapes, never from values.
+A kernel's order of additions depends on its input's shape, so a row's last bits may differ between batches of 1 and
+32. The smallest batch always has the same number of rows, filled with repeats, and the featurizer's version
+includes it. A larger size is used once its first batch, computed both ways, agrees in every bit: the order follows
+from shapes, not values.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -51,25 +51,23 @@ class Fit:
     """Measured memory per row in bytes; 0 if not measured."""
 
     def size(self, n_rows: int) -> int:
-        """Return the largest batch size for so many rows that has the same bits, or has not been tried."""
+        """Return the largest untried or equal batch size for so many rows."""
         size = self.ceiling
         while size > min(self.same) and (size > n_rows or size in self.other):
             size //= 2
         return size
 
     def known(self, n_rows: int) -> int:
-        """Return the largest batch size for so many rows that has the same bits."""
+        """Return the largest batch size with equal bits for so many rows."""
         return max((size for size in self.same if size <= min(n_rows, self.ceiling)), default=min(self.same))
 
 
 class Batches:
     """Runs a model over rows of equal shape; use it inside `repeatable`.
 
-    run: name -> tensor [rows, ...] on the device, to results of the same form.
-    place: "cpu" or "cuda:<number>".
-    batch_size: rows of the smallest batch.
-    max_batch_size: rows of the largest, rounded down to batch_size x 2^k.
-    memory_bytes: most bytes for a batch.
+    run: name -> tensor [rows, ...] on the device, to results alike. place: "cpu" or "cuda:<number>". batch_size:
+    rows of the smallest batch. max_batch_size: of the largest, rounded down to batch_size x 2^k. memory_bytes: most
+    bytes for a batch.
     """
 
     def __init__(
@@ -106,7 +104,6 @@ class Batches:
         return done
 
     def _first(self, shape: Shape, rows: Sequence[Row]) -> list[Row]:
-        """Compute the first batch of a shape. Raises: ModelFailed if rows influence one another."""
         ceiling = self._most
         if ceiling > self._least:
             results, nbytes = measured_bytes(self._place, lambda: self._smallest(rows))
@@ -127,14 +124,14 @@ class Batches:
         return results
 
     def _next(self, fit: Fit, rows: Sequence[Row]) -> list[Row]:
-        """Return the results of some rows from the first on; none if a batch was too large."""
+        """Return results of the first rows; none if a batch was too large."""
         size = fit.size(len(rows))
         if size not in fit.same:
             return self._compared(fit, rows[:size])
         return self._known(fit, rows[:size]) or []
 
     def _compared(self, fit: Fit, rows: Sequence[Row]) -> list[Row]:
-        """Compute rows by known sizes and at once, and remember whether the bits agree."""
+        """Compute rows by known sizes and at once, and record whether the bits agree."""
         results: list[Row] = []
         while len(results) < len(rows):
             rest = rows[len(results) :]
@@ -149,7 +146,7 @@ class Batches:
         return results
 
     def _known(self, fit: Fit, rows: Sequence[Row]) -> list[Row] | None:
-        """Return the results of a batch of a known size; None if memory ran out."""
+        """Return the results of a known size; None if memory ran out."""
         if len(rows) <= self._least:
             return self._smallest(rows)
         results = self._tried(rows)
@@ -158,7 +155,6 @@ class Batches:
         return results
 
     def _smallest(self, rows: Sequence[Row]) -> list[Row]:
-        """Compute up to `batch_size` rows as a batch of exactly that many."""
         filled = [*rows, *[rows[-1]] * (self._least - len(rows))]
         results = self._tried(filled)
         if results is None:
@@ -199,7 +195,6 @@ class Batches:
         return [{name: value[place] for name, value in results.items()} for place in range(len(rows))]
 
     def _tensor(self, values: Sequence[Array]) -> "torch.Tensor":
-        """Stack floats in the model's dtype, integers as they are."""
         import torch
 
         tensor = torch.from_numpy(np.stack(values)).to(self._place)
@@ -207,7 +202,6 @@ class Batches:
 
 
 def _array(tensor: "torch.Tensor") -> Array:
-    """Return an array on the CPU, floats as float32, which holds float16 and bfloat16 exactly."""
     array: Array = (tensor.float() if tensor.is_floating_point() else tensor).cpu().numpy()
     return array
 
@@ -241,7 +235,7 @@ def gathered(
 def _prepared(
     samples: Iterable[Sample], prepare: Prepare, readers: int
 ) -> Iterator[Sequence[Row] | Unusable]:
-    """Yield each sample's rows or refusal, in order, from `readers` threads that read ahead."""
+    """Yield each sample's rows or refusal, in order, reading ahead."""
 
     def rows_of(sample: Sample) -> Sequence[Row] | Unusable:
         try:
@@ -271,7 +265,6 @@ class _Gathering:
     waiting_bytes: int = 0
 
     def take(self, prepared: Sequence[Row] | Unusable) -> None:
-        """Add the next sample, and compute full batches."""
         number = len(self.features)
         self.features.append(prepared if isinstance(prepared, Unusable) else None)
         if isinstance(prepared, Unusable):
@@ -304,7 +297,6 @@ class _Gathering:
             self._finish(number)
 
     def _finish(self, number: int) -> None:
-        """Compute the sample's features once all its results are there."""
         parts = self.parts.get(number)
         if parts is None or len(parts) < self.n_rows[number]:
             return

@@ -42,9 +42,9 @@ class Caption(ModelFeaturizer):
     network: str
     """A name of `CAPTIONERS`, or "module:function" that loads a `CaptionModel`."""
     image: str | None = "jpg"
-    """Field to read of photos; None skips photos."""
+    """Field of photos; None skips them."""
     video: str | None = None
-    """Field to read of clips; None skips clips."""
+    """Field of clips; None skips them."""
     max_tokens: int = 32
     """Tokens of the longest caption."""
     field: str = "generated.txt"

@@ -71,10 +71,10 @@ _settings = threading.RLock()  # torch's settings apply to the whole process
 
 @contextmanager
 def repeatable() -> Iterator[None]:
-    """Make torch give the same bits for the same batch, until the end; one thread at a time.
+    """Make torch give the same bits for the same batch until the end; one thread at a time.
 
-    One thread per operation (sums split by thread count, and workers already fill the cores), deterministic kernels
-    or an error, full float32 precision, no kernel autotuning, no gradients.
+    Deterministic kernels or an error, float32 at full precision, no autotuning, no gradients, and one thread per
+    operation: sums are split by thread count.
     """
     import torch
 
@@ -104,10 +104,7 @@ def repeatable() -> Iterator[None]:
 
 
 def measured_bytes(place: str, work: Callable[[], T]) -> tuple[T, int]:
-    """Return (result of the work, peak bytes that it added).
-
-    On a GPU by torch's counters; on a CPU by the kernel's peak of resident memory, 0 if it cannot be reset.
-    """
+    """Return (result of the work, peak bytes that it added; 0 if not measurable)."""
     import torch
 
     if place.startswith("cuda"):
@@ -115,7 +112,7 @@ def measured_bytes(place: str, work: Callable[[], T]) -> tuple[T, int]:
         before = torch.cuda.memory_allocated(place)
         value = work()
         return value, torch.cuda.max_memory_allocated(place) - before
-    _trim()
+    _trim()  # reused free memory would hide what the work takes
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -126,7 +123,6 @@ def measured_bytes(place: str, work: Callable[[], T]) -> tuple[T, int]:
 
 
 def _trim() -> None:
-    """Return garbage and freed memory to the kernel: reused, it would hide what the work takes."""
     gc.collect()
     with suppress(AttributeError):  # glibc only
         ctypes.CDLL(None).malloc_trim(0)
@@ -155,7 +151,7 @@ def free_memory(place: str) -> None:
 
 
 def budget_bytes(place: str) -> int:
-    """Return the default bytes for batches: 0.8 of a GPU's free memory, or 1 GiB per worker on a CPU."""
+    """Return the default bytes for batches: 0.8 of a GPU's free memory, 1 GiB per worker on a CPU."""
     import torch
 
     if place.startswith("cuda"):

@@ -46,11 +46,11 @@ class Embedding(ModelFeaturizer):
     network: str
     """A name of `EMBEDDERS`, or "module:function" that loads an `Embedder`."""
     image: str | None = "jpg"
-    """Field to read of photos; None skips photos."""
+    """Field of photos; None skips them."""
     video: str | None = "mp4"
-    """Field to read of clips; None skips clips."""
+    """Field of clips; None skips them."""
     text: str | None = None
-    """Field to read of texts; None skips texts."""
+    """Field of texts; None skips them."""
     caption: str | None = None
     """txt field of a photo or clip to compare its embedding with; None for none."""
     field: str = "embedding.npy"
@@ -123,7 +123,7 @@ class Embedding(ModelFeaturizer):
 
 
 def _direction(vectors: Sequence[Array]) -> Array:
-    """Return float64 [d] of length 1: the direction of the sum of the unit vectors; 0 stays 0."""
+    """Return float64 [d] of length 1: the direction of the sum of unit vectors."""
     total = np.sum([_unit(vector.astype(np.float64)) for vector in vectors], axis=0)
     return _unit(total)
 
@@ -135,5 +135,4 @@ def _unit(vector: Array) -> Array:
 
 
 def _cosine(first: Array, second: Array) -> float:
-    """Return the cosine, rounded to six decimals as other columns."""
     return round(float(first @ second), 6)

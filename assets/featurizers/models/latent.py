@@ -41,9 +41,9 @@ class Latent(ModelFeaturizer):
     network: str
     """A name of `CODERS`, or "module:function" that loads a `Coder`."""
     image: str | None = "jpg"
-    """Field to read of photos; None skips photos."""
+    """Field of photos; None skips them."""
     video: str | None = "mp4"
-    """Field to read of clips; None skips clips."""
+    """Field of clips; None skips them."""
     size_px: int = 256
     """Side of the square that images are scaled and cropped to; 0 keeps their size, cropped to whole blocks."""
     max_px: int = 1 << 22

@@ -24,14 +24,13 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound="ModelFeaturizer")
 
 SMALLEST = {"cpu": 1, "cuda": 8}
-"""Rows of the smallest batch. On one CPU thread larger ones are no faster (ViT-S: 121 ms an image in batches of 1
-and of 8), and waste the fill rows."""
+"""Rows of the smallest batch. On one CPU thread larger ones are no faster (ViT-S: 121 ms an image for 1 and 8)."""
 
 LARGEST = {"cpu": 1, "cuda": 256}
 """Rows of the largest batch to try."""
 
+# Parameters that do not change the features; of the weights only the content does.
 _ONLY_SPEED = frozenset({"weights", "sha256", "max_batch_size", "memory_bytes", "readers"})
-"""Parameters that do not change the features; of the weights only the content does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,19 +48,17 @@ class ModelFeaturizer(Featurizer):
     sha256: str = ""
     """Result of `weights_sha256`; "" uses the current file. With a hash, the version needs no read."""
     device: str = "auto"
-    """Device: "cpu", "cuda" (all GPUs), "cuda:1", or "auto", decided where samples are computed: "cuda" if the
-    worker has a GPU that torch supports."""
+    """"cpu", "cuda" (all GPUs), "cuda:1", or "auto": "cuda" if a worker's torch can use its GPU."""
     dtype: str = "float32"
     """dtype of the weights and of floats in batches: "float32", "bfloat16", "float16"."""
     batch_size: int = 0
-    """Rows of the smallest batch; 0 is 1 on a CPU and 8 on a GPU. Batch size, device and dtype decide the bits, so
-    the version includes them. For "auto" the record names the device."""
+    """Rows of the smallest batch; 0 is 1 on a CPU and 8 on a GPU. Part of the version, like device and dtype."""
     max_batch_size: int = 0
-    """Rows of larger batches, used if they give the same bits; 0 is none on a CPU, 256 on a GPU."""
+    """Rows of larger batches with the same bits; 0 is none on a CPU, 256 on a GPU."""
     memory_bytes: int = 0
-    """Most bytes of larger batches; 0 is 1 GiB on a CPU and 0.8 of the free bytes on a GPU."""
+    """Most bytes of larger batches; 0 is 1 GiB on a CPU, 0.8 of a GPU's free bytes."""
     readers: int = 0
-    """Threads that decode samples; 0 is 1 on a CPU and 8 on a GPU."""
+    """Threads that decode samples; 0 is 1 on a CPU, 8 on a GPU."""
 
     def __post_init__(self) -> None:
         check_device_name(self.device)
@@ -104,18 +101,13 @@ class ModelFeaturizer(Featurizer):
 
     @abstractmethod
     def load(self, path: Path, dtype: "torch.dtype", place: str) -> Any:
-        """Load the verified file or folder at `path`, and return the model in eval mode on that device.
-
-        Raises: InvalidWeights if the weights do not fit the model.
-        """
+        """Load the verified file or folder at `path`, in eval mode on that device. Raises: InvalidWeights."""
 
     @abstractmethod
     def prepare(self, model: Any, kind: str, sample: Mapping[str, bytes]) -> Sequence[Row]:
-        """Return the rows of one sample: one for a photo, several for a clip.
+        """Return the rows of one sample as NumPy arrays: one for a photo, several for a clip.
 
-        NumPy arrays: floats arrive in the model's dtype, integers unchanged. Runs in several threads.
-
-        Raises: Unusable for bytes that it cannot use.
+        Floats arrive in the model's dtype. Runs in several threads. Raises: Unusable.
         """
 
     @abstractmethod
@@ -156,22 +148,19 @@ class ModelFeaturizer(Featurizer):
 
 
 def pinned(featurizer: M) -> M:
-    """Return the featurizer with the current weights' sha256, so that a stage uses one set of weights.
-
-    Reads nothing if it is stated. Raises: InvalidWeights; StoreError.
-    """
+    """Return the featurizer with the sha256 of its weights as they are now. Raises: InvalidWeights; StoreError."""
     if featurizer.sha256:
         return featurizer
     return replace(featurizer, sha256=weights_sha256(featurizer.weights))
 
 
 def settled_at(featurizer: M, place: str) -> M:
-    """Return the featurizer with the device and batch size of a worker's place. Raises: ModelFailed."""
+    """Return the featurizer for a worker's place. Raises: ModelFailed."""
     return replace(featurizer, device=device_at(featurizer.device, place))
 
 
 def tried_out(featurizer: ModelFeaturizer, place: str = "") -> dict[str, str | int]:
-    """Load the model before any sample, and return the facts of its machine that decide the bits.
+    """Load the model, and return the facts of its machine that decide the bits.
 
     Raises: InvalidWeights; ModelFailed; StoreError; MissingDependency.
     """
@@ -196,7 +185,6 @@ def tried_out(featurizer: ModelFeaturizer, place: str = "") -> dict[str, str | i
 
 @lru_cache(maxsize=2)
 def _loaded(featurizer: ModelFeaturizer) -> tuple[Any, Batches]:
-    """Return the model and its batches; the two used last stay in memory."""
     import torch
 
     place = featurizer.device

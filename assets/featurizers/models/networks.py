@@ -19,11 +19,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 """Mean and standard deviation of CLIP's training images, by channel."""
 
+# model_type of config.json -> class.
 _CAPTIONERS = {
     "vision-encoder-decoder": "VisionEncoderDecoderModel",
     "blip": "BlipForConditionalGeneration",
 }
-"""model_type of config.json -> class."""
 
 
 def transformers() -> Any:
@@ -133,7 +133,6 @@ def load_captioner(path: Path, dtype: torch.dtype, place: str) -> TransformersCa
 
 
 def _check_type(path: Path, accepted: Mapping[str, str]) -> str:
-    """Return the class for the model in a folder. Raises: InvalidWeights."""
     config = path / "config.json"
     if not config.is_file():
         raise InvalidWeights(
@@ -148,7 +147,6 @@ def _check_type(path: Path, accepted: Mapping[str, str]) -> str:
 
 
 def _loaded(kind: Any, path: Path, dtype: torch.dtype, place: str) -> Any:
-    """Load a model of this class. Raises: InvalidWeights."""
     try:
         model, info = kind.from_pretrained(
             path, dtype=dtype, use_safetensors=True, local_files_only=True, output_loading_info=True
@@ -171,7 +169,7 @@ def _tokenizer(library: Any, path: Path) -> Any:
 
 
 def _mean_std(path: Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return (mean, standard deviation) by channel of preprocessor_config.json, or CLIP's."""
+    """Return (mean, standard deviation) by channel: preprocessor_config.json's or CLIP's."""
     stated = path / "preprocessor_config.json"
     config = json.loads(stated.read_bytes()) if stated.is_file() else {}
     return tuple(config.get("image_mean", MEAN)), tuple(config.get("image_std", STD))

@@ -19,8 +19,8 @@ SUFFIXES = (".safetensors", ".json", ".txt", ".model", ".jinja")
 
 _CHUNK_BYTES = 4 << 20
 
+# (store, file, size, change token) -> SHA-256: each file is hashed once per process.
 _known: dict[tuple[str, str, int, str], str] = {}
-"""(store, file, size, change token) -> SHA-256: each file is hashed once per process."""
 
 
 def weights_sha256(url: str) -> str:
@@ -28,8 +28,7 @@ def weights_sha256(url: str) -> str:
 
         ls | grep -E "\.(safetensors|json|txt|model|jinja)$" | LC_ALL=C sort | xargs sha256sum | sha256sum
 
-    Hashed once per process, and again if a size or change token (ETag; mtime and inode on disk) differs. Raises:
-    InvalidWeights; StoreError.
+    Cached per process by size and change token. Raises: InvalidWeights; StoreError.
     """
     store, files, single = _files(url)
     sums = {file.key: _file_sha256(store, file) for file in files}
@@ -38,11 +37,9 @@ def weights_sha256(url: str) -> str:
 
 @contextmanager
 def local_weights(url: str, sha256: str) -> Iterator[Path]:
-    """Yield the weights as a verified local path: in place, or a temporary copy of a URL's files.
+    """Yield the weights as a verified local path, a temporary copy for a URL.
 
-    Local files are verified again at the end, as another process may write them.
-
-    Raises: InvalidWeights, also if the hash is not `sha256`; StoreError.
+    Local ones are verified again at the end. Raises: InvalidWeights; StoreError.
     """
     if "://" not in url or url.startswith("file://"):
         store, files, single = _files(url)

@@ -2,20 +2,25 @@
 
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from loader.modalities.audio.downmix import MAX_CHANNELS, UnknownLayout, mix_for
 from loader.modalities.audio.timeline import BadSound, Ends, Floats, Heard, floats
 
-from ..container import audio_facts, check_duration, container_facts, opened, required_audio
+from ..container import audio_facts, check_duration, check_machine, container_facts, opened, required_audio
 from ..media_table import Row
-from ..unit import rejected
-from .decode import UndecodableAudio, check_gaps, check_length, check_overlaps, decoded, ends_in
+from ..unit import Unusable, rejected
+from .decode import UndecodableAudio, check_gaps, check_length, check_overlaps, decoded, ends_in, prepare
 from .meter import LoudnessMeter, MonoSum, Unmeasurable
 
 if TYPE_CHECKING:
     from av.audio.frame import AudioFrame
+    from av.audio.stream import AudioStream
+    from av.container import InputContainer
+    from av.packet import Packet
+
 
 FULL_SCALE = 0.9999
 """Share of full scale from which a sample counts as clipped: 32765 of 32768 in 16 bits."""
@@ -27,9 +32,9 @@ WINDOW_S = 0.02
 
 
 class AudioStatistics:
-    """Statistics of decoded frames, added in order. O(samples); holds a block of about 65,536 samples.
+    """Statistics of decoded frames, in order. O(samples); holds about 65,536 samples.
 
-    n_samples: decoded so far, per channel. ends: the audio's end as the file states it (`decode.ends_in`).
+    n_samples: decoded so far, per channel. ends: the audio's end by its file (`decode.ends_in`).
     """
 
     def __init__(self, ends: Ends | None = None) -> None:
@@ -44,11 +49,7 @@ class AudioStatistics:
         return self.heard.n_source
 
     def add(self, frame: "AudioFrame") -> None:
-        """Add a frame.
-
-        Raises: Unusable if rate or channel count change in mid-stream, timestamps are impossible, or samples are
-        not finite.
-        """
+        """Add a frame. Raises: Unusable for a changed format, impossible timestamps, samples not finite."""
         try:
             self._take(self.heard.add(frame))
         except BadSound as bad:
@@ -85,10 +86,7 @@ class AudioStatistics:
         self._rest = power[n_windows * window :]
 
     def facts(self, video_start_s: Fraction | None = None) -> Row:
-        """Return the columns, once, after the last frame.
-
-        A last partial window counts for clipping, not for silence. Raises: Unusable.
-        """
+        """Return the columns, once, after the last frame. Raises: Unusable."""
         heard = self.heard
         self._take(heard.finish())
         check_overlaps(heard)
@@ -151,3 +149,55 @@ def audit_audio(path: str) -> Row:
                 "time_base_den": stream.time_base.denominator,
             }
     return facts | {"duration_s": measured["audio_duration_s"]}
+
+
+class TrackAudit:
+    """Audit of a video's audio track during the video's decode; its fault leaves the video usable."""
+
+    def __init__(self, container: "InputContainer", stream: "AudioStream") -> None:
+        self._container, self._stream = container, stream
+        self._statistics = AudioStatistics(ends_in(container, stream))
+        self._error = ""
+        prepare(stream)
+
+    def add(self, packet: "Packet[Any]") -> None:
+        """Add the next packet; decodes nothing after an error."""
+        import av
+
+        if self._error:
+            return
+        try:
+            for frame in cast("list[AudioFrame]", packet.decode()):
+                self._statistics.add(frame)
+        except av.error.FFmpegError as error:
+            check_machine(error, self._container.name)
+            self._error = f"undecodable: after {self._statistics.n_samples} samples: {error.strerror}"
+        except Unusable as unusable:
+            self._error = f"{unusable.code}: {unusable.reason}"
+
+    def facts(self, video_start_s: Fraction) -> Row:
+        """Return the columns: measurements, or the reason for none."""
+        header = audio_facts(self._stream)
+        measured: Row = {}
+        if not self._error:
+            try:
+                measured = self._measured(video_start_s)
+            except Unusable as unusable:
+                self._error = f"{unusable.code}: {unusable.reason}"
+        return {**header, "audio_error": self._error} if self._error else {**header, **measured}
+
+    def _measured(self, video_start_s: Fraction) -> Row:
+        if not self._statistics.n_samples:
+            raise rejected("decode", "no_samples", "the audio stream holds no samples")
+        measured = self._statistics.facts(video_start_s)
+        heard = self._statistics.heard
+        check_length(self._container, self._stream, heard)
+        if heard.n_channels > MAX_CHANNELS:
+            raise rejected(
+                "decode", "channels", f"{heard.n_channels} channels; at most {MAX_CHANNELS} are taken"
+            )
+        try:
+            mix_for(heard.channels, heard.layout, "mono")
+        except UnknownLayout as error:
+            raise rejected("decode", "unknown_layout", error) from error
+        return measured

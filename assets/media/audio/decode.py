@@ -1,7 +1,7 @@
 """Audio on the container's timeline, in a policy's channels and rate, every sample at its time.
 
-Frames of the first audio stream are laid end to end by timestamps (`loader.modalities.audio.timeline`), mixed and
-resampled in float32. Sample n of the result plays n / rate_hz s after the first.
+Frames are laid end to end by timestamps (`loader.modalities.audio.timeline`), mixed and resampled in float32:
+sample n plays n / rate_hz s after the first.
 """
 
 import mmap
@@ -34,11 +34,11 @@ class AudioTimeline:
     """Decodes a stream to float32 [channels, samples] at `rate_hz`, full scale = 1. Iterate once.
 
     heard: audio as decoded, with its counts.
-    start: seconds of the first sample on the container's clock; None before the first block.
+    start: seconds of the first sample on the container's clock.
     mix: how channels were mixed.
     mono_sum: level of the sum of two channels.
 
-    O(samples); holds a block of about 65,536 samples.
+    O(samples); holds about 65,536 samples.
     """
 
     def __init__(
@@ -69,10 +69,7 @@ class AudioTimeline:
         return self.heard.n_overlapping + self.heard.n_padding
 
     def __iter__(self) -> Iterator[Floats]:
-        """Yield the audio in blocks.
-
-        Raises: Unusable for audio that cannot be decoded to its end or mixed to these channels.
-        """
+        """Yield the audio in blocks. Raises: Unusable."""
         resampler: Resampler | None = None
         for piece in laid(self._container, self._stream, self.heard):
             if resampler is None:
@@ -140,7 +137,7 @@ class UndecodableAudio(Exception):
 
 
 def prepare(stream: "AudioStream") -> None:
-    """Prepare a stream before its first packet: one thread, and FLAC's checksums, off in FFmpeg by default."""
+    """Prepare a stream: one thread, and FLAC's checksums, which FFmpeg skips by default."""
     stream.codec_context.thread_count = 1
     if stream.codec_context.name == "flac":
         stream.codec_context.options = {"err_detect": "crccheck+explode"}
@@ -185,7 +182,7 @@ def _finite(pieces: Iterator[Floats]) -> Iterator[Floats]:
 
 
 def check_overlaps(heard: Heard) -> None:
-    """Check that timestamps make sense. Raises: Unusable if most decoded samples overlap others."""
+    """Check that most decoded samples do not overlap others. Raises: Unusable."""
     if 2 * heard.n_overlapping > heard.n_source:
         raise rejected(
             "decode",
@@ -207,11 +204,8 @@ def pieces_at(
 ) -> Iterator[tuple[Floats, int]]:
     """Yield for each [start, end) in s of the container's clock its samples, and how many are real.
 
-    Samples are float32 [channels, n], silent where the stream has none. A span's first sample is the nearest to its
-    start. Spans are sorted by start and may overlap. Each is yielded once complete: memory holds a block and the
-    overlapping spans.
-
-    Raises: Unusable.
+    Samples are float32 [channels, n], the first the nearest to the start, silent where the stream has none. Spans
+    are sorted by start and may overlap. Memory holds a block and overlapping spans. Raises: Unusable.
     """
     waiting = [_Piece(start, round((end - start) * rate_hz)) for start, end in spans]
     first = position = 0
@@ -242,11 +236,10 @@ class _Piece:
         self._n_real = 0
 
     def end(self, zero: Fraction, rate_hz: int) -> int:
-        """Return the number of the timeline's sample after its last."""
         return round((self.start - zero) * rate_hz) + self._n
 
     def add(self, block: Floats, at: int) -> None:
-        """Add a block that begins at the piece's sample number `at`."""
+        """Add a block whose first sample is the piece's number `at`."""
         low, high = max(0, at), min(self._n, at + block.shape[1])
         if low >= high:
             return

@@ -2,10 +2,9 @@
 
 - Level: mean square over 20 ms. Background: tenth percentile of the levels within 30 s.
 - A stretch begins 10 dB above the background and ends 6 dB above it.
-- Levels within 12 dB of the loudest half second are always audible, so steady noise or a tone is kept whole.
-- Short pauses are bridged, short stretches dropped, the rest padded; long stretches are split at their quietest
-  point.
-- A background that suddenly grows louder counts as audible for about 13 s: keep too much rather than too little.
+- Levels within 12 dB of the loudest half second always count, so steady noise or a tone is kept whole.
+- Short pauses are bridged, short stretches dropped, long ones split at their quietest point.
+- A background that suddenly grows louder counts for about 13 s: rather too much than too little.
 
 O(frames), 50 per second: 1.4 MB per hour.
 """
@@ -76,7 +75,7 @@ class SegmentLimits:
 
 
 def heard_spans(levels: Levels, limits: SegmentLimits) -> list[Span]:
-    """Return [start, end) in frames, in order; they touch only where a stretch was split."""
+    """Return [start, end) in frames, in order."""
     on, off = thresholds(levels)
     spans = _bridged(_stretches(levels, on, off), limits.pause)
     spans = [(start, end) for start, end in spans if end - start >= limits.shortest]
@@ -106,7 +105,6 @@ def thresholds(levels: Levels) -> tuple[Levels, Levels]:
 
 
 def _stretches(levels: Levels, on: Levels, off: Levels) -> list[Span]:
-    """Return the stretches above `off` with a frame above `on`."""
     above = np.concatenate([[False], levels > off, [False]])
     edges = np.flatnonzero(above[1:] != above[:-1])
     starts, ends = edges[::2], edges[1::2]
@@ -133,7 +131,7 @@ def joined(spans: list[Span]) -> list[Span]:
 
 
 def divided(levels: Levels, span: Span, limits: SegmentLimits) -> list[Span]:
-    """Return the span in pieces of at most `longest` frames, split at the quietest point of the second half."""
+    """Return the span in pieces of at most `longest` frames, split at their quietest points."""
     start, end = span
     pieces = []
     while end - start > limits.longest:

@@ -29,7 +29,7 @@ class MonoSum:
     def db(self) -> float | None:
         """Return the power of (left + right) / 2 relative to the channels' mean power, in dB.
 
-        0 for equal channels, -3.01 for unrelated ones, -200 for inverted ones. None for silence, or without two
+        0 for equal channels, -3.01 for unrelated, -200 for inverted ones. None for silence or other than two
         channels.
         """
         if not self._mean:
@@ -55,11 +55,10 @@ class Unmeasurable(ValueError):
 class LoudnessMeter:
     """Meter of blocks float32 [channels, samples], full scale = 1: add them, finish() once, then read.
 
-    loudness_lufs: integrated, gated; one channel is measured as one (3 LU less than two equal ones). None if no 400
-    ms block is louder than -70 LUFS.
+    loudness_lufs: integrated, gated; one channel is 3 LU less than two equal ones. None if no 400 ms block is
+    louder than -70 LUFS.
     range_lu: loudness range of EBU Tech 3342, unreliable below a minute; None if loudness_lufs is.
-    true_peak_dbtp: of the signal oversampled to 192 kHz (BS.1770-4, annex 2): 4 times up to 48 kHz, twice up to 96
-    kHz. None for digital silence.
+    true_peak_dbtp: oversampled to at least 192 kHz (BS.1770-4, annex 2). None for digital silence.
 
     About 300 times real time for stereo at 48 kHz. Raises: Unmeasurable.
     """
@@ -117,7 +116,6 @@ class LoudnessMeter:
         return graph
 
     def _read(self) -> None:
-        """Read the values of the last frame available."""
         import av
 
         last = None

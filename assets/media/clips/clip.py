@@ -1,11 +1,14 @@
-"""A clip in a scratch file, and its facts."""
+"""A clip in a scratch file, and its packet table."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ..unit import MetadataValue
+from loader.errors import DecodeFailed
+from loader.modalities.video.packet_table import StreamFacts, index_packets, read_packets
+
+from ..unit import MetadataValue, rejected
 from ..video.spans import Span
 
 Mode = Literal["canonical", "reference"]
@@ -35,3 +38,25 @@ class Clip:
     """Why it has not the policy's mode; "" if it has."""
     metadata: Mapping[str, MetadataValue] = field(default_factory=dict)
     """Columns of its own."""
+
+
+PACKETS_FIELD, PACKETS_GROUP = "mp4.packets", "media_index"
+
+
+class PacketTables:
+    """Writes packet tables of clips that were encoded alike: test decodes run only for new decoder settings."""
+
+    def __init__(self) -> None:
+        self._tried: StreamFacts | None = None
+
+    def write(self, mp4: Path) -> Path:
+        """Write a clip's packet table next to it, and return its path. Raises: Unusable; OSError."""
+        target = mp4.with_suffix(".packets")
+        try:
+            table = index_packets(mp4.read_bytes(), self._tried)
+        except DecodeFailed as error:
+            raise rejected("cut", "unreadable_clip", error) from error
+        target.write_bytes(table)
+        if self._tried is None:
+            self._tried = read_packets(table).facts
+        return target

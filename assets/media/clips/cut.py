@@ -1,7 +1,7 @@
 """Cut videos: choose spans, make their clips, and collect each unit's fields.
 
-Every clip has a packet table, by which readers fetch single frames. If its span has audio, `sound.flac` begins at
-its first frame and has its length.
+Every clip has a packet table, by which readers fetch single frames. If its span has audio, `sound.flac` begins at its
+first frame and has its length.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,18 +10,50 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from ..container import PacketIndex, first_video, index_packets, opened
-from ..known_facts import NOTHING, Known
+from ..audio.cut import write_flac
+from ..audio.decode import AudioTimeline, pieces_at
+from ..container import PacketIndex, first_audio, first_video, index_packets, opened
 from ..policy import CutPolicy, VideoPolicy, bucket_of
-from ..unit import MetadataValue, Unit, at, rejected
+from ..unit import NOTHING, Known, MetadataValue, Unit, at, rejected
 from ..video.audit import audit_video
 from ..video.spans import Span, cuts_of, given_spans, shots, windows
-from .audit_and_cut import get_clips
 from .canonical import canonical_clips
-from .clip import Clip
-from .packet_field import PACKETS_FIELD, PACKETS_GROUP
+from .clip import PACKETS_FIELD, PACKETS_GROUP, Clip
+from .early_clips import get_clips
 from .reference import reference_clips
-from .sound import SOUND_FIELD, SOUND_GROUP, Columns, write_clip_audio
+
+SOUND_FIELD, SOUND_GROUP = "sound.flac", "sound"
+
+Columns = Mapping[str, MetadataValue]
+
+
+def write_clip_audio(
+    path: str, spans: Sequence[tuple[Fraction, Fraction]], targets: Sequence[Path], rate_hz: int
+) -> list[Columns]:
+    """Write each span's mono audio, if there is any, and return each span's columns.
+
+    spans: [start, end) in s of the container's clock. sound_missing_s: seconds without audio in the source.
+
+    Raises: Unusable; StoreError for a full disk.
+    """
+    rows: list[Columns] = [{"has_sound": False, "sound_missing_s": None} for _ in spans]
+    with opened(path) as container:
+        stream = first_audio(container)
+        if stream is None:
+            return rows
+        order = sorted(range(len(spans)), key=lambda place: spans[place][0])
+        timeline = AudioTimeline(container, stream, rate_hz)
+        pieces = pieces_at(timeline, [spans[place] for place in order], rate_hz)
+        for place, (samples, n_real) in zip(order, pieces, strict=True):
+            if n_real:
+                gain_db = write_flac(targets[place], samples, rate_hz)
+                missing_s = (samples.shape[1] - n_real) / rate_hz
+                rows[place] = {"has_sound": True, "sound_missing_s": missing_s, "sound_gain_db": gain_db}
+        if timeline.mix is None:
+            return rows
+        whole: Columns = {"sound_downmix": timeline.mix.name, "mono_cancels": timeline.mono_sum.cancels()}
+    return [{**columns, **whole} if columns["has_sound"] else columns for columns in rows]
+
 
 CAPTION_FIELD = "caption.txt"
 
@@ -38,9 +70,8 @@ class _Video:
 def cut_video(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHING) -> list[Unit]:
     """Return units with `mp4`, `mp4.packets` and `json` (source pts of every frame).
 
-    Units with audio also have `sound.flac`, given segments with a caption `caption.txt`.
-
-    known: without an audit the video is decoded to its end (for shots: audited first).
+    Units with audio also have `sound.flac`, given segments with a caption `caption.txt`. Without an audit the video
+    is decoded to its end.
 
     Raises: Unusable for a video that cannot be opened or decoded, has no usable timestamps, or is outside the
     policy; StoreError.
@@ -55,7 +86,6 @@ def cut_video(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHIN
 
 
 def _index(path: str, audit: Mapping[str, Any]) -> PacketIndex:
-    """Return the packet index from the audit, else from the packets. Raises: Unusable."""
     if audit.get("end_pts") is not None:  # more precise: at a broken start not every packet gives a frame
         return PacketIndex(
             n_packets=audit["n_packets"],
@@ -74,7 +104,6 @@ def _index(path: str, audit: Mapping[str, Any]) -> PacketIndex:
 def _sounds(
     path: str, clips: Sequence[Clip], index: PacketIndex, policy: VideoPolicy, known: Known
 ) -> list[Columns]:
-    """Return the columns of each clip's audio file. Raises: Unusable; StoreError."""
     if known.audit.get("audio_error"):
         return [{"has_sound": False, "sound_missing_s": None} for _ in clips]
     base = Fraction(*index.time_base)
@@ -95,7 +124,7 @@ def _planned(index: PacketIndex, policy: VideoPolicy, known: Known) -> _Video:
 
 
 def _clips(path: str, video: _Video, scratch: Path, policy: VideoPolicy, known: Known) -> list[Clip | None]:
-    """Return a clip per span; None for a window or shot without a frame. Raises: Unusable."""
+    """Return a clip per span; None for a window or shot without a frame."""
     index, audit = video.index, known.audit
     if known.staging is not None:
         waiting = get_clips(known.staging, video.spans, (index.start_pts, index.end_pts), scratch)

@@ -1,12 +1,10 @@
 """Encoder of canonical clips: small, quick to decode, and close to the source by a measured PSNR.
 
 x264 veryfast crf 21, tune fastdecode, keyframe every 12 frames, no B-frames, yuv420p, faststart, upright, square
-pixels; limited-range BT.601, tagged with the samples' primaries and transfer. Frames keep their source timestamps,
-and the last lasts as long as in the source.
-
-`mbtree=0`: with mbtree x264 sometimes gives other bytes for the same frames, even on one thread (4 of 100 encodes).
-Without it crf 21 has 5 % more bytes than crf 20 with it, and 0.2 dB more. `qmax` bounds the error: by crf only,
-single frames fell to 34 dB; now the worst measured frame is at 36.5 dB.
+pixels; limited-range BT.601, tagged with the samples' primaries and transfer; source timestamps. `mbtree=0`: with
+mbtree x264 sometimes gives other bytes for the same frames, even on one thread (4 of 100 encodes); without it 5 %
+more bytes than crf 20 with it. `qmax` bounds the error: by crf only, single frames fell to 34 dB; now the worst
+measured is 36.5 dB.
 """
 
 import contextlib
@@ -19,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..unit import rejected
-from ..video_colour.colour import Rendering
+from ..video.colour import Rendering
 
 if TYPE_CHECKING:
     from av.packet import Packet, PacketSideData
@@ -35,8 +33,7 @@ MIN_PSNR_DB = 35.0
 _X264 = {"preset": "veryfast", "tune": "fastdecode", "g": "12", "bf": "0", "x264-params": "mbtree=0"}
 _MPEG_RANGE, _SMPTE170M = 1, 6  # AVCOL_RANGE_MPEG, AVCOL_SPC_SMPTE170M
 _ERRORS = struct.Struct("<8x3Q")
-_BEST_DB = 99.0
-"""PSNR in dB without any error."""
+_BEST_DB = 99.0  # PSNR in dB without any error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +71,7 @@ class ClipEncoder:
     def add(self, frame: "VideoFrame", pts: int, rendering: Rendering) -> None:
         """Encode a yuv420p frame, shown at `pts`.
 
-        Raises: Unusable if size or colours differ from the clip's first; av.error.FFmpegError, also for a full
-        disk.
+        Raises: Unusable for a change of size or colours; av.error.FFmpegError.
         """
         if self._output is None:
             self._open(frame, rendering)
@@ -163,5 +159,5 @@ def psnr_db(squared_error: float, n_samples: int) -> float:
 
 
 def _squared_error(stats: "PacketSideData") -> int:
-    """Return the sum over planes of AV_PKT_DATA_QUALITY_STATS: u32 quality, u8 type, u8 n=3, u16, n u64 errors."""
+    # AV_PKT_DATA_QUALITY_STATS: u32 quality, u8 type, u8 n=3, u16, n u64 errors by plane.
     return sum(_ERRORS.unpack_from(memoryview(stats)))

@@ -1,10 +1,9 @@
 """Reference clips: whole GOPs of the source, packet for packet, in an mp4 with its index in front.
 
-A clip holds the GOPs that its span touches (for a shot: those inside); `Clip.requested` names the requested frames.
-Source and clip are both decoded and compared, so the frames are bit for bit the source's.
-
-Refused, with a reason: frames that a reader would have to convert (non-square pixels, fields, more than 8 bits,
-HDR, wide primaries), packets without display times, codecs outside mp4, open or long GOPs.
+A clip holds the GOPs that its span touches (for a shot: the ones inside). Source and clip are both decoded and
+compared, so frames are bit for bit the source's. Refused: frames that a reader would have to convert (non-square
+pixels, fields, more than 8 bits, HDR, wide primaries), packets without display times, codecs outside mp4, open or
+long GOPs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,17 +15,14 @@ from typing import TYPE_CHECKING, Any
 from ..container import PacketIndex, first_video, opened
 from ..policy import VideoPolicy
 from ..unit import Unusable, rejected
-from ..video.gops import Cut, Gops, Packets, packets_of
+from ..video.colour import display_matrix, rendering_of
+from ..video.frame_filter import turns_of
 from ..video.seek_audit import frame_crc
 from ..video.span_frames import CannotSeek, frames_of
 from ..video.spans import Span
 from ..video.timestamps import has_display_times
-from ..video_colour.colour import rendering_of
-from ..video_colour.picture_filter import turns_of
-from ..video_colour.side_data import display_matrix
-from .clip import Clip
-from .packet_field import PacketTables
-from .remux import NotForMp4, copy_packets
+from .clip import Clip, PacketTables
+from .remux import Cut, Gops, NotForMp4, Packets, copy_packets, stream_packets
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -51,13 +47,12 @@ def reference_clips(
 ) -> list[Clip | str]:
     """Return a clip per span, in order, or the reason for none.
 
-    Costs two demuxes of the file, a decode of the spans, and one of the clips.
-
-    Raises: Unusable for a file that cannot be decoded; StoreError for a full disk.
+    Two demuxes of the file, a decode of the spans, and one of the clips. Raises: Unusable; StoreError for a full
+    disk.
     """
     with opened(path) as container:
         stream = _stream(container)
-        packets = packets_of(container, stream) if has_display_times(container) else None
+        packets = stream_packets(container, stream) if has_display_times(container) else None
     shape = _shape(path, policy, audit) if packets is not None else "no_timestamps"
     if packets is None or isinstance(shape, str):
         return [str(shape)] * len(spans)
@@ -93,7 +88,7 @@ def _stream(container: "InputContainer") -> "VideoStream":
 
 
 def _shape(path: str, policy: VideoPolicy, audit: Mapping[str, Any]) -> _Shape | str:
-    """Return the shape by the first frame, or why packets cannot be copied. Raises: Unusable."""
+    """Return the first frame's shape, or why packets cannot be copied."""
     import av
 
     with opened(path) as container:
@@ -117,7 +112,6 @@ def _shape(path: str, policy: VideoPolicy, audit: Mapping[str, Any]) -> _Shape |
 
 
 def _extent(cut: Cut, packets: Packets) -> Span:
-    """Return the span from a cut's first frame to the end of its last."""
     if cut.stop < len(packets.pts):
         return Span(start=packets.pts[cut.first], end=packets.pts[cut.stop])
     last = max(range(cut.first, cut.stop), key=lambda number: packets.pts[number])
@@ -125,7 +119,6 @@ def _extent(cut: Cut, packets: Packets) -> Span:
 
 
 def _source_crcs(path: str, spans: Sequence[Span], audit: Mapping[str, Any]) -> Mapping[int, int]:
-    """Return CRC-32 by pts of the source's frames within the spans. Raises: Unusable."""
     if not spans:
         return {}
     try:
@@ -137,7 +130,7 @@ def _source_crcs(path: str, spans: Sequence[Span], audit: Mapping[str, Any]) -> 
 def _decoded_crcs(
     path: str, spans: Sequence[Span], audit: Mapping[str, Any], *, seeks: bool
 ) -> Mapping[int, int]:
-    """Decode the spans once, and return CRC-32 by pts. Raises: Unusable; CannotSeek."""
+    """Decode the spans once, and return CRC-32 by pts."""
     import av
 
     with opened(path) as container:
@@ -154,7 +147,6 @@ def _decoded_crcs(
 
 
 def _same(target: Path, pts: Sequence[int], base: Fraction, expected: Mapping[int, int]) -> bool:
-    """Return whether the clip has exactly the source's frames, at their times."""
     import av
 
     source = [((at - pts[0]) * base, expected.get(at)) for at in pts]

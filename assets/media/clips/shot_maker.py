@@ -1,7 +1,7 @@
 """Canonical clips of shots during shot detection: frames wait until their shot is certain.
 
-The detector settles cuts some dozens of frames late, in blocks of some hundred frames; memory holds as many small
-frames. Given equal cuts, the clips equal the ones of `spans.shots` over the whole video.
+The detector settles cuts some dozens of frames late, in blocks of some hundred, so memory holds as many small
+frames. Given equal cuts, cutting makes the same clips.
 """
 
 from collections import deque
@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..container import PacketIndex
 from ..policy import VideoPolicy
-from ..video.deinterlace import Deinterlacer
+from ..video.audit import SettledCuts
+from ..video.colour import Rendering
+from ..video.frame_filter import FrameFilter
 from ..video.spans import Span
 from ..video.timestamps import TimedFrame
-from ..video.watcher import SettledCuts
-from ..video_colour.colour import Rendering
-from ..video_colour.picture_filter import FrameFilter
-from .clip import Clip
+from .canonical import Deinterlacer, finished
+from .clip import Clip, PacketTables
 from .encoder import ClipEncoder
-from .maker import finished
-from .packet_field import PacketTables
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
@@ -86,7 +84,7 @@ class ShotMaker:
     def finish(self, cuts: Sequence[int], spans: Sequence[Span]) -> list[Clip | None] | None:
         """Return a clip per span, None for one without a frame; None at all if the clips do not match the spans.
 
-        cuts, spans: of the whole video. Raises: as `add`.
+        cuts, spans: of the whole video.
         """
         self._hold(self._whole.rest())
         end = self._index.end_pts
@@ -111,7 +109,7 @@ class ShotMaker:
                 raise TooLargeToBuffer
 
     def _encode_until(self, limit: int | None, cuts: Sequence[int], end: int | None) -> None:
-        """Encode the frames before `limit`, None for all; end: of the video, if known."""
+        """Encode the frames before `limit` (None: all); end: of the video, if known."""
         inside = [cut for cut in cuts if self._index.start_pts < cut < self._index.end_pts]
         while self._held and (limit is None or self._held[0].pts < limit):
             waiting = self._held.popleft()
@@ -123,7 +121,7 @@ class ShotMaker:
                 self._n_deinterlaced += waiting.was_interlaced
 
     def _turn_to(self, pts: int, cuts: Sequence[int], end: int | None) -> None:
-        """Close and open clips so that the frame at `pts` goes where it belongs."""
+        """Close and open clips for the frame at `pts`."""
         # An unknown end is at least `min_clip_s` away: `add` waits for that.
         while pts >= (stop := self._stop(cuts, end)):
             self._close(stop)

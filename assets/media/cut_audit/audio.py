@@ -1,14 +1,14 @@
-"""Stored audio against its source: its time, length, loudness and channels.
+"""Stored audio against its source: its time, length, loudness and channels, of one unit per object.
 
-The source is decoded again from its start, laid out by its own timestamps in floating point, each channel
-separately, and correlated at the stored rate. One unit per object is compared.
+The source is decoded again from its start, laid out by timestamps in floating point, and correlated per channel. If
+timestamps jitter, frames are laid end to end, and pieces must match near their times.
 """
 
 import math
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,12 +17,113 @@ from ..container import first_audio, opened
 from ..unit import Unit, Unusable
 from . import findings
 from .findings import finding
-from .uneven_audio import Stretch, is_heard_in_place, laid_end_to_end
 
 if TYPE_CHECKING:
     from av.audio.frame import AudioFrame
 
+
 Samples = np.ndarray[Any, np.dtype[np.float64]]
+
+PIECE_S = 0.02
+"""Seconds of a piece."""
+
+AROUND_S = 0.25
+"""Longest jitter in seconds; a longer shift is a gap, or audio left out."""
+
+ROUNDED_S = 0.004
+"""Seconds. Two roundings of a time to ms, or one and the exact time, differ by less."""
+
+PIECE_CORRELATION = 0.8
+MATCHED_SHARE = 0.7
+"""Share of pieces that must match; some hold a filled gap."""
+
+QUIET_SHARE = 0.1
+"""Share of the audio's level; quieter pieces are not compared."""
+
+
+class Stretch(NamedTuple):
+    """Decoded audio frame."""
+
+    at_s: Fraction
+    """Seconds at which it is heard."""
+    samples: np.ndarray[Any, Any]
+    """float32 [channels, n]."""
+
+
+class FrameSequence(NamedTuple):
+    """Audio frames end to end."""
+
+    sound: list[Samples]
+    """float64 [n] each: the sum of the channels, and every channel."""
+    times_s: Samples
+    """float64 [frames]: seconds of each frame by its timestamp."""
+    edges: Any
+    """int [frames + 1]: positions of the frames in `sound`, in samples."""
+
+
+def laid_end_to_end(
+    stretches: Sequence[Stretch], source_rate_hz: int, rate_hz: int, is_heard: Sequence[bool]
+) -> FrameSequence:
+    """Lay the frames' channels that a mix must hold end to end, at `rate_hz`."""
+    whole = np.concatenate([one.samples for one in stretches], axis=1)[list(is_heard)].astype(np.float64)
+    width = max(1, round(source_rate_hz / rate_hz))
+    own = np.arange(whole.shape[1]) / source_rate_hz - (0.5 / source_rate_hz if width % 2 == 0 else 0)
+    times = np.arange(whole.shape[1] * rate_hz // source_rate_hz) / rate_hz
+    box = np.ones(width) / width
+    channels = [np.interp(times, own, np.convolve(one, box, mode="same")) for one in whole]
+    edges = np.cumsum([0, *(one.samples.shape[1] for one in stretches)]) * rate_hz // source_rate_hz
+    times_s = np.array([float(one.at_s) for one in stretches])
+    return FrameSequence([np.sum(channels, axis=0), *channels], times_s, edges)
+
+
+def is_heard_in_place(mixed: Samples, rate_hz: int, start_s: Fraction, sequence: FrameSequence) -> bool:
+    """Return whether most pieces of `mixed` [n], from start_s on, match frames near their times."""
+    slack_s = ROUNDED_S + 2 * _jitter_s(sequence, rate_hz)
+    size = max(16, round(PIECE_S * rate_hz))
+    loud = QUIET_SHARE * float(np.sqrt(np.square(mixed).mean()))
+    n_pieces = 0
+    n_matched = np.zeros(len(sequence.sound))
+    for begin in range(0, len(mixed) - size + 1, size):
+        piece = mixed[begin : begin + size]
+        if float(np.sqrt(np.square(piece).mean())) < loud:
+            continue
+        n_pieces += 1
+        at_s = float(start_s) + begin / rate_hz
+        low, high = _around(sequence, rate_hz, at_s - slack_s, at_s + size / rate_hz + slack_s)
+        n_matched += [_best(piece, one[low:high]) >= PIECE_CORRELATION for one in sequence.sound]
+    return bool(n_pieces) and bool(n_matched.max() >= MATCHED_SHARE * n_pieces)
+
+
+def _jitter_s(sequence: FrameSequence, rate_hz: int) -> float:
+    """Return the most seconds by which a frame's time differs from its neighbours' median."""
+    late = sequence.times_s - sequence.edges[:-1] / rate_hz
+    reach = max(1, round(AROUND_S * rate_hz * len(late) / max(1, sequence.edges[-1])))
+    padded = np.pad(late, reach, mode="edge")
+    median = np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1), axis=1)
+    return min(AROUND_S, float(np.abs(late - median).max()))
+
+
+def _around(sequence: FrameSequence, rate_hz: int, at_s: float, until_s: float) -> tuple[int, int]:
+    lengths = np.diff(sequence.edges)
+    near = np.flatnonzero((sequence.times_s < until_s) & (sequence.times_s + lengths / rate_hz > at_s))
+    if not len(near):
+        return 0, 0
+    first, last = int(near[0]), int(near[-1])
+    low = sequence.edges[first] + max(0, int((at_s - sequence.times_s[first]) * rate_hz))
+    high = sequence.edges[last] + min(
+        int(lengths[last]), int((until_s - sequence.times_s[last]) * rate_hz) + 1
+    )
+    return int(low), int(high)
+
+
+def _best(piece: Samples, around: Samples) -> float:
+    if len(around) < len(piece):
+        return 0.0
+    products = np.correlate(around, piece, mode="valid")
+    energy = np.concatenate([[0.0], np.cumsum(np.square(around))])
+    windows = np.maximum(energy[len(piece) :] - energy[: len(products)], 1e-12)
+    return float((products / np.sqrt(windows * max(float(np.square(piece).sum()), 1e-12))).max())
+
 
 MARGIN_S = Fraction(3, 2)
 """Seconds around its place in which audio is searched."""
@@ -32,13 +133,11 @@ JUMP_S = Fraction(2, 1000)
 """Seconds from which a timestamp moves the audio; smaller offsets are rounding."""
 
 RESTART_S = Fraction(1, 4)
-"""Seconds. In an Ogg, a clock that goes back by more begins the next link of a chain, heard after the one before.
-FFmpeg gives a link's first packets times of the old clock."""
+"""Seconds. In an Ogg, a clock that goes back by more begins the next link of a chain."""
 
 QUIET_RMS = 0.001  # -60 dBFS: nothing to compare
 SILENT_SHARE = 0.05
-"""Share of the loudest channel's level below which a mix is silent. Unrelated channels weaken one another, and a
-mix of six has a sixth of each, so audio just above `QUIET_RMS` may fall below it in the mix."""
+"""Share of the loudest channel's level below which a mix is silent: unrelated channels weaken one another."""
 
 SAME_CORRELATION = 0.8
 """Lowest correlation of stored mono audio with its source; codecs, resamplers and mixing cost less."""
@@ -132,7 +231,7 @@ def check_alignment(mixed: Samples, channels: Samples, rate_hz: int, *, cancels:
 
 
 def _weights(mixed: Samples, channels: Samples) -> Samples:
-    """Return float64 [c]: each channel's share of the mix, by least squares; equal channels share equally."""
+    """Return float64 [c]: each channel's share of the mix, by least squares."""
     # No BLAS: its threads busy-wait.
     gram, shared = np.einsum("in,jn->ij", channels, channels), np.einsum("in,n->i", channels, mixed)
     weights: Samples = np.linalg.pinv(gram, rcond=1e-3, hermitian=True) @ shared
@@ -140,7 +239,7 @@ def _weights(mixed: Samples, channels: Samples) -> Samples:
 
 
 def _lagged(mixed: Samples, source: Samples) -> tuple[int, float, float]:
-    """Return (position of the best fit in `source`, its normalised correlation, and the middle's)."""
+    """Return (best position in `source`, its normalised correlation, the middle's)."""
     size = 1 << (len(source) + len(mixed) - 1).bit_length()
     products = np.fft.irfft(np.fft.rfft(source, size) * np.conj(np.fft.rfft(mixed, size)), size)
     n_places = len(source) - len(mixed) + 1
@@ -153,7 +252,7 @@ def _lagged(mixed: Samples, source: Samples) -> tuple[int, float, float]:
 
 
 def span_of(unit: Unit) -> tuple[Fraction, Fraction]:
-    """Return the unit's start and end in s on the source's clock (audio files: after the first sample)."""
+    """Return the unit's start and end in s on the source's clock."""
     start, end = (_seconds(place) for place in (unit.start, unit.end))
     return start, end
 
@@ -181,7 +280,7 @@ class _Clock:
         self._jumped_to_s = start_s
 
     def jumps_to(self, tagged_s: Fraction) -> bool:
-        """Move to a timestamp, and return whether it differs from the end of the previous frame."""
+        """Move to a timestamp, and return whether it leaves the end of the previous frame."""
         at_s = tagged_s + self._shift_s
         if self._restarts and self.position_s - at_s > RESTART_S:
             if self.position_s - self._jumped_to_s < RESTART_S:
@@ -198,10 +297,10 @@ class SourceAudio:
     """The source's samples around [start_s, start_s + length_s), laid out by its timestamps.
 
     start_s: on the container's clock, or after the first sample.
-    channels: float64 [channels, n], from `first_s` on at `rate_hz`, silent where the source has nothing.
-    is_heard: channels that a mix must hold (a bass effects channel may be left out: ITU-R BS.775).
+    channels: float64 [channels, n], from `first_s` on at `rate_hz`, silent without a source.
+    is_heard: channels that a mix must hold (bass effects may be left out: ITU-R BS.775).
     stretches: decoded frames.
-    is_uneven: whether some timestamps differ from the end of the frame before.
+    is_uneven: whether timestamps leave the end of a frame before.
     """
 
     def __init__(self, path: str, start_s: Fraction, length_s: Fraction, *, from_first: bool) -> None:
@@ -250,10 +349,7 @@ class SourceAudio:
             self.channels[:, low:high] = values[:, low - begin : high - begin]
 
     def at_rate(self, rate_hz: int, n_samples: int) -> Samples:
-        """Return float64 [channels, margin + n_samples + margin] at `rate_hz`, linearly interpolated.
-
-        Downsampling averages over the length of a target sample first.
-        """
+        """Return float64 [channels, margin + n_samples + margin] at `rate_hz`, averaged, then interpolated."""
         width = max(1, round(self.rate_hz / rate_hz))
         box = np.ones(width) / width
         smooth = [np.convolve(channel, box, mode="same") for channel in self.channels]

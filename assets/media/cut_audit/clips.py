@@ -1,7 +1,7 @@
 """Clips against their video: the times of every frame exactly, and two frames of one clip by content.
 
-Times cost one demux of the source, frames a seek each. A frame that differs is compared again at the clip's size,
-for colours that clip there; then against a decode from the start, as not every container can seek.
+A frame that differs is compared again at the clip's size, for colours that clip there; then against a decode from
+the start, as not every container can seek.
 """
 
 from bisect import bisect_left, bisect_right
@@ -18,12 +18,11 @@ from google_crc32c import value as crc32c
 import loader
 from loader.modalities.video.packet_table import read_packets
 
-from ..clips.packet_field import PACKETS_FIELD
+from ..clips.clip import PACKETS_FIELD
 from ..container import first_video, opened
 from ..unit import Unit, Unusable
+from ..video.colour import display_matrix, is_hdr
 from ..video.timestamps import has_display_times, timed_frames
-from ..video_colour.colour import is_hdr
-from ..video_colour.side_data import display_matrix
 from . import findings
 from .findings import Misreading, compare, finding, turned
 from .grid import Grid, grid_of, planes_of
@@ -33,11 +32,9 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
-_N_NEIGHBOURS = 3
-"""Frames compared before and after one: how far B-frames shift a mistaken time."""
+_N_NEIGHBOURS = 3  # frames compared before and after one: how far B-frames shift a mistaken time
 
-_MIN_CORRELATION = 0.7
-"""Lowest correlation of lightness between an image's grids if one is tone-mapped."""
+_MIN_CORRELATION = 0.7  # lowest correlation of lightness between an image's grids if one is tone-mapped
 
 
 class SourceFrame(NamedTuple):
@@ -56,10 +53,7 @@ class SourceFrame(NamedTuple):
 
 
 def audit_clips(path: str, units: Sequence[Unit], n_frames_decoded: int | None) -> None:
-    """Audit all clips of one video. n_frames_decoded: of the whole file, by its audit.
-
-    Raises: Unusable, named after the fault.
-    """
+    """Audit all clips of one video. n_frames_decoded: by its audit. Raises: Unusable, named after the fault."""
     with opened(path) as container:
         stream = first_video(container)
         assert stream is not None  # it was cut
@@ -78,8 +72,7 @@ def check_times(
 ) -> None:
     """Check that the clip has its source's frames at their times, none missing or added.
 
-    stored: ticks of `base` in the clip, ascending.
-    source: ascending times of the source's shown packets, in its ticks; None if the container has none.
+    stored: ticks of `base` in the clip, ascending. source: times of shown packets, ascending; None without.
     complete: whether each of these packets gives a frame.
 
     Raises: Unusable.
@@ -120,9 +113,9 @@ def check_times(
 
 
 def clip_times(unit: Unit) -> tuple[list[int], Fraction]:
-    """Return the ticks of a stored clip's frames, ascending, and the length of a tick in s.
+    """Return a stored clip's ticks, ascending, and the seconds of a tick.
 
-    From the clip's packet table, by which loaders read; from the clip if the table is of other bytes.
+    From its packet table, by which loaders read; from the clip if the table is of other bytes.
     """
     mp4: Path = unit.fields["mp4"]
     table = read_packets(unit.fields[PACKETS_FIELD].read_bytes())
@@ -145,7 +138,6 @@ def _is_even(times: Sequence[int]) -> bool:
 
 
 def _check_frames(path: str, unit: Unit) -> None:
-    """Compare the first and the middle frame with their source. Raises: Unusable."""
     mp4 = unit.fields["mp4"].read_bytes()
     times: list[int] = unit.fields["json"]["pts"]
     numbers = sorted({0, len(times) // 2})
@@ -165,7 +157,6 @@ def _check_frames(path: str, unit: Unit) -> None:
 
 
 def _check_frame(pixels: "np.ndarray[Any, Any]", source: SourceFrame | None, where: str) -> None:
-    """Compare one frame with its source. Raises: Unusable."""
     if source is None:
         raise finding(findings.WRONG_FRAME, f"{where}: the source shows no frame at its time")
     frame, turn = source.frame, display_matrix(source.frame)
@@ -231,7 +222,6 @@ def _colours(frame: "VideoFrame", size_px: tuple[int, int] | None) -> Grid:
 
 
 def _own_size(frame: "VideoFrame", size_px: tuple[int, int] | None) -> tuple[int, int] | None:
-    """Return an upright (width, height) in the frame's stored orientation."""
     return size_px[::-1] if size_px is not None and is_sideways(display_matrix(frame)) else size_px
 
 
@@ -252,7 +242,7 @@ def upright(grid: Grid, matrix: tuple[int, ...] | None) -> Grid:
 
 
 def _sought(path: str, times: Sequence[int], size_px: tuple[int, int] | None) -> dict[int, SourceFrame]:
-    """Return the frames at these times that a seek to the keyframe before the first one finds."""
+    """Return the frames that a seek to the keyframe before the first one finds."""
     import av
 
     with opened(path) as container:

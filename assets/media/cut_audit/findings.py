@@ -30,10 +30,10 @@ INVERTED = "colours_inverted"
 SATURATED = "depth_saturated"
 
 SAME_LEVELS = 2.0
-"""Mean difference of two grids of one image, in levels of 255; canonical clips are 0.3 to 1.2 off."""
+"""Mean difference of two grids of one image, in levels of 255; canonical clips: 0.3 to 1.2."""
 
 FAR_LEVELS = 6.0
-"""Difference above which grids are of different images, whether or not a misreading explains it."""
+"""Difference above which grids are of different images."""
 
 
 class Misreading(NamedTuple):
@@ -55,7 +55,7 @@ def compare(
 ) -> None:
     """Check that `actual` is the expected image.
 
-    Raises: Unusable, named after the misreading that is less than half as far away, if there is one.
+    Raises: Unusable, named after a misreading less than half as far away.
     """
     error = distance(actual, expected)
     if error <= SAME_LEVELS:

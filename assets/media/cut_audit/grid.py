@@ -1,8 +1,8 @@
 """An image as 16 x 16 mean colours: its content without resolution, aspect ratio or coding noise.
 
-Means commute with linear operations, so planes are averaged first and only 256 means become colours: a 1080p frame
-costs three sums. Clipping is not linear: with values beyond black and white, or colours outside the display's, the
-size at which they clip matters. Then `planes_of` averages less. YCbCr matrices: ITU-T H.273, equations 39 to 58.
+Means commute with linear operations, so only 256 means become colours: a 1080p frame costs three sums. Clipping is
+not linear: where colours clip, the size matters, and `planes_of` averages less. Matrices: ITU-T H.273, equations 39
+to 58.
 """
 
 from collections.abc import Mapping
@@ -64,11 +64,9 @@ class Planes:
 
 
 def planes_of(frame: "VideoFrame", size_px: tuple[int, int] | None = None) -> Planes | None:
-    """Return the means of a decoded frame; None unless its format is planar YCbCr with a linear matrix.
+    """Return the means of a decoded frame; None unless it is planar YCbCr with a linear matrix.
 
-    size_px: (width, height) of the averaged image, with chroma of half the size; None: cells.
-
-    An untagged frame is limited BT.601, as in every common decoder.
+    size_px: (width, height) of the averaged image, None: cells. Untagged frames are limited BT.601.
     """
     pixels = frame.format
     if not pixels.name.startswith(("yuv4", "yuvj4")) or pixels.name.startswith("yuva"):
@@ -106,7 +104,7 @@ def cell_means(plane: np.ndarray[Any, Any], rows: int = CELLS, columns: int = CE
 
 
 def _cell_sums(lines: np.ndarray[Any, Any], n_cells: int) -> Plane:
-    """Return float64 [n_cells, m]: sums of each cell's lines [n, m], with its share of split lines."""
+    """Return float64 [n_cells, m]: sums of each cell's lines [n, m], split lines shared."""
     edges = np.arange(n_cells + 1) * len(lines) / n_cells
     first = edges.astype(int)
     sums: Plane = np.empty((n_cells, lines.shape[1]))

@@ -1,8 +1,7 @@
 """Photos against their file: read by FFmpeg instead of Pillow, turned by the loader's EXIF and XMP reader.
 
-Only the shape is compared if FFmpeg cannot read the file (L*a*b*, tiled HEIC or AVIF), reads it wrong (RGB in a
-TIFF of JPEG strips, a TIFF predictor without compression), or turns it itself. With a colour profile, or CMYK, only
-light and dark are compared, as converters round colours differently.
+Only the shape is compared if FFmpeg cannot read the file (L*a*b*, tiled HEIC or AVIF), reads it wrong (TIFF of RGB
+JPEG strips, or with an unused predictor) or turns it. With a profile, or CMYK, only light and dark are compared.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,7 +13,7 @@ from loader.modalities.image.orientation import EXIF_TURNS, UPRIGHT, Turn, turn_
 from ..container import opened
 from ..image.open import PHOTO_WORDS, photo
 from ..unit import Unit, Unusable
-from ..video_colour.colour import bit_depth
+from ..video.colour import bit_depth
 from . import findings
 from .clips import check_aspect, check_structure
 from .findings import Misreading, compare, distance, finding
@@ -88,10 +87,7 @@ def audit_photo(path: str, unit: Unit) -> None:
 def _check_decoders(
     path: str, actual: Grid, expected: Grid, original: Original, ground: tuple[float, float, float]
 ) -> None:
-    """Check that the photo does not match Pillow's own reading, if it differs from FFmpeg's.
-
-    Raises: Unusable if the decoders disagree: neither is known to be right.
-    """
+    """Check that Pillow and FFmpeg agree. Raises: Unusable if the photo is as only Pillow reads it."""
     pillow = _by_pillow(path, ground)
     if pillow is None:
         return
@@ -126,7 +122,6 @@ def _check_colours(
     original: Original,
     ground: tuple[float, float, float],
 ) -> None:
-    """Compare the colours of two grids. Raises: Unusable, named after the fault."""
     if not original.is_plain:
         check_structure(actual, expected, "the photo")
         return
@@ -152,13 +147,13 @@ def _check_colours(
 
 
 def _ground(unit: Unit) -> tuple[float, float, float]:
-    """Return the RGB behind transparency; white if it was kept."""
+    """Return the RGB behind transparency."""
     red, green, blue = unit.fields["json"].get("stored", {}).get("ground", (WHITE, WHITE, WHITE))
     return red, green, blue
 
 
 def _stored(unit: Unit, ground: tuple[float, float, float]) -> "np.ndarray[Any, Any]":
-    """Return the photo as a training job decodes it, flattened on `ground` if it has alpha."""
+    """Return the photo as a training job decodes it, flattened on `ground`."""
     from loader.modalities import decoder_for
 
     (path,) = (value for name, value in unit.fields.items() if name in PHOTO_WORDS)
@@ -189,10 +184,7 @@ def _original(path: str) -> Original:
 
 
 def _has_unused_predictor(image: "Image") -> bool:
-    """Return whether a TIFF names a predictor without compression.
-
-    It means nothing there (TIFF 6.0, section 14, has it for LZW), but FFmpeg applies it.
-    """
+    """Return whether a TIFF names a predictor without compression, which FFmpeg wrongly applies."""
     tags: Any = getattr(image, "tag_v2", {})
     return image.info.get("compression") == "raw" and tags.get(_PREDICTOR, 1) != 1
 
@@ -216,7 +208,6 @@ def _by_ffmpeg(path: str) -> "VideoFrame | None":
 
 
 def _upright(grid: Grid, turn: Turn) -> Grid:
-    """Turn a grid as its image: rows and columns of cells follow rows and columns of pixels."""
     out = np.swapaxes(grid, 0, 1) if turn.transpose else grid
     out = out[::-1] if turn.flip_y else out
     return out[:, ::-1] if turn.flip_x else out

@@ -12,8 +12,6 @@ from .image import audit_photo
 def audit_units(path: str, kind: Kind, units: Sequence[Unit], row: Mapping[str, Any]) -> None:
     """Audit all units of the raw object at `path`; `row`: its row of the media table.
 
-    Texts are stored as read, with nothing to compare.
-
     Raises: Unusable, stage `cut_audit`, with a code of `findings`.
     """
     if kind == "image":

@@ -4,16 +4,15 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..colour.alpha import Alpha, apply_alpha
-from ..colour.file_parts import behind_end
-from ..colour.to_srgb import to_srgb
+from ..container import check_scratch
 from ..policy import CutPolicy, ImagePolicy, bucket_of, ground_of
-from ..scratch import check_scratch
 from ..unit import Unit, dropped, rejected
-from .exif import tells_place
+from .file_parts import behind_end
+from .metadata import tells_place, upright
 from .open import Photo, photo
-from .orientation import upright
 from .original_bytes import reference_bytes
+from .pixels import Alpha, apply_alpha
+from .to_srgb import to_srgb
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -25,8 +24,8 @@ MAX_JPEG_PX = 65_500
 def cut_image(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
     """Return one unit with `json` and the photo.
 
-    The photo is in `jpg` if the policy stores only JPEGs, else in `img`: a reference photo unchanged, one with
-    alpha or stored losslessly as PNG.
+    The photo is in `jpg` if the policy stores only JPEGs, else in `img`: unchanged, or PNG with alpha or stored
+    losslessly.
 
     Raises: Unusable for a file that is truncated, unreadable or too large, and for animations and transparency
     outside the policy.
@@ -134,7 +133,6 @@ def facts(opened: Photo, data: bytes) -> dict[str, Any]:
 
 
 def _shrink(image: "Image", short_side_px: int) -> "Image":
-    """Shrink to a shorter side of at most `short_side_px`."""
     from PIL import Image
 
     scale = min(1.0, short_side_px / min(image.size))

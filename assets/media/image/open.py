@@ -9,24 +9,23 @@ from typing import TYPE_CHECKING
 
 from loader.limits import MAX_RAW_IMAGE_PX, MAX_TIFF_PAGES, beyond
 
-from ..colour.code_points import code_points_of
-from ..colour.file_parts import check_jpeg, png_parts
-from ..colour.to_srgb import Colour, colour_of
 from ..container import check_machine
 from ..unit import dropped, not_supported, rejected
-from .orientation import SIDEWAYS, Orientation, orientation_of
+from .file_parts import check_jpeg, png_parts
+from .metadata import SIDEWAYS, Orientation, orientation_of
+from .to_srgb import Colour, code_points_of, colour_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 PHOTO_WORDS = ("jpg", "img")
-"""Field of a stored photo: in a dataset of JPEGs only, and of other formats too."""
+"""Fields of a stored photo: JPEGs only, and any format."""
 
+# Pillow's readers to try; some others run programs (EPS) or accept anything.
 _FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF", "AVIF", "HEIF")
-"""Pillow's readers to try; some others run programs (EPS) or accept anything."""
 
+# Formats in which phones store a preview, depth map or gain map after a photo.
 _STILL_WITH_MORE = ("MPO", "HEIF")
-"""Formats in which phones store a preview, depth map or gain map after a photo."""
 
 # NewSubfileType (TIFF 6.0, tag 254): a smaller copy of another page, or its mask.
 _SUBFILE_TYPE, _NO_PICTURE = 254, 0b101
@@ -50,7 +49,7 @@ class Photo:
     """Opened photo."""
 
     image: "Image"
-    """Decoded image, as stored (a TIFF or HEIC as its decoder turned it)."""
+    """Decoded image as stored; a TIFF or HEIC as its decoder turned it."""
     kind: str
     """Pillow's format name."""
     mode: str
@@ -80,8 +79,8 @@ def loaded(path: str) -> Iterator["Image"]:
 def photo(path: str) -> Iterator[Photo]:
     """Yield the photo at `path`, fully decoded; the first frame or page if there are several.
 
-    Raises: Unusable for a file that is truncated, unreadable, above `MAX_RAW_IMAGE_PX`, or HDR (dropped); inside
-    the block also for Pillow's errors.
+    Raises: Unusable for a file that is truncated, unreadable, above `MAX_RAW_IMAGE_PX`, or HDR; inside the block
+    too.
     """
     from PIL import AvifImagePlugin, Image, ImageFile, UnidentifiedImageError
 
@@ -139,7 +138,7 @@ def _check_size(image: "Image") -> None:
 
 
 def _check_parts(image: "Image", path: str) -> str | None:
-    """Return a warning about damage that Pillow overlooks. Raises: Unusable; BrokenParts."""
+    """Return a warning about damage that Pillow overlooks."""
     if image.format not in ("PNG", "JPEG", "MPO"):
         return None
     with open(path, "rb") as file:
@@ -153,7 +152,7 @@ def _check_parts(image: "Image", path: str) -> str | None:
 
 
 def _has_more(image: "Image") -> bool:
-    """Return whether there are more frames or pages, not counting phones' extra images and thumbnails."""
+    """Return whether there are more frames or pages, not counting phones' extra images."""
     if image.format in _STILL_WITH_MORE:
         return False
     if image.format != "TIFF":

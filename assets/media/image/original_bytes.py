@@ -1,11 +1,9 @@
 """Reference photos: the source's bytes, if a training job decodes the right image from them.
 
-Other photos (wide colour spaces, CMYK, flattened transparency, unknown formats) are stored losslessly instead:
-upright, sRGB, at full size.
-
-Metadata are stripped without decoding: EXIF (position, serial numbers, a thumbnail from before the crop), XMP,
-IPTC, comments, texts, profiles, maker's segments, and everything after the image's end. What the pixels need stays,
-and the orientation as a new EXIF of one entry. Only for sRGB images: any other needs its profile.
+Others (wide colour spaces, CMYK, flattened transparency, unknown formats) are stored losslessly: upright, sRGB,
+full size. Metadata are stripped without decoding: EXIF (with a thumbnail from before the crop), XMP, IPTC,
+comments, profiles, and everything after the image's end; the orientation stays as a new EXIF. Only for sRGB: other
+images need their profile.
 """
 
 import struct
@@ -16,9 +14,9 @@ import numpy as np
 
 from loader.errors import DecodeFailed
 
-from ..colour.alpha import Alpha
-from ..colour.file_parts import PNG_START, BrokenParts, Part, jpeg_parts, png_parts, webp_parts
+from .file_parts import PNG_START, BrokenParts, Part, jpeg_parts, png_parts, webp_parts
 from .open import Photo
+from .pixels import Alpha
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -37,11 +35,9 @@ _ORIENTATION = 0x0112
 
 
 def stripped(data: bytes, kind: str, orientation: int) -> bytes:
-    """Return the file without metadata. kind: 'JPEG' (or 'MPO'), 'PNG' or 'WEBP', of one frame.
+    """Return the file of one frame without metadata. kind: 'JPEG' (or 'MPO'), 'PNG' or 'WEBP'.
 
-    orientation: EXIF's number, 1 to 8, to store again. Cost: O(bytes).
-
-    Raises: BrokenParts, also for an animation.
+    orientation: EXIF's number, 1 to 8, to store again. Raises: BrokenParts.
     """
     if kind == "PNG":
         return _png(data, orientation)
@@ -49,7 +45,7 @@ def stripped(data: bytes, kind: str, orientation: int) -> bytes:
 
 
 def exif_of(orientation: int) -> bytes:
-    """Return the smallest EXIF with an orientation (TIFF 6.0, section 2: one directory of one entry)."""
+    """Return the smallest EXIF with an orientation (TIFF 6.0, section 2)."""
     entry = struct.pack(">HHIHH", _ORIENTATION, 3, 1, orientation, 0)
     return b"MM\0*" + struct.pack(">IH", 8, 1) + entry + bytes(4)
 
@@ -117,8 +113,7 @@ def _without_flags(part: Part, has_exif: bool) -> bytes:
 
 _READ_BY_LOADER = ("JPEG", "MPO", "PNG", "WEBP")
 
-_SAME_LEVELS = 8
-"""Most levels between two JPEG decoders' values; another image is far off."""
+_SAME_LEVELS = 8  # most levels between two JPEG decoders' values; another image is far off
 
 
 def reference_bytes(
@@ -126,12 +121,8 @@ def reference_bytes(
 ) -> tuple[bytes, str]:
     """Return (bytes, ""), or (b"", why the source's bytes cannot be used).
 
-    data: the source's file.
-    shown: its image upright in sRGB, as it must decode.
-    alpha: treatment of its transparency.
-    strip: without metadata.
-
-    The loader decodes the bytes as `shown`, and equally with and without metadata.
+    data: the source's file. shown: its image upright in sRGB, as it must decode. alpha: treatment of its
+    transparency. strip: without metadata.
     """
     kind = opened.kind
     why = _unfit(kind, opened, alpha)
@@ -162,7 +153,6 @@ def _unfit(kind: str, opened: Photo, alpha: Alpha) -> str:
 
 
 def _read(data: bytes) -> "np.ndarray[Any, Any]":
-    """Decode as the loader does. Raises: DecodeFailed."""
     from loader.modalities import decoder_for
 
     pixels: Any = decoder_for("img")(data, None)
@@ -170,7 +160,6 @@ def _read(data: bytes) -> "np.ndarray[Any, Any]":
 
 
 def _is_same(seen: "np.ndarray[Any, Any]", expected: "np.ndarray[Any, Any]") -> bool:
-    """Compare by rows, without another copy of the image."""
     return seen.shape == expected.shape and all(
         int(np.abs(row.astype(np.int16) - other).max()) <= _SAME_LEVELS
         for row, other in zip(seen, expected, strict=True)

@@ -1,11 +1,13 @@
 """Audit of a video: one decode from first frame to last gives frames, timestamps and statistics."""
 
+import hashlib
+import math
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ..audio.track_of_clip import TrackAudit
+from ..audio.audit import TrackAudit
 from ..container import (
     PacketIndex,
     container_facts,
@@ -19,18 +21,37 @@ from ..container import (
 from ..media_table import Row
 from ..policy import VideoPolicy
 from ..unit import rejected
-from ..video_colour.colour import rendering_of
-from .look import FrameStatistics
-from .probe import frame_facts, packet_facts
+from .colour import PRIMARIES, RANGES, SPACES, TRANSFERS, bit_depth, display_matrix, is_hdr, rendering_of
+from .frame_statistics import FrameStatistics
 from .seek_audit import frame_crc, seek_ok
-from .timestamp_checks import Timing
-from .timestamps import Clock, TimedFrame
-from .watcher import FrameWatcher
+from .timestamps import Clock, TimedFrame, Timing
 
 if TYPE_CHECKING:
     from av.container import InputContainer
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
+
+    from ..container import PacketIndex
+
+
+SettledCuts = Callable[[], tuple[list[int], int | None]]
+"""Returns (pts of scene cuts, pts of a frame): all cuts before that frame, final."""
+
+
+class FrameWatcher(Protocol):
+    """Receives an audit's frames: `begin`, `add` for each, then `finish` or `abandon`."""
+
+    def begin(self, stream: "VideoStream", index: "PacketIndex", settled: SettledCuts) -> None:
+        """Begin, before the first frame. settled: returns the final scene cuts so far."""
+
+    def add(self, shown: TimedFrame) -> None:
+        """Add the next frame. Raises: StoreError."""
+
+    def finish(self, cuts: Sequence[int]) -> None:
+        """Finish a healthy video with these scene cuts. Raises: StoreError."""
+
+    def abandon(self) -> None: ...
+
 
 N_SEEKS = 3
 """Random frames to seek for, next to the last frame and risky ones."""
@@ -40,18 +61,15 @@ SEEK_SEED = 20_231
 _POLICY = VideoPolicy()
 
 STRICT: Mapping[str, Mapping[str, str]] = {"hevc": {"err_detect": "crccheck+bitstream+buffer+explode"}}
-"""Options of decoders that otherwise ignore a damaged slice. The H.264, MPEG-4 and MPEG-2 decoders mark patched
-frames, the AV1 decoder refuses them; VP8 and VP9 show no damage."""
+"""Options of decoders that otherwise ignore a damaged slice. Others mark or refuse such frames; VP8 and VP9 show
+nothing."""
 
 BLIND = ("mpeg4", "h263", "flv", "msmpeg4", "msmpeg4v1", "msmpeg4v2", "wmv1", "wmv2")
-"""Decoders that return frames without their references, unmarked, if a recording begins between keyframes. Others
-wait for a keyframe."""
+"""Decoders that return frames without their references, unmarked, from a recording that begins between keyframes."""
 
 
 def audit_video(path: str, policy: VideoPolicy = _POLICY, watcher: FrameWatcher | None = None) -> Row:
-    """Return the columns of the media table. watcher: also receives every frame.
-
-    Time is linear in frames, memory constant.
+    """Return the columns of the media table, in constant memory. watcher: also receives every frame.
 
     Raises: Unusable for a file that cannot be decoded to its end, and for HDR and deep colour outside the policy.
     """
@@ -79,7 +97,7 @@ def audit_video(path: str, policy: VideoPolicy = _POLICY, watcher: FrameWatcher 
 def _decode(
     container: "InputContainer", stream: "VideoStream", frames: "_FrameAudit"
 ) -> tuple[Row, Mapping[int, int]]:
-    """Return the columns, and CRC-32 by pts of the frames to seek for. Raises: Unusable."""
+    """Return the columns, and CRC-32 by pts of the frames to seek for."""
     import av
 
     waits = strictly(stream)
@@ -111,10 +129,7 @@ def _decode(
 
 
 def strictly(stream: "VideoStream") -> bool:
-    """Prepare a decoder: one thread, errors for hidden damage. Return whether it must begin with a keyframe.
-
-    Packets before the first keyframe then give no frame; they are not damage.
-    """
+    """Prepare a decoder: one thread, errors for hidden damage. Return whether it must begin with a keyframe."""
     stream.thread_count = 1
     options = STRICT.get(stream.codec_context.codec.name)
     if options is not None:
@@ -123,11 +138,7 @@ def strictly(stream: "VideoStream") -> bool:
 
 
 class _FrameAudit:
-    """Measurements of the frames, and hashes of frames to seek for.
-
-    Hashed are `N_SEEKS` random frames, the last, the first if an edit list hides others before it, and the one
-    after the longest gap.
-    """
+    """Measurements of the frames, and hashes of frames to seek for: random ones, the last, and risky ones."""
 
     def __init__(
         self, stream: "VideoStream", index: PacketIndex, policy: VideoPolicy, watcher: FrameWatcher | None
@@ -144,11 +155,10 @@ class _FrameAudit:
         self._known_gap = 0
         n_seeks = min(N_SEEKS, index.n_packets)
         self._sampled = set(random.Random(SEEK_SEED).sample(range(index.n_packets), n_seeks))
-        if index.n_discard:
+        if index.n_discard:  # an edit list hides frames before it
             self._sampled.add(0)
 
     def add(self, shown: TimedFrame) -> None:
-        """Add the next frame. Raises: Unusable for HDR and deep colour outside the policy."""
         frame = shown.frame
         if not self.n:
             rendering_of(frame, self._policy)
@@ -172,7 +182,6 @@ class _FrameAudit:
             self._watcher.add(shown)
 
     def _check_size(self, frame: "VideoFrame") -> None:
-        """Check that the size never changes: a clip has one. Raises: Unusable."""
         first = self._first["width_px"], self._first["height_px"]
         if (frame.width, frame.height) != first:
             sizes = f"from {first[0]}x{first[1]} to {frame.width}x{frame.height}"
@@ -180,7 +189,7 @@ class _FrameAudit:
             raise rejected("decode", "resolution_changes", text, at_frame=self.n)
 
     def _seek_behind(self, gap: int, shown: TimedFrame) -> None:
-        """Remember the frame after a gap 1.5 times longer than any before: few frames are hashed."""
+        """Remember the frame after a gap 1.5 times longer than any before."""
         if not self._known_gap:
             self._known_gap = gap
         elif 2 * gap > 3 * self._known_gap:
@@ -193,11 +202,9 @@ class _FrameAudit:
         return self._hashes | self._behind_gap | last
 
     def settled(self) -> tuple[list[int], int | None]:
-        """Return the final scene cuts so far: see `ShotDetector.settled`."""
         return self._statistics.settled()
 
     def facts(self) -> Row:
-        """Return the columns. Raises: Unusable without a frame, and for damaged frames."""
         index = self._index
         if not self.n:
             raise rejected("decode", "no_frames", f"{index.n_packets} packets give no frame")
@@ -215,3 +222,76 @@ class _FrameAudit:
             **self._timing.facts(Fraction(*index.time_base)),
             **statistics,
         }
+
+
+def packet_facts(index: PacketIndex) -> dict[str, Any]:
+    """Return the columns from one full demux."""
+    return {
+        "time_base_num": index.time_base[0],
+        "time_base_den": index.time_base[1],
+        "n_packets": index.n_packets,
+        "n_discard_packets": index.n_discard,
+        "n_keyframes": index.n_keyframes,
+        "max_gop_frames": index.max_gop_frames,
+        "has_b_frames": index.has_b_frames,
+        "tail_missing_s": index.tail_missing_s,
+    }
+
+
+def frame_facts(stream: "VideoStream", frame: "VideoFrame") -> dict[str, Any]:
+    """Return the columns from the first decoded frame, by its bitstream, else by the container."""
+    turn, flipped = orientation(display_matrix(frame))
+    aspect = stream.sample_aspect_ratio or Fraction(1)
+    width_px, height_px = round(frame.width * aspect), frame.height
+    space = SPACES.get(int(frame.colorspace))
+    return {
+        "codec": stream.codec_context.name,
+        "profile": stream.profile,
+        **_decoder_facts(stream),
+        "width_px": frame.width,
+        "height_px": frame.height,
+        "upright_width_px": height_px if turn in (90, 270) else width_px,
+        "upright_height_px": width_px if turn in (90, 270) else height_px,
+        "sar_num": aspect.numerator,
+        "sar_den": aspect.denominator,
+        "rotation_deg": turn,
+        "is_flipped": flipped,
+        "pix_fmt": frame.format.name,
+        "bit_depth": bit_depth(frame),
+        "colour_range": RANGES.get(int(frame.color_range)),
+        "colour_primaries": PRIMARIES.get(int(frame.color_primaries)),
+        "colour_trc": TRANSFERS.get(int(frame.color_trc)),
+        "colour_space": space,
+        "colour_assumed": space is None,
+        "hdr": is_hdr(frame),
+    }
+
+
+_FIELD_ORDERS = {1: "progressive", 2: "tt", 3: "bb", 4: "tb", 5: "bt"}  # AVFieldOrder
+_UNKNOWN_LEVEL = -99  # AV_LEVEL_UNKNOWN
+
+
+def _decoder_facts(stream: "VideoStream") -> dict[str, Any]:
+    codec = stream.codec_context
+    extradata = codec.extradata or b""
+    level = int(codec.level)
+    return {
+        "level": None if level == _UNKNOWN_LEVEL else level,
+        "extradata_nbytes": len(extradata),
+        "extradata_sha256": hashlib.sha256(extradata).hexdigest() if extradata else None,
+        "field_order": _FIELD_ORDERS.get(int(codec.field_order)),
+    }
+
+
+def orientation(matrix: tuple[int, ...] | None) -> tuple[int, bool]:
+    """Return (clockwise degrees, mirrored) that make an image with this display matrix upright.
+
+    Degrees are 0, 90, 180 or 270; the left-right mirror comes first.
+    """
+    if matrix is None:
+        return 0, False
+    a, b, c, d = (value / 65536 for value in (matrix[0], matrix[1], matrix[3], matrix[4]))
+    flipped = a * d - b * c < 0
+    if flipped:
+        a, b = -a, -b  # undo the mirror of x
+    return round(math.degrees(math.atan2(b, a)) / 90) * 90 % 360, flipped

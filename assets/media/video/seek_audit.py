@@ -55,7 +55,7 @@ def seek_ok(path: str, hashes: Mapping[int, int], index: PacketIndex) -> bool:
 def _is_found(
     container: "InputContainer", stream: "VideoStream", pts: int, crc: int, index: PacketIndex
 ) -> bool:
-    """Return whether a seek finds the frame: skipping others, then decoding all, then from further back."""
+    """Return whether a seek finds the frame: by skipping others, by decoding all, from further back."""
     second = max(1, round(1 / Fraction(*index.time_base)))
     can_skip = stream.codec_context.name in SKIPPING
     for back in (0, second, 4 * second, pts - index.start_pts + second):
@@ -76,7 +76,7 @@ def _is_found(
 def _towards(
     container: "InputContainer", stream: "VideoStream", pts: int, *, skips: bool
 ) -> "Iterator[VideoFrame]":
-    """Decode from the container's position. skips: without unreferenced frames before `pts` (about half)."""
+    """Decode from here on. skips: without unreferenced frames before `pts` (about half)."""
     for packet in packets_of(container, stream):
         at = packet.dts if packet.pts is None else packet.pts
         before = at is not None and at < pts

@@ -1,21 +1,49 @@
 """Shot boundaries of a video, from its frames at 64 x 36 pixels.
 
-- Hard cut: a frame that differs far more from the one before (mean absolute difference) than its neighbours do. It
-  is not the same scene moved, relit or dimmed (correlation, best of small shifts), nor undone within 1/3 s (a
-  flash).
+- Hard cut: a frame that differs far more from the one before than its neighbours do. It is not the same scene
+  moved, relit or dimmed (best correlation of small shifts), nor undone within 1/3 s (a flash).
 - Fade: frames without contrast between two different scenes. The shot begins at the first frame with contrast.
-- Dissolve: a frame that is a mean of two unrelated frames equally far before and after it. The shot begins in the
-  middle.
+- Dissolve: a mean of two unrelated frames equally far before and after. The shot begins in the middle.
 - Anything else (pans, passing objects, lights) is no boundary.
 """
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .thumbnails import SMALL_PX, Floats, Frames, Levels, Whole, levels_of
+SMALL_PX = (64, 36)
+"""Width and height of thumbnails in px."""
+
+Frames = np.ndarray[Any, np.dtype[np.uint8]]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Whole = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Levels(NamedTuple):
+    """Measurements of n frames, in levels of 255; integer sums, so exact."""
+
+    total: Whole
+    """Sums over the pixels."""
+    std: Floats
+    """Standard deviations."""
+    change: Whole
+    """Sums of absolute differences to the frame before; 0 for the first."""
+
+
+def levels_of(frames: Frames, before: Frames | None) -> Levels:
+    """Measure uint8 [n, height, width] of less than 2^16 pixels; before: the previous frame."""
+    pixels = frames.shape[1] * frames.shape[2]
+    flat = frames.reshape(len(frames), pixels)
+    earlier = np.concatenate([flat[:1] if before is None else before.reshape(1, -1), flat[:-1]])
+    difference = np.maximum(flat, earlier) - np.minimum(flat, earlier)
+    total, change, squares = (
+        x.sum(axis=1, dtype=np.uint32).astype(np.int64)
+        for x in (flat, difference, np.multiply(flat, flat, dtype=np.uint16))
+    )
+    return Levels(total, np.sqrt(pixels * squares - total**2) / pixels, change)
+
 
 _NEAR = 6  # frames on each side to compare a change with
 _FLASH = 8  # frames within which an undone change is a flash: 1/3 s at 25 frames/s
@@ -87,24 +115,18 @@ class ShotDetector:
         return self._boundaries({*self._cuts, *self._fades.finish()}, n_frames)
 
     def settled(self) -> tuple[list[int], int | None]:
-        """Return (pts of boundaries, pts of a frame): the final boundaries before that frame; None for no frame.
-
-        A fade is judged a few frames after its end. A dissolve yields to a cut within its length, and moves while
-        mixed frames follow. O(boundaries).
-        """
+        """Return (pts of boundaries, pts of a frame): the final boundaries before that frame, None for no frame."""
         if len(self._decided) < _SETTLED:
             return [], None
         front = self._decided[0]
+        # A dissolve yields to a cut within its length, and moves while mixed frames follow.
         if self._dissolves and self._next - self._mixed <= _CONTEXT:
             front = min(front, self._dissolves[-1].pts)
         boundaries = self._boundaries({*self._cuts, *self._fades.cuts}, self._next)
         return [pts for pts in boundaries if pts < front], front
 
     def _boundaries(self, sharp: set[tuple[int, int]], n_frames: int) -> list[int]:
-        """Return the pts of boundaries between shots of at least `_SHORTEST` frames.
-
-        A frame that is not later than an earlier one (damaged timestamps) begins no shot.
-        """
+        """Return the pts of boundaries between shots of at least `_SHORTEST` frames."""
         slow = {
             (dissolve.at, dissolve.pts)
             for dissolve in self._dissolves
@@ -118,7 +140,7 @@ class ShotDetector:
         return [pts for _, pts in boundaries[1:]]
 
     def _decide(self, stop: int) -> None:
-        """Decide on the frames below number `stop`, and drop the ones that later frames do not need."""
+        """Decide on the frames below number `stop`, and drop frames that are no longer needed."""
         if stop <= self._next:
             return
         begin, end = self._next - self._first, stop - self._first
@@ -165,7 +187,6 @@ class _Fades:
 
     @property
     def idle(self) -> bool:
-        """True if no run is in progress."""
         return self._old is None
 
     def add(self, number: int, pts: int, frame: Frames, is_flat: bool) -> None:
@@ -182,7 +203,6 @@ class _Fades:
             self._judge()
 
     def finish(self) -> list[tuple[int, int]]:
-        """Return (number, pts) of each boundary."""
         self._judge()
         return self.cuts
 
@@ -211,7 +231,6 @@ def _hard_cuts(seen: Frames, std: Floats, changed: Whole, begin: int, end: int) 
 
 
 def _is_new(first: Frames, second: Frames) -> bool:
-    """Return whether two frames are different images, by their levels and their positions."""
     bins = [np.bincount((frame // _LEVELS_PER_BIN).ravel(), minlength=32) for frame in (first, second)]
     changed = float(np.abs(bins[0] - bins[1]).sum()) / 2 / first.size
     if changed < _CUT_HISTOGRAM and _levels_apart(first, second) < _CUT_HARD_LEVELS:
@@ -220,20 +239,18 @@ def _is_new(first: Frames, second: Frames) -> bool:
 
 
 def _levels_apart(first: Frames, second: Frames) -> float:
-    """Return the mean absolute difference in levels of 255."""
     return int(levels_of(second[None], first).change[0]) / first.size
 
 
 def _is_among(frame: Frames, others: Frames) -> bool:
-    """Return whether one of the others is nearly the same image: the change was undone."""
+    """Return whether one of the others is nearly the same image."""
     return bool(len(others)) and float(all_moved(frame, others).max()) >= _UNDONE
 
 
 def _dissolves(seen: Frames, std: Floats, begin: int, end: int) -> Iterator[tuple[int, int, float]]:
     """Yield (position in [begin, end), half length, smaller weight) of mixed frames, in order.
 
-    Frame M against A, `lag` before, and B, `lag` after: least squares of a A + b B to M, all without their means (a
-    fade's darkening) and at a quarter of the size (small movement).
+    Least squares of a A + b B to M; A is `lag` frames before, B after, without means, at a quarter of the size.
     """
     coarse = _quarter(seen)
     plain = coarse - coarse.mean(axis=1, keepdims=True)
@@ -278,8 +295,7 @@ def moved(first: Frames, second: Frames) -> float:
 def all_moved(frame: Frames, others: Frames) -> Floats:
     """Return [n]: `moved` (Pearson; 0 for a flat frame) of uint8 [height, width] and each of [n, height, width].
 
-    For every shift, sums over the overlap: products from one against the other zero-padded, levels and squares from
-    integral images. All are integers below 2^53.
+    By sums over each shift's overlap, from integral images: integers below 2^53.
     """
     height, width = frame.shape
     down, right = (axis.ravel() for axis in np.meshgrid(_DOWN, _RIGHT, indexing="ij"))

@@ -1,11 +1,9 @@
 """Decoded frames of spans of a video: in one pass from its start, or by seeking to each.
 
-Seeking saves decoding the frames between, and is used only if the audit found that the container seeks (`seek_ok`),
-frames come in order, and each result depends on one frame (unlike deinterlacing, or HDR curves by the first frame).
-
-A span is decoded from the last keyframe before it. It must come back as a keyframe at its own time, undamaged,
-followed by exactly the packets' frames; otherwise `CannotSeek`, and the caller decodes in order. Frames before that
-keyframe are dropped.
+Seeking is used only if the audit found that the container seeks (`seek_ok`), frames come in order, and each result
+depends on one frame (unlike deinterlacing, or HDR curves by the first frame). A span is decoded from the keyframe
+before it, which must come back at its own time, undamaged, followed by exactly the packets' frames; otherwise
+`CannotSeek`, and the caller decodes in order.
 """
 
 from bisect import bisect_left, bisect_right
@@ -72,10 +70,9 @@ def frames_of(
     *,
     seeks: bool,
 ) -> Iterator[TimedFrame]:
-    """Return the frames of all spans, and possibly others. seeks: seek if the audit's findings allow it.
+    """Return the frames of all spans, and possibly others, of an unread container.
 
-    The container must be unread. Without an audit every frame is decoded. Raises: Unusable; CannotSeek;
-    av.error.FFmpegError.
+    Without an audit every frame is decoded. Raises: Unusable; CannotSeek; av.error.FFmpegError.
     """
     if seeks and may_seek(container, audit):
         return frames_sought(container, stream, spans, times_of(container, stream))
@@ -131,7 +128,7 @@ def stretches(spans: Sequence[Span]) -> list[tuple[int, int]]:
 
 
 def _from_key(frames: Iterator[TimedFrame], key: int) -> Iterator[TimedFrame]:
-    """Yield the frames from the keyframe on. Raises: CannotSeek if it does not come back as one."""
+    """Yield the frames from the keyframe on. Raises: CannotSeek."""
     for timed in frames:
         if timed.pts < key:
             continue

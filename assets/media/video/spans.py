@@ -8,7 +8,7 @@ from typing import Any
 
 from ..container import TAIL_S, PacketIndex
 from ..policy import VideoPolicy
-from ..segments.read import Segment
+from ..segments import Segment
 from ..unit import dropped, rejected
 
 
@@ -39,10 +39,7 @@ class Shots:
 
 
 def windows(index: PacketIndex, policy: VideoPolicy) -> list[Span]:
-    """Return whole clips end to end, or `max_clips` of them evenly spread.
-
-    A video shorter than a clip is one clip; a rest after the last whole clip is left out.
-    """
+    """Return whole clips end to end, or `max_clips` of them evenly spread; a shorter video is one clip."""
     ticks = _ticks(policy.clip_s, index)
     possible = max(1, (index.end_pts - index.start_pts) // ticks)
     starts = [index.start_pts + number * ticks for number in spread(possible, policy.max_clips)]
@@ -50,9 +47,7 @@ def windows(index: PacketIndex, policy: VideoPolicy) -> list[Span]:
 
 
 def shots(index: PacketIndex, policy: VideoPolicy, cuts: Sequence[int]) -> Shots:
-    """Return spans within one shot each.
-
-    A shot longer than `clip_s` gives several, and its rest one more from `min_clip_s` on.
+    """Return spans within one shot each, several if it is longer than `clip_s`.
 
     cuts: pts of the first frame of every shot but the first. Raises: Unusable if all shots are too short.
     """
@@ -76,10 +71,7 @@ def shots(index: PacketIndex, policy: VideoPolicy, cuts: Sequence[int]) -> Shots
 
 
 def given_spans(index: PacketIndex, segments: Sequence[Segment]) -> list[Span]:
-    """Return the spans of the given segments, by start.
-
-    Raises: Unusable without any, and for one outside the video.
-    """
+    """Return the spans of the given segments. Raises: Unusable without any, and for one outside the video."""
     if not segments:
         raise dropped("cut", "no_segments", "no row of the _segments table names it")
     base = Fraction(*index.time_base)

@@ -12,19 +12,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from assets.media.audio import track_of_clip as sound_beside
+from assets.media.audio import audit as sound_beside
 from assets.media.audit import audit
 from assets.media.clips.cut import cut_video
 from assets.media.container import PacketIndex, index_packets, opened
-from assets.media.known_facts import Known
 from assets.media.media_table import MEDIA, media_row
 from assets.media.policy import CutPolicy, VideoPolicy
-from assets.media.unit import Unusable
+from assets.media.unit import Known, Unusable
 from assets.media.video import audit as video_audit
-from assets.media.video.probe import orientation
+from assets.media.video.audit import orientation
 from assets.media.video.seek_audit import frame_crc, seek_ok
-from assets.media.video.timestamp_checks import Timing
-from assets.media.video.timestamps import TimedFrame
+from assets.media.video.timestamps import TimedFrame, Timing
 
 EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]

@@ -17,10 +17,9 @@ import pytest
 from PIL import Image
 
 from assets.media.cutters import ALL_KINDS, CUTTERS, kind_of
-from assets.media.known_facts import Known
 from assets.media.policy import CutPolicy, ImagePolicy, VideoPolicy
 from assets.media.sniff import HEAD_BYTES, sniff
-from assets.media.unit import Kind, Unit, Unusable
+from assets.media.unit import Kind, Known, Unit, Unusable
 
 NOT_MEDIA = (".parquet", ".json", ".jsonl", "LICENSE", "fileids")
 DAMAGED = (

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from assets.media import audit as image_audit
 from assets.media.audit import audit
-from assets.media.cutters import ALL_KINDS
-from assets.media.image import audit as image_audit
-from assets.media.other_formats import NOT_SUPPORTED, check_is_media
+from assets.media.cutters import ALL_KINDS, NOT_SUPPORTED, check_is_media
 from assets.media.sniff import SUBTITLES, UNKNOWN, sniff
 from assets.media.unit import Unusable
 from loader.errors import StoreError

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from assets.media.audio import cut as speech
-from assets.media.clips import sound as clip_sound
+from assets.media.clips import cut as clip_sound
 from assets.media.cut_audit import findings
 from assets.media.cut_audit.audio import check_alignment
 from assets.media.unit import Unusable

@@ -13,11 +13,10 @@ from assets.media.clips import encoder as clip_encoder
 from assets.media.cut_audit import findings
 from assets.media.cut_audit.clips import check_times
 from assets.media.unit import Unit, Unusable
-from assets.media.video import span_frames
+from assets.media.video import frame_filter, span_frames
 from assets.media.video.spans import Span
 from assets.media.video.timestamps import TimedFrame
 from assets.media.video.timestamps import timed_frames as really_shown
-from assets.media.video_colour import picture_filter
 
 EncodeVideo = Callable[..., str]
 RefusedAs = Callable[..., str]
@@ -61,7 +60,7 @@ def test_honest_clips_pass(
 def test_rotation_and_mirrors_ignored(
     source: Callable[..., str], refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch, matrix: Any
 ) -> None:
-    monkeypatch.setattr(picture_filter, "turns_of", lambda matrix: ([], False))
+    monkeypatch.setattr(frame_filter, "turns_of", lambda matrix: ([], False))
     found = refused_as(source(matrix=matrix))
     # Turned by a quarter the shape is wrong as well, which is looked at first.
     assert found == (findings.ASPECT_RATIO if matrix is QUARTER_TURN else findings.ROTATION)
@@ -72,7 +71,7 @@ def test_rotation_ignored_in_a_square(
 ) -> None:
     path = encode_video(moving(height=96), tags=PLAIN, matrix=QUARTER_TURN)
     assert refused_as(path) == ""
-    monkeypatch.setattr(picture_filter, "turns_of", lambda matrix: ([], False))
+    monkeypatch.setattr(frame_filter, "turns_of", lambda matrix: ([], False))
     assert refused_as(path) == findings.ROTATION
 
 
@@ -80,17 +79,15 @@ def test_the_wrong_way_round(
     encode_video: EncodeVideo, refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = encode_video(moving(height=96), tags=PLAIN, matrix=QUARTER_TURN)
-    monkeypatch.setattr(picture_filter, "turns_of", lambda matrix: ([("transpose", "2")], True))
+    monkeypatch.setattr(frame_filter, "turns_of", lambda matrix: ([("transpose", "2")], True))
     assert refused_as(path) == findings.ROTATION
 
 
 def test_pixel_aspect_ratio_ignored(
     source: Callable[..., str], refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    really = picture_filter.fit
-    monkeypatch.setattr(
-        picture_filter, "fit", lambda width, height, short: really(width * 0.8, height, short)
-    )
+    really = frame_filter.fit
+    monkeypatch.setattr(frame_filter, "fit", lambda width, height, short: really(width * 0.8, height, short))
     assert refused_as(source()) == findings.ASPECT_RATIO
 
 

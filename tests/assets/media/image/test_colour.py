@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms
 
-from assets.media.colour import colour_spaces as icc
-from assets.media.colour.to_srgb import to_srgb
-from assets.media.image.audit import audit_image
+from assets.media.audit import audit_image
+from assets.media.image import colour_spaces as icc
 from assets.media.image.open import photo
+from assets.media.image.to_srgb import to_srgb
 from assets.media.unit import Unusable
 
 Array = np.ndarray
@@ -365,5 +365,5 @@ def test_transparent_pictures_keep_their_alpha_through_a_profile(tmp_path: Path)
 def test_bands_leave_no_seams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = saved(np.dstack([PATCHES, PATCHES[..., 0]]), icc_profile=ADOBE)
     whole, _ = seen(data, tmp_path)
-    monkeypatch.setattr("assets.media.colour.to_srgb._BAND_PX", 100)
+    monkeypatch.setattr("assets.media.image.to_srgb._BAND_PX", 100)
     assert np.array_equal(seen(data, tmp_path)[0], whole)

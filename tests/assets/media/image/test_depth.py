@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from assets.media.colour.alpha import apply_alpha
-from assets.media.colour.to_srgb import to_srgb
-from assets.media.image.audit import audit_image
+from assets.media.audit import audit_image
 from assets.media.image.cut import cut_image
 from assets.media.image.open import photo
+from assets.media.image.pixels import apply_alpha
+from assets.media.image.to_srgb import to_srgb
 from assets.media.policy import CutPolicy, ImagePolicy
 from assets.media.unit import Unit, Unusable
 

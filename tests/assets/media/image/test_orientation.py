@@ -12,11 +12,11 @@ import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from assets.media.colour.to_srgb import to_srgb
-from assets.media.image.audit import audit_image
+from assets.media.audit import audit_image
 from assets.media.image.cut import cut_image
+from assets.media.image.metadata import upright
 from assets.media.image.open import photo, read_heif
-from assets.media.image.orientation import upright
+from assets.media.image.to_srgb import to_srgb
 from assets.media.policy import CutPolicy
 
 PIXELS = np.kron(

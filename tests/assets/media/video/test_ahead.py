@@ -13,15 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assets.media.clips.audit_and_cut import get_clips
+from assets.media.clips.early_clips import get_clips
 from assets.media.clips.encoder import QUALITIES, ClipEncoder
 from assets.media.clips.shot_maker import ShotMaker
 from assets.media.container import PacketIndex
-from assets.media.known_facts import ClipStaging
 from assets.media.objects import AuditRequest, CutRequest, CutResult, audit_object, cut_object
 from assets.media.policy import CutPolicy, VideoPolicy
-from assets.media.segments.read import Segment
-from assets.media.unit import Unusable, dropped
+from assets.media.segments import Segment
+from assets.media.unit import ClipStaging, Unusable, dropped
 from assets.media.video.spans import Span, shots
 from assets.media.video.timestamps import TimedFrame
 from loader.errors import StoreError

@@ -11,7 +11,7 @@ from assets.media.clips.cut import cut_video
 from assets.media.clips.encoder import MIN_PSNR_DB, psnr_db
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.unit import Unusable
-from assets.media.video_colour.picture_filter import FrameFilter
+from assets.media.video.frame_filter import FrameFilter
 
 EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]

@@ -11,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assets.media.audit import audit
-from assets.media.video.look import MAX_HASHES, FrameStatistics, KeyframeHashes, bars, image_hashes, sharpness
+from assets.media.video.frame_statistics import (
+    MAX_HASHES,
+    FrameStatistics,
+    KeyframeHashes,
+    bars,
+    image_hashes,
+    sharpness,
+)
 
 EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]

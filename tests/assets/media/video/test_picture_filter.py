@@ -12,9 +12,9 @@ import pytest
 from assets.media.clips.cut import cut_video
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.unit import Unusable
-from assets.media.video_colour.colour import rendering_of
-from assets.media.video_colour.picture_filter import FrameFilter, turns_of
-from assets.media.video_colour.tone_map import Signal, to_sdr
+from assets.media.video.colour import rendering_of
+from assets.media.video.frame_filter import FrameFilter, turns_of
+from assets.media.video.tone_map import Signal, to_sdr
 
 EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]
@@ -212,8 +212,8 @@ def test_colours_that_change_in_mid_clip_are_refused(
         return really(frame, policy)
 
     path = encode_video(numbered_frames(20))
-    monkeypatch.setattr("assets.media.video_colour.picture_filter.rendering_of", changing)
-    monkeypatch.setattr("assets.media.video_colour.picture_filter._form_of", lambda frame: frame.pts)
+    monkeypatch.setattr("assets.media.video.frame_filter.rendering_of", changing)
+    monkeypatch.setattr("assets.media.video.frame_filter._form_of", lambda frame: frame.pts)
     with pytest.raises(Unusable) as refused:
         cut_video(path, tmp_path, CutPolicy())
     assert refused.value.code == "colour_change"

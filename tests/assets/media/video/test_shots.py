@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assets.media.audit import audit
-from assets.media.video.shots import ShotDetector, all_moved, moved
-from assets.media.video.thumbnails import SMALL_PX
+from assets.media.video.shots import SMALL_PX, ShotDetector, all_moved, moved
 
 Frames = np.ndarray[Any, np.dtype[np.uint8]]
 WIDTH, HEIGHT = SMALL_PX

@@ -4,13 +4,13 @@ from fractions import Fraction
 from itertools import pairwise
 
 import pytest
-from hypothesis import given_spans as for_all
+from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
 
 from assets.media.container import PacketIndex
 from assets.media.policy import VideoPolicy
-from assets.media.segments.read import Segment
+from assets.media.segments import Segment
 from assets.media.unit import Unusable
 from assets.media.video.spans import given_spans, shots, spread
 

@@ -3,26 +3,27 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from ..policy import VideoPolicy
 from ..unit import dropped, rejected
-from .colour import UNTAGGED, Rendering, bit_depth, is_full_range, rendering_of
-from .matrix import BT601, NAMES, Samples, step_to_bt601, to_bt601
-from .side_data import display_matrix
-from .tone_map import Signal, to_sdr
+from .colour import UNTAGGED, Rendering, bit_depth, display_matrix, is_full_range, rendering_of
+from .tone_map import LUMA, Signal, to_sdr
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
+
 _SCALER = "flags=bicubic+accurate_rnd"
+# Scaler from more than 8 bits to 8: without dither, equal samples stay equal. For 8 bits it changes nothing and
+# takes 15 % longer.
 _ROUNDED = f"{_SCALER}:sws_dither=none"
-"""Scaler from more than 8 bits to 8: without dither, equal samples stay equal. For 8 bits it changes nothing and
-takes 15 % longer."""
 
 _OUT = f"{_ROUNDED}:out_color_matrix=bt601:out_range=tv"
 _AS_BT601 = (5, 6)
@@ -51,16 +52,14 @@ class FrameFilter:
         self.rendering: Rendering | None = None
 
     def begin(self, frame: "VideoFrame") -> None:
-        """Read the video's first frame, whose metadata decide an HDR curve. Raises: Unusable outside the policy."""
+        """Read the video's first frame, whose metadata decide an HDR curve. Raises: Unusable."""
         signal = rendering_of(frame, self._policy).signal
         self._peak_cd = None if signal is None else signal.peak_cd
 
     def apply(self, frame: "VideoFrame") -> "VideoFrame":
-        """Return the frame upright, square-pixelled, 8-bit SDR, yuv420p limited BT.601.
+        """Return the frame upright, square-pixelled, 8-bit SDR, yuv420p limited BT.601; sets `rendering`.
 
-        The shorter side is at most the policy's, both sides are even. Sets `rendering`.
-
-        Raises: Unusable for a frame outside the policy, or that cannot be converted correctly.
+        The shorter side is at most the policy's, both sides are even. Raises: Unusable.
         """
         now = _form_of(frame)
         if self._small is None or self._form != now:
@@ -142,7 +141,6 @@ class _Chain:
         self._first, self._last = nodes[0], nodes[-1]
 
     def apply(self, frame: "VideoFrame") -> "VideoFrame":
-        """Filter a frame. Raises: av.error.FFmpegError."""
         self._first.push(frame)
         return cast("VideoFrame", self._last.pull())
 
@@ -161,8 +159,8 @@ def fit(width_px: float, height_px: float, short_side_px: int) -> tuple[int, int
 def turns_of(matrix: tuple[int, ...] | None) -> tuple[list[tuple[str, str]], bool]:
     """Return filters for a display matrix (a b u c d v x y w), and whether width and height swap.
 
-    x' = a x + c y, y' = b x + d y, y pointing down. Quarter turns and mirrors to a hundredth, at any uniform scale.
-    Raises: Unusable for any other.
+    x' = a x + c y, y' = b x + d y, y pointing down. Quarter turns and mirrors, at any uniform scale. Raises:
+    Unusable for others.
     """
     if matrix is None:
         return [], False
@@ -179,3 +177,73 @@ def turns_of(matrix: tuple[int, ...] | None) -> tuple[list[tuple[str, str]], boo
         return [("transpose", turn)], True
     flips = [("hflip", "")] if a < 0 else []
     return flips + ([("vflip", "")] if d < 0 else []), False
+
+
+BT601 = 6
+NAMES: Mapping[int, str] = {
+    1: "bt709", 4: "fcc", 5: "bt470", 6: "smpte170m", 7: "smpte240m", 9: "bt2020",
+}  # fmt: skip
+"""Matrix names of FFmpeg's scale filter."""
+
+Samples = npt.NDArray[np.float32]
+
+
+def to_rgb(matrix: int) -> npt.NDArray[np.float64]:
+    """Return [3, 3]: R'G'B' from Y' (0 to 1) and Cb, Cr (-0.5 to 0.5); H.273's equations 38 to 40 inverted."""
+    kr, kb = LUMA[matrix]
+    kg = 1 - kr - kb
+    return np.array(
+        [
+            [1, 0, 2 * (1 - kr)],
+            [1, -2 * kb * (1 - kb) / kg, -2 * kr * (1 - kr) / kg],
+            [1, 2 * (1 - kb), 0],
+        ]
+    )
+
+
+@cache
+def step_to_bt601(matrix: int, full_range: bool, bits: int) -> Samples:
+    """Return [3, 3] on 8-bit samples, from this matrix and range to limited BT.601.
+
+    Chroma depends only on chroma, as grey stays grey. FFmpeg's scaler goes through 8-bit RGB: green 1.1 to 1.7
+    levels too dark, and chroma half a level too high from full range.
+    """
+    limited = np.diag([219.0, 224.0, 224.0])  # levels; full range has 255, or 1023 / 4 if 10 bits became 8
+    scale = (2**bits - 1) / 2 ** (bits - 8) * np.eye(3) if full_range else limited
+    step = limited @ np.linalg.inv(to_rgb(BT601)) @ to_rgb(matrix) @ np.linalg.inv(scale)
+    matrix_step: Samples = step.astype(np.float32)
+    return matrix_step
+
+
+def to_bt601(frame: "VideoFrame", step: Samples) -> "VideoFrame":
+    """Return a yuv420p frame in limited BT.601; step: from its matrix and range. O(pixels)."""
+    import av
+
+    samples = converted(np.asarray(frame.to_ndarray()), frame.height, step)
+    converted_frame = av.VideoFrame.from_ndarray(samples, format="yuv420p")
+    converted_frame.pts, converted_frame.time_base = frame.pts, frame.time_base
+    return converted_frame
+
+
+def converted(samples: npt.NDArray[Any], height: int, step: Samples) -> npt.NDArray[np.uint8]:
+    """Convert uint8 [3/2 height, width] in PyAV's yuv420p layout."""
+    width = samples.shape[1]
+    luma = samples[:height].astype(np.float32).reshape(height // 2, 2, width // 2, 2)
+    chroma = samples[height:].reshape(2, height // 2, width // 2).astype(np.float32) - 128
+    blue, red = chroma
+    if abs(step[0, 0] - 1) > 0.01:  # full range: black is at 0
+        luma *= step[0, 0]
+        luma += 16
+    luma += (step[0, 1] * blue + step[0, 2] * red)[:, None, :, None]
+    out = np.empty(samples.shape, np.uint8)
+    out[:height] = _bytes(luma).reshape(height, width)
+    halves = out[height:].reshape(2, height // 2, width // 2)
+    halves[0] = _bytes(step[1, 1] * blue + step[1, 2] * red + 128)
+    halves[1] = _bytes(step[2, 1] * blue + step[2, 2] * red + 128)
+    return out
+
+
+def _bytes(values: Samples) -> npt.NDArray[np.uint8]:
+    np.rint(values, out=values)
+    np.clip(values, 0, 255, out=values)
+    return values.astype(np.uint8)

@@ -1,7 +1,7 @@
 """Clips made during the audit, which decodes every frame anyway.
 
-They wait in the root until the batch is cut, with the bytes that cutting would give. If they do not fit (other
-spans, an object that cannot be cut, a missing or damaged file), the object is cut from its source instead.
+They wait in the root until the batch is cut, with the bytes that cutting would give. If they are missing, damaged
+or of other spans, the object is cut from its source.
 """
 
 import hashlib
@@ -14,31 +14,28 @@ from loader.dataset.log.entries import DAMAGED
 from loader.errors import ObjectNotFound
 from loader.json_text import parse_json_object
 
-from ..container import PacketIndex
-from ..known_facts import ClipStaging
+from ..container import PacketIndex, check_scratch
 from ..policy import VideoPolicy
-from ..scratch import check_scratch
-from ..segments.read import Segment
-from ..unit import Unusable
+from ..segments import Segment
+from ..unit import ClipStaging, Unusable
+from ..video.audit import SettledCuts
 from ..video.spans import Span, given_spans, shots, windows
 from ..video.timestamps import TimedFrame
-from ..video.watcher import SettledCuts
+from .canonical import ClipMaker, good_enough
 from .clip import Clip
 from .encoder import QUALITIES
-from .maker import ClipMaker, good_enough
 from .shot_maker import ShotMaker, TooLargeToBuffer
 
 if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
+
+# Facts of the clips; and one file of all clips and packet tables, as objects cost more than bytes.
 _FACTS, _PACK = "clips.json", "clips.bin"
-"""Facts of the clips; and one file of all clips and packet tables, as objects cost more than bytes."""
 
 
 class EarlyClips:
-    """Frame watcher of an audit: makes canonical clips, and gives up at the first fault, which the cut reports.
-
-    Windows and given segments follow from the packets, shots as their cuts are detected.
+    """Frame watcher that makes canonical clips during an audit, and stops at the first fault, which the cut reports.
 
     clips: after `finish`. extent: first tick and end of the video by its packets.
     """
@@ -95,7 +92,6 @@ class EarlyClips:
             maker.abandon()
 
     def _spans(self, index: PacketIndex, cuts: Sequence[int]) -> list[Span]:
-        """Return the spans of the later cut; none for a video that it will refuse."""
         try:
             if self._policy.units == "windows":
                 return windows(index, self._policy)
@@ -111,7 +107,7 @@ def put_clips(
 ) -> None:
     """Upload the clips and then their facts, and delete their files.
 
-    extent: first tick and end of the video. Raises: StoreError; OSError of the scratch disk.
+    extent: first tick and end of the video. Raises: StoreError; OSError.
     """
     pack = scratch / f"clip-{_PACK}"
     with open(pack, "wb") as out:
@@ -145,9 +141,9 @@ def _packed(clip: Clip, out: BinaryIO) -> Mapping[str, Any]:
 def get_clips(
     staging: ClipStaging, spans: Sequence[Span], extent: tuple[int, int], scratch: Path
 ) -> list[Clip | None] | None:
-    """Return the clips of these spans and this extent in scratch files; None unless all are there and intact.
+    """Return the clips of these spans and extent in scratch files; None unless all are intact.
 
-    Raises: StoreError if the store does not respond; OSError of the scratch disk.
+    Raises: StoreError if the store does not respond; OSError.
     """
     try:
         stored = parse_json_object(staging.store.get(f"{staging.key}/{_FACTS}").data)
@@ -163,7 +159,6 @@ def get_clips(
 
 
 def _clip(staging: ClipStaging, place: int, facts: Mapping[str, Any], span: Span, scratch: Path) -> Clip:
-    """Return one clip in scratch files. Raises: ObjectNotFound; ValueError, KeyError, TypeError for other facts."""
     if facts["span"] != [span.start, span.end, span.shot]:
         raise ValueError("a clip of another span")
     target = scratch / f"clip-{place:04d}.mp4"

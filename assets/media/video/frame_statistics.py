@@ -1,7 +1,6 @@
 """Statistics of a video's frames at 64 x 36 pixels, and of some at 512 x 288.
 
-Frames are measured in blocks of 256, which share numpy's cost per call: about 0.1 ms a frame of 720p, mostly
-FFmpeg's scaling. Memory is constant.
+Blocks of 256 frames share numpy's cost per call: about 0.1 ms a frame of 720p, mostly FFmpeg's scaling.
 """
 
 from collections.abc import Mapping
@@ -9,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .shots import ShotDetector
-from .thumbnails import SMALL_PX, Floats, Frames
+from .shots import SMALL_PX, Floats, Frames, ShotDetector
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
+
 
 BLACK_LEVEL, BLACK_SHARE = 26, 0.98  # FFmpeg's blackdetect: 98 % of the pixels below a tenth of white
 FROZEN_LEVELS = 0.255  # FFmpeg's freezedetect: mean absolute difference of a thousandth
@@ -83,7 +82,6 @@ class FrameStatistics:
         }
 
     def _measure(self) -> None:
-        """Measure the block's frames, and empty it."""
         n = len(self._pts)
         if not n:
             return
@@ -103,7 +101,6 @@ class FrameStatistics:
 
 
 def _luma(frame: "VideoFrame") -> Frames:
-    """Return uint8 [height, width] of a gray frame, without a copy."""
     plane = frame.planes[0]
     return np.ndarray((frame.height, frame.width), np.uint8, memoryview(plane), 0, (plane.line_size, 1))
 
@@ -128,7 +125,7 @@ class KeyframeHashes:
 def sharpness(luma: Frames) -> float:
     """Return the variance of the Laplacian (4 neighbours) of uint8 [height, width], in squared levels of 255.
 
-    Both sides below 2048 px, so that a line's squares, each up to 1020^2, add up in 32 bits.
+    Both sides below 2048 px: a line's squares must add up in 32 bits.
     """
     wide = luma.astype(np.int16)
     edges = wide[:-2, 1:-1] + wide[2:, 1:-1]

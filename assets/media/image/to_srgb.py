@@ -1,10 +1,8 @@
 """Colours of a photo: its colour space, and its conversion to sRGB.
 
-The space is the first of: cICP code points of PNG, an ICC profile, code points of AVIF and HEIC, PNG's gamma and
-primaries, Adobe RGB by EXIF's "R03" (DCF), sRGB.
-
-littleCMS converts relative colorimetric with black point compensation: colours within sRGB stay, others move to its
-edge. CMYK without a profile becomes RGB arithmetically. Conversion in bands of rows bounds memory.
+The space is the first of: PNG's cICP, an ICC profile, code points of AVIF and HEIC, PNG's gamma and primaries,
+Adobe RGB by EXIF's "R03" (DCF), sRGB. littleCMS converts relative colorimetric with black point compensation, in
+bands of rows. CMYK without a profile becomes RGB arithmetically.
 """
 
 import io
@@ -13,12 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from loader.modalities.video.mp4 import check_tables_of
+
 from . import colour_spaces
 from .colour_spaces import ADOBE_RGB, SRGB, Space, colour_model, profile_of, space_of_code_points, transfer_of
-from .depth import eight_bits
+from .file_parts import png_parts
+from .pixels import eight_bits
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
 
 ColourBy = Literal["icc", "icc_unusable", "code_points", "gamma", "srgb", "exif", "lab", "assumed"]
 
@@ -34,8 +36,7 @@ class Colour(NamedTuple):
     """Colour space of a photo."""
 
     by: ColourBy
-    """Source of the space. 'srgb' is PNG's chunk, 'assumed' is no source. 'icc_unusable' is a broken profile, or
-    one for other pixels; it is ignored."""
+    """Source of the space: 'assumed' for none, 'icc_unusable' for an ignored profile, 'srgb' for PNG's chunk."""
     profile: bytes | None = None
     """ICC profile of the space; None for sRGB."""
     hdr: bool = False
@@ -66,7 +67,7 @@ def colour_of(image: "Image", code_points: tuple[int, int] | None) -> Colour:
 def to_srgb(image: "Image", colour: Colour) -> "Image":
     """Return 8-bit RGB, or RGBA (not premultiplied) for an image with alpha or a transparent colour.
 
-    The result has no metadata. Raises: Unusable for values without a meaning, such as floats.
+    Without metadata. Raises: Unusable for values without a meaning, such as floats.
     """
     from PIL import Image
 
@@ -117,7 +118,7 @@ def _converter(image: "Image", profile: bytes | None) -> Callable[["Image"], "Im
 
 
 def _transform(profile: bytes, mode: str) -> Callable[["Image"], "Image"]:
-    """Return the conversion from a profile to sRGB. Raises: PyCMSError, OSError for an unusable profile."""
+    """Return the conversion from a profile to sRGB. Raises: PyCMSError, OSError."""
     from PIL import ImageCms
 
     flags = ImageCms.Flags.BLACKPOINTCOMPENSATION
@@ -199,10 +200,56 @@ def _is_near_srgb(points: tuple[float, ...]) -> bool:
 
 
 def _is_adobe_rgb(image: "Image") -> bool:
-    """Return whether EXIF names Adobe RGB: ColorSpace "uncalibrated" and index "R03" (CIPA DC-008, 4.6.6)."""
+    """Return whether ColorSpace is "uncalibrated" and the index "R03" (CIPA DC-008, 4.6.6)."""
     exif = image.getexif().get_ifd(_EXIF_IFD)
     if exif.get(_COLOUR_SPACE) != 0xFFFF:
         return False
     index = image.getexif().get_ifd(_INTEROP_IFD).get(_INTEROP_INDEX)
     text = index.decode("latin-1") if isinstance(index, bytes) else str(index)
     return text.rstrip("\0") == "R03"
+
+
+_UNSPECIFIED = 2
+
+
+def code_points_of(image: "Image", path: str) -> tuple[int, int] | None:
+    """Return (primaries, transfer) of ITU-T H.273 of a PNG, HEIC or AVIF; None without any.
+
+    Raises: BrokenParts for a damaged PNG.
+    """
+    points: tuple[int, int] | None = None
+    if image.format == "PNG":
+        points = _cicp_of(path)
+    elif image.format == "HEIF":
+        profile = image.info.get("nclx_profile")
+        if isinstance(profile, dict):
+            points = (int(profile["color_primaries"]), int(profile["transfer_characteristics"]))
+    elif image.format == "AVIF":
+        points = _nclx_of(path)
+    return None if points == (_UNSPECIFIED, _UNSPECIFIED) else points
+
+
+def _cicp_of(path: str) -> tuple[int, int] | None:
+    with open(path, "rb") as file:
+        data = file.read()
+    for part in png_parts(data):
+        if part.name == "cICP" and len(part.body) == 4:
+            return part.body[0], part.body[1]
+        if part.name == "IDAT":
+            break
+    return None
+
+
+def _nclx_of(path: str) -> tuple[int, int] | None:
+    """Return FFmpeg's reading of the container or the AV1 stream: Pillow does not expose it."""
+    import av
+    from av.error import FFmpegError
+
+    try:
+        with open(path, "rb") as file:
+            check_tables_of(file)
+        with av.open(path, format="mov", options={"protocol_whitelist": "file"}) as container:
+            codec = container.streams.video[0].codec_context
+            return int(codec.color_primaries), int(codec.color_trc)
+    except (FFmpegError, LookupError, ValueError):
+        return None

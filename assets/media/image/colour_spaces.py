@@ -1,8 +1,4 @@
-"""Colour spaces of photos: models of ICC profiles, and profiles made of primaries and a curve.
-
-Code points (ITU-T H.273), PNG's gamma and primaries, and EXIF's Adobe RGB each become a matrix profile, so that one
-converter handles all.
-"""
+"""Colour spaces of photos: models of ICC profiles, and profiles made of primaries and a curve."""
 
 import struct
 from dataclasses import dataclass
@@ -70,7 +66,7 @@ def space_of_code_points(primaries: int, transfer: int) -> Space | None:
 
 
 def is_plausible(space: Space) -> bool:
-    """Return whether the space makes sense: a plausible white, and primaries that mix to it."""
+    """Return whether a space has a plausible white, and primaries that mix to it."""
     points = (space.red, space.green, space.blue, space.white)
     if not all(0 <= x <= 1 and 0 < y <= 1 and x + y <= 1 for x, y in points):
         return False

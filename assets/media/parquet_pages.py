@@ -1,7 +1,7 @@
 """Uncompressed sizes of a Parquet file's pages, from the pages' own headers.
 
-A footer may state anything, and Arrow allocates the size in a page's header: a file of a few kB can ask for
-gigabytes. So this reads the headers first: Thrift compact structs, https://github.com/apache/parquet-format.
+Arrow allocates whatever size a page's header states: a file of a few kB can ask for gigabytes. Headers are Thrift
+compact structs, https://github.com/apache/parquet-format.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 DELTA_BYTE_ARRAY = 7
-"""Encoding whose values repeat the previous value's beginning, so a page does not state its size when read."""
+"""Encoding whose values repeat the previous value's beginning: the size when read is unknown."""
 
 _MAX_FIELDS = 64  # of a header in all; there are about 20
 _BOOLEANS, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _STRUCT = (1, 2), 3, (4, 5, 6), 7, 8, 12

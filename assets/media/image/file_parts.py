@@ -30,11 +30,11 @@ class Part(NamedTuple):
     """Segment or chunk of a file."""
 
     name: str
-    """Marker in two hexadecimal digits in JPEG, else the chunk's four characters."""
+    """Marker in two hexadecimal digits in JPEG, else the chunk's name."""
     body: bytes
     """Payload."""
     whole: bytes
-    """All bytes as stored, including the compressed data after a JPEG's SOS."""
+    """All bytes as stored, with the compressed data after SOS."""
 
 
 def jpeg_parts(data: bytes) -> Iterator[Part]:
@@ -72,7 +72,7 @@ def jpeg_parts(data: bytes) -> Iterator[Part]:
 
 
 def behind_end(data: bytes) -> int:
-    """Return the bytes after a JPEG's EOI (a motion photo's video, a gain map, more images); 0 if it is broken."""
+    """Return the bytes after a JPEG's EOI (a video, a gain map, more images); 0 if it is broken."""
     try:
         return len(data) - sum(len(part.whole) for part in jpeg_parts(data))
     except BrokenParts:
@@ -80,10 +80,9 @@ def behind_end(data: bytes) -> int:
 
 
 def missing_scans(data: bytes) -> str | None:
-    """Return the coefficients that a progressive JPEG's scans leave incomplete, in words; None for none.
+    """Return in words the coefficients that a progressive JPEG's scans leave incomplete; None for none.
 
-    A file that was truncated and closed with an EOI decodes without a warning, blurred. None for other or broken
-    files.
+    A truncated file that was closed with an EOI decodes blurred, without a warning.
     """
     to_come: dict[int, list[int]] = {}
     try:
@@ -152,8 +151,7 @@ _RESTARTS = tuple(f"marker 0x{marker:02x}" for marker in range(0xD0, 0xD8))
 def check_jpeg(data: bytes) -> str | None:
     """Return a warning about a JPEG whose pixels may all be right, None for none.
 
-    Decodes at an eighth of the size, so mostly the entropy coding. Raises: Unusable if damaged, or with too many
-    scans.
+    Decodes at an eighth of the size. Raises: Unusable if damaged, or with too many scans.
     """
     import simplejpeg
 

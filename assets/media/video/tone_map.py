@@ -1,10 +1,10 @@
 """HDR and wide-gamut frames as SDR BT.709, by the ITU's formulas, in float32.
 
 1. Displayed light of PQ (ITU-R BT.2100-2, table 4) or HLG (table 5, for a display of 1000 cd/m²).
-2. Highlights bent to 203 cd/m², HDR's diffuse white (ITU-R BT.2408-7, table 1): the EETF of ITU-R BT.2390-11,
-   5.4.1, on the largest of R, G and B, which keeps the hue.
-3. Primaries converted in linear light; colours outside BT.709 clip (ITU-R BT.2407-0, section 2).
-4. 203 cd/m² is SDR white; ITU-R BT.1886 inverted with a black of 0 (gamma 2.4).
+2. Highlights bent to 203 cd/m², HDR's diffuse white (BT.2408-7, table 1), by the EETF (BT.2390-11, 5.4.1) on the
+   largest of R, G and B, which keeps the hue.
+3. Primaries converted in linear light; colours outside BT.709 clip (BT.2407-0, section 2).
+4. SDR with a white of 203 cd/m² and a black of 0: BT.1886 inverted (gamma 2.4).
 
 A video has one curve for all frames.
 """
@@ -17,9 +17,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .matrix import LUMA
-
 Floats = npt.NDArray[np.floating[Any]]
+
+LUMA: Mapping[int, tuple[float, float]] = {  # ITU-T H.273, table 4: Kr, Kb
+    1: (0.2126, 0.0722),
+    4: (0.30, 0.11),
+    5: (0.299, 0.114),
+    6: (0.299, 0.114),
+    7: (0.212, 0.087),
+    9: (0.2627, 0.0593),
+}
 
 SDR_WHITE_CD = 203.0
 PQ_PEAK_CD = 10_000.0
@@ -115,7 +122,7 @@ def converter(primaries: int) -> Floats:
 
 
 def _to_xyz(primaries: int) -> Floats:
-    """Return SMPTE RP 177's matrix: columns are the primaries, scaled so that white is D65."""
+    """Return SMPTE RP 177's matrix: columns are primaries, scaled so that white is D65."""
     columns = np.array([(x / y, 1, (1 - x - y) / y) for x, y in _CHROMATICITIES[primaries]]).T
     x, y = _D65
     white = np.array([x / y, 1, (1 - x - y) / y])
@@ -173,7 +180,6 @@ def _every_code() -> Floats:
 
 @cache
 def _pq_table() -> Floats:
-    """Return the light of every PQ code in SDR whites."""
     table: Floats = (pq_light(_every_code()) / SDR_WHITE_CD).astype(np.float32)
     return table
 

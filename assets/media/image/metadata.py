@@ -1,19 +1,62 @@
-"""Orientation of a photo by its EXIF, XMP and container, and which of them decides.
+"""Metadata of photos: EXIF as far as readable, coordinates, and the orientation.
 
-- HEIC and AVIF: the container's irot and imir (ISO/IEC 23008-12, 6.5.10 and 6.5.12), which their decoders apply.
-  EXIF's number there is a leftover (6.5.10 note).
-- Elsewhere EXIF (CIPA DC-008, 4.6.4), or XMP if EXIF has no valid number. Editors that turn pixels reset EXIF and
-  forget XMP.
-
-Columns keep each number, so contradictions can be examined.
+HEIC and AVIF are turned by their container (irot, imir: ISO/IEC 23008-12, 6.5.10 and 6.5.12), which their decoders
+apply; EXIF's number there is a leftover (6.5.10 note). Elsewhere EXIF decides (CIPA DC-008, 4.6.4), or XMP if EXIF has
+no valid number: editors that turn pixels reset EXIF and forget XMP. Columns keep each number.
 """
 
+import re
+import struct
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from loader.modalities.image.orientation import exif_orientation, xmp_orientation
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+
+MAIN, EXIF, GPS, INTEROPERABILITY = 0, 0x8769, 0x8825, 0xA005
+
+# Errors of Pillow's EXIF reader for damaged blocks, which do not make pixels unusable.
+_DAMAGE = (OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, ArithmeticError, struct.error)
+
+
+def directory(image: "Image", tag: int) -> Mapping[int, object]:
+    """Return tag -> value of one of the directories above; empty if missing."""
+    try:
+        exif = image.getexif()
+        return dict(exif if tag == MAIN else exif.get_ifd(tag))
+    except _DAMAGE:
+        return {}
+
+
+_VERSION = 0  # GPSVersionID is the only entry of many directories
+
+# Coordinates of XMP (any position or format), and QuickTime's in a motion photo's video.
+_COORDINATES = re.compile(rb"GPSL(?:at|ong)itude|GPSPosition|location\.ISO6709")
+_FILM_PLACE = b"\xa9xyz"
+_END = b"\xff\xd9"
+
+
+def tells_place(image: "Image", data: bytes) -> bool:
+    """Return whether there are coordinates in EXIF, XMP, other text, or after a JPEG's end.
+
+    data: the whole file. Place names (IPTC, XMP) are not coordinates. Cost: O(bytes).
+    """
+    if set(directory(image, GPS)) - {_VERSION}:
+        return True
+    if _COORDINATES.search(data):
+        return True
+    for value in image.info.values():  # texts that the file compresses
+        text = value.encode() if isinstance(value, str) else value
+        if isinstance(text, bytes) and _COORDINATES.search(text):
+            return True
+    if image.format in ("JPEG", "MPO"):
+        behind = data.find(b"ftyp", data.find(_END) + 2)
+        return behind > 0 and data.find(_FILM_PLACE, behind) > 0
+    return False
+
 
 Decider = Literal["exif", "xmp", "container"]
 
@@ -73,7 +116,7 @@ def upright(image: "Image", pending: int) -> "Image":
 
 
 def _of_tiff(image: "Image", xmp: int | None) -> Orientation:
-    """Return a TIFF's orientation: Pillow applies tag 274, or most spellings of XMP without the tag."""
+    """Return a TIFF's orientation: Pillow applies tag 274, or most spellings of XMP."""
     exif = _valid(getattr(image, "tag_v2", {}).get(_TAG))
     number = exif or xmp or 1
     by_pillow = image.getexif().get(_TAG)
@@ -97,7 +140,7 @@ def _xmp(image: "Image") -> int | None:
 
 
 def hex_exif(profile: object) -> bytes | None:
-    """Return EXIF as older ImageMagick wrote it into PNG: a text chunk of hexadecimal digits."""
+    """Return EXIF as older ImageMagick wrote it into PNG: a text chunk in hexadecimal."""
     if not isinstance(profile, str):
         return None
     try:

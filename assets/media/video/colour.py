@@ -1,22 +1,47 @@
 """Colour tags of videos, and the colours of their canonical clips.
 
 8-bit SDR keeps its primaries and transfer; only matrix and range change, to limited BT.601, which encodes the same
-colours. Untagged video is read as limited BT.601 with BT.709 primaries and transfer, as common decoders do
-(`assumed`). HDR, deep colour and wide primaries need a policy. Contradicting tags are refused.
+colours. Untagged video is read as limited BT.601 with BT.709 primaries and transfer, as common decoders do. HDR,
+deep colour and wide primaries need a policy. Contradicting tags are refused.
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from loader.errors import DecodeFailed
+from loader.modalities.video.display_matrix import matrix_of, side_data_of
+
 from ..policy import VideoPolicy
-from ..unit import dropped
-from .side_data import side_data
+from ..unit import dropped, rejected
 from .tone_map import ASSUMED_PEAK_CD, HLG, PQ, WIDE_PRIMARIES, Signal
 
 if TYPE_CHECKING:
+    from av.buffer import Buffer
     from av.video.frame import VideoFrame
+
+
+def side_data(frame: "VideoFrame") -> "Mapping[str, Buffer]":
+    """Return the side data by FFmpeg's names. Raises: Unusable for unknown data."""
+    with _refused():
+        return side_data_of(frame)
+
+
+def display_matrix(frame: "VideoFrame") -> tuple[int, ...] | None:
+    """Return the display matrix a b u c d v x y w, or None. Raises: Unusable."""
+    with _refused():
+        return matrix_of(frame)
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    try:
+        yield
+    except DecodeFailed as error:
+        raise rejected("decode", "unknown_side_data", error) from error
+
 
 # Numbers of ITU-T H.273, as in FFmpeg; 2, "unspecified", is left out.
 RANGES: Mapping[int, str] = {1: "tv", 2: "pc"}  # AVCOL_RANGE_*: FFmpeg's own numbers
@@ -36,11 +61,10 @@ SPACES: Mapping[int, str] = {
 
 UNTAGGED = 2
 _BT709, _BT601, _BT2020 = 1, 6, 9
-_MATRICES = (0, 1, 2, 4, 5, 6, 7, 9)
-"""Matrices that FFmpeg's scaler converts; it reads any other as BT.601."""
+_MATRICES = (0, 1, 2, 4, 5, 6, 7, 9)  # matrices that FFmpeg's scaler converts; it reads any other as BT.601
 _NARROW_PRIMARIES = (1, 2, 4, 5, 6, 7, 8, 22)
+# SDR transfers close to a display's curve, unlike linear and logarithmic ones.
 _CAMERA_CURVES = (1, 2, 4, 5, 6, 7, 11, 12, 13, 14, 15)
-"""SDR transfers close to a display's curve, unlike linear and logarithmic ones."""
 
 _HDR_TRANSFERS = (PQ, HLG)
 _HDR_SIDE_DATA = ("DOVI_RPU_BUFFER", "DOVI_METADATA", "DYNAMIC_HDR_PLUS", "MASTERING_DISPLAY_METADATA")
@@ -71,15 +95,12 @@ class Rendering:
 
 
 def bit_depth(frame: "VideoFrame") -> int:
-    """Return the bits per component of a decoded frame."""
+    """Return a frame's bits per component."""
     return max(component.bits for component in frame.format.components)
 
 
 def is_hdr(frame: "VideoFrame") -> bool:
-    """Return whether a frame's bitstream is HDR: PQ, HLG, or HDR10 or Dolby Vision metadata with over 8 bits.
-
-    Containers have wrong tags in some files.
-    """
+    """Return whether a frame is HDR by its bitstream: containers have wrong tags in some files."""
     if int(frame.color_trc) in _HDR_TRANSFERS:
         return True
     return _has_hdr_metadata(frame) and bit_depth(frame) > 8
@@ -122,7 +143,6 @@ def rendering_of(frame: "VideoFrame", policy: VideoPolicy) -> Rendering:
 
 
 def _check_hdr(frame: "VideoFrame", policy: VideoPolicy) -> None:
-    """Check that the policy accepts HDR and its tags agree. Raises: Unusable."""
     matrix, primaries, transfer = int(frame.colorspace), int(frame.color_primaries), int(frame.color_trc)
     bits = bit_depth(frame)
     curve = TRANSFERS.get(transfer, "untagged")
@@ -141,7 +161,6 @@ def _check_hdr(frame: "VideoFrame", policy: VideoPolicy) -> None:
 
 
 def _check_sdr(matrix: int, primaries: int, transfer: int) -> None:
-    """Check that SDR can be converted correctly. Raises: Unusable."""
     if matrix not in _MATRICES:
         raise dropped(
             "probe", "matrix", f"the colour matrix {SPACES.get(matrix, matrix)} cannot be converted"

@@ -1,13 +1,15 @@
-"""Stored pixel values in 8 bits."""
+"""Pixel values of photos: stored depths in 8 bits, and transparency."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from ..policy import ground_of
 from ..unit import dropped
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
 
 _PHOTOMETRIC, _BITS_PER_SAMPLE = 262, 258  # TIFF tags
 _WHITE_IS_ZERO = 0
@@ -18,7 +20,7 @@ _PREMULTIPLIED = {"RGBa": "RGBA", "La": "LA"}
 def eight_bits(image: "Image", area: tuple[int, int, int, int]) -> "Image":
     """Return the area (left, top, right, bottom) in 8 bits, as L, LA, RGB, RGBA, CMYK or LAB.
 
-    A transparent colour becomes alpha. Raises: Unusable for floats and signed numbers, whose white is unknown.
+    A transparent colour becomes alpha. Raises: Unusable for floats and signed numbers.
     """
     band = image.crop(area)
     mode = image.mode
@@ -62,7 +64,7 @@ def bit_depth(image: "Image") -> int:
 
 
 def _from_sixteen(image: "Image", band: "Image") -> "Image":
-    """Return 9- to 16-bit gray in 8 bits, full scale at 255: Pillow's own conversion saturates above 255."""
+    """Return 9- to 16-bit gray in 8 bits: Pillow's own conversion saturates above 255."""
     from PIL import Image
 
     wide = np.asarray(band).astype(np.uint32)
@@ -78,7 +80,7 @@ def _from_sixteen(image: "Image", band: "Image") -> "Image":
 
 
 def _key_of_eight(image: "Image", clear: object) -> object:
-    """Return a PNG's transparent colour at the depth of Pillow's pixels. Raises: Unusable for 16-bit RGB."""
+    """Return a PNG's transparent colour at the depth of Pillow's pixels."""
     depth = bit_depth(image)
     if image.mode == "RGB" and depth == 16:
         raise dropped(
@@ -88,7 +90,7 @@ def _key_of_eight(image: "Image", clear: object) -> object:
 
 
 def _with_key(band: "Image", clear: object) -> "Image":
-    """Return a band with alpha: only pixels of exactly the colour `clear` are transparent (PNG, 11.3.1.1)."""
+    """Return a band with alpha: only the exact colour is transparent (PNG, 11.3.1.1)."""
     from PIL import Image
 
     if clear is None:
@@ -99,3 +101,28 @@ def _with_key(band: "Image", clear: object) -> "Image":
     out = band.copy()
     out.putalpha(Image.fromarray(np.where(same, 0, 255).astype(np.uint8)))
     return out
+
+
+Alpha = Literal["none", "opaque", "flattened", "kept"]
+
+
+def apply_alpha(image: "Image", rule: str) -> tuple["Image", Alpha]:
+    """Return an image under a rule of `ALPHA_RULES`, RGBA only if transparency is kept, and its treatment.
+
+    Treatments: 'none' (no alpha), 'opaque', 'flattened', 'kept'. Raises: Unusable for transparency under 'drop'.
+    """
+    from PIL import Image
+
+    if image.mode != "RGBA":
+        return image, "none"
+    if image.getchannel("A").getextrema() == (255, 255):
+        return image.convert("RGB"), "opaque"
+    if rule == "keep":
+        return image, "kept"
+    ground = ground_of(rule)
+    if ground is None:
+        raise dropped("cut", "transparent", "parts of it are transparent, and alpha='drop'")
+    # As web browsers do: on 8-bit sRGB values, not in linear light.
+    flat = Image.new("RGB", image.size, ground)
+    flat.paste(image, mask=image.getchannel("A"))
+    return flat, "flattened"

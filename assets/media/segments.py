@@ -1,7 +1,15 @@
-"""Rows of a table of segments, as CSV, JSON Lines or Parquet, read in bounded memory whatever the file is."""
+"""Given segments: a table beside the media with the stretches of video or audio that become units.
+
+`_segments.csv`, `_segments.jsonl` or `_segments.parquet` in the landing place, one row per unit: `key` (the object),
+`start_s` and `end_s` in seconds after the first frame or sample, and optionally `label` and `caption`. Segments may
+overlap. An invalid row rejects its object when it lands. Memory is bounded, whatever the file contains.
+"""
 
 import io
+import math
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import pyarrow as pa
@@ -9,7 +17,11 @@ import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet
 
-from loader.json_text import parse_json_object
+from loader.dataset.log.entries import DAMAGED
+from loader.errors import Corrupt, ObjectNotFound
+from loader.json_text import is_text, parse_json_object
+from loader.modalities.error_origin import is_of_the_machine
+from loader.storage import Store
 
 from .parquet_pages import DELTA_BYTE_ARRAY, pages
 
@@ -28,11 +40,9 @@ Row = Mapping[str, Any] | ValueError
 
 
 def rows_of(name: str, data: bytes, keys: Collection[str]) -> Iterator[tuple[int, str, Row]]:
-    """Yield (number from 1, key, row) of the rows whose key is in `keys`.
+    """Yield (number from 1, key, row) of the rows whose key is in `keys`; csv values are text.
 
-    Numbers are as written; in csv every value is text, so a message can quote it.
-
-    Raises: ValueError and Arrow's errors for an unreadable table, or one that exceeds a limit.
+    Raises: ValueError and Arrow's errors for a table that is unreadable or exceeds a limit.
     """
     if name.endswith(".jsonl"):
         yield from _json_rows(data, frozenset(keys))
@@ -89,13 +99,12 @@ def _csv_batches(data: bytes) -> Iterator[pa.RecordBatch]:
 
 
 def _parquet_batches(data: bytes) -> Iterator[pa.RecordBatch]:
-    """Yield batches with texts as dictionaries: equal texts are in memory once."""
     schema = pa.parquet.read_schema(io.BytesIO(data))
     _check_columns(schema.names)
     names = [name for name in (*NEEDED, *TEXTS) if name in schema.names]
     for name in names:
         _check_type(name, schema.field(name).type)
-    texts = [name for name in names if _is_text(schema.field(name).type)]
+    texts = [name for name in names if _is_text(schema.field(name).type)]  # as dictionaries: equal texts once
     file = pa.parquet.ParquetFile(io.BytesIO(data), read_dictionary=texts, pre_buffer=False)
     if file.metadata.num_rows > MAX_ROWS:
         raise ValueError(f"{file.metadata.num_rows} rows; accepted are {MAX_ROWS}")
@@ -118,7 +127,6 @@ def _check_columns(names: Collection[str]) -> None:
 
 
 def _check_type(name: str, kind: pa.DataType) -> None:
-    """Check that a column holds text or numbers, whose size is bounded."""
     of = kind.value_type if pa.types.is_dictionary(kind) else kind
     known = (_is_text, pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null)
     if not any(is_one(of) for is_one in known):
@@ -130,7 +138,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _matching(column: pa.Array, keys_wanted: pa.Array) -> list[int]:
-    """Return the rows with these keys; keys of digits only may be numbers in a table."""
+    """Return the rows with these keys; keys of digits only may be numbers."""
     if pa.types.is_dictionary(column.type):
         matches = pa.compute.is_in(column.dictionary.cast(pa.string()), value_set=keys_wanted).take(
             column.indices
@@ -170,3 +178,147 @@ def _cell(column: pa.Array, at: int) -> Any:
 
 def _too_long(name: str) -> ValueError:
     return ValueError(f"{name} has more than {MAX_TEXT_BYTES} bytes, which are accepted")
+
+
+TABLES = ("_segments.csv", "_segments.jsonl", "_segments.parquet")
+MIN_S, MAX_S = 0.02, 600.0
+MAX_SEGMENTS = 100_000
+"""Most segments per object."""
+MAX_TABLE_BYTES = 256 * 2**20
+"""Bytes of the largest table as stored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """Given segment of an object."""
+
+    start_s: float
+    """Start in seconds after the first frame or sample."""
+    end_s: float
+    """End in seconds after the first frame or sample, exclusive."""
+    label: str = ""
+    """Label of the unit; "" for none."""
+    caption: str = ""
+    """Caption of the unit; "" keeps the object's own."""
+
+    def span_s(self) -> tuple[Fraction, Fraction]:
+        """Return start and end exactly as the written decimals."""
+        return Fraction(str(self.start_s)), Fraction(str(self.end_s))
+
+    def plain(self) -> dict[str, Any]:
+        """Return the segment as a table row."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenSegments:
+    """Given segments by object, and the objects with invalid rows."""
+
+    by_key: Mapping[str, tuple[Segment, ...]] = field(default_factory=dict)
+    """Key of an object -> its segments, by start."""
+    problems: Mapping[str, str] = field(default_factory=dict)
+    """Key of an object -> the fault of its first invalid row."""
+
+
+SEGMENTS = pa.list_(
+    pa.struct(
+        [
+            ("start_s", pa.float64()),
+            ("end_s", pa.float64()),
+            ("label", pa.string()),
+            ("caption", pa.string()),
+        ]
+    )
+)
+"""Type of the column `segments` of raw_objects."""
+
+
+def read_segments(landing: Store, keys: Collection[str]) -> GivenSegments:
+    """Return the segments of these objects, by start; objects without any have no entry.
+
+    Costs a HEAD per table name and one read. An invalid row is its object's problem, with its number and value.
+
+    Raises: Corrupt for an unreadable or too large table.
+    """
+    name, data = _table_of(landing)
+    if data is None:
+        return GivenSegments()
+    place = f"{landing.url.rstrip('/')}/{name}"
+    segments: dict[str, dict[tuple[float, float], Segment]] = {}
+    problems: dict[str, str] = {}
+    try:
+        for number, key, row in rows_of(name, data, keys):
+            others = segments.setdefault(key, {})
+            try:
+                _add(others, f"{place}, row {number} (key {key!r})", row)
+            except Corrupt as error:
+                problems.setdefault(key, str(error))
+    except Corrupt:
+        raise
+    except (pa.ArrowException, OSError, *DAMAGED) as error:
+        if is_of_the_machine(error):
+            raise
+        raise Corrupt(f"{place} cannot be read ({error}); repair it, or take it away") from error
+    by_key = {
+        key: tuple(spans[times] for times in sorted(spans))
+        for key, spans in segments.items()
+        if key not in problems
+    }
+    return GivenSegments(by_key=by_key, problems=problems)
+
+
+def _table_of(landing: Store) -> tuple[str, bytes | None]:
+    tables = {}
+    for name in TABLES:
+        try:
+            tables[name] = landing.head(name)
+        except ObjectNotFound:
+            continue
+    if len(tables) > 1:
+        raise Corrupt(
+            f"{landing.url} holds {' and '.join(tables)}: which of them counts? Take all but one away"
+        )
+    for name, info in tables.items():
+        if info.nbytes > MAX_TABLE_BYTES:
+            raise Corrupt(
+                f"{landing.url}/{name} has {info.nbytes} bytes; accepted are {MAX_TABLE_BYTES}: split the place into "
+                "several sources"
+            )
+        return name, bytes(landing.get_range(name, 0, info.nbytes, info.etag).data) if info.nbytes else b""
+    return "", None
+
+
+def _add(others: dict[tuple[float, float], Segment], where: str, row: Mapping[str, Any] | ValueError) -> None:
+    if isinstance(row, ValueError):
+        raise Corrupt(f"{where}: {row}")
+    segment = _segment(where, row)
+    span = segment.start_s, segment.end_s
+    if span in others:
+        raise Corrupt(f"{where}: {span[0]} to {span[1]} s is there twice; take one of the rows away")
+    if len(others) == MAX_SEGMENTS:
+        raise Corrupt(f"{where}: more than {MAX_SEGMENTS} segments of one object; split it")
+    others[span] = segment
+
+
+def _segment(where: str, row: Mapping[str, Any]) -> Segment:
+    start_s, end_s = _seconds(where, "start_s", row["start_s"]), _seconds(where, "end_s", row["end_s"])
+    if not MIN_S <= end_s - start_s <= MAX_S:
+        raise Corrupt(
+            f"{where}: start_s={start_s} to end_s={end_s} is {end_s - start_s:.6g} s; accepted are {MIN_S} to "
+            f"{MAX_S:.0f} s"
+        )
+    texts = {name: row.get(name) or "" for name in TEXTS}
+    for name, value in texts.items():
+        if not is_text(value):
+            raise Corrupt(f"{where}: {name}={value!r} is no text")
+    return Segment(start_s=start_s, end_s=end_s, **texts)
+
+
+def _seconds(where: str, name: str, value: Any) -> float:
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError, OverflowError):
+        seconds = math.nan
+    if isinstance(value, bool) or not math.isfinite(seconds) or seconds < 0:
+        raise Corrupt(f"{where}: {name}={value!r}; accepted are seconds from 0")
+    return seconds

@@ -5,9 +5,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from assets.media.cutters import ClipStaging
 from assets.media.objects import AuditRequest, CutRequest, audit_object, cut_object
 from assets.media.policy import CutPolicy
-from assets.media.unit import ClipStaging
 from loader.storage import open_store
 
 

@@ -19,11 +19,10 @@ from typing import Any
 import numpy as np
 
 import loader
-from assets.media.cutters import ALL_KINDS
+from assets.media.cutters import ALL_KINDS, ClipStaging
 from assets.media.objects import AuditRequest, AuditResult, CutRequest, CutResult, audit_object, cut_object
 from assets.media.policy import CutPolicy, ImagePolicy, VideoPolicy
 from assets.media.sniff import HEAD_BYTES, sniff
-from assets.media.unit import ClipStaging
 from loader.errors import DecodeFailed, FormatTooNew
 from loader.modalities import decoder_for, known_extensions
 from loader.modalities.video.packet_table import index_packets, read_packets

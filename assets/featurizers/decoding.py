@@ -17,7 +17,6 @@ from ..media.unit import rejected
 if TYPE_CHECKING:
     import torch
 
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 STAGE = "featurize"

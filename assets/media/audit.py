@@ -23,7 +23,6 @@ from .video.audit import audit_video
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-
 AUDITS: Mapping[Kind, Callable[[str, CutPolicy, EarlyClips | None], Row]] = {
     "image": lambda path, *_: audit_image(path),
     "video": lambda path, policy, early: audit_video(path, policy.video, early),

@@ -1,4 +1,4 @@
-"""Local scratch space: if it is full or read-only, the operator must act; the media are not at fault."""
+"""Media containers: open one, find its streams, check its tail; and faults of this machine."""
 
 import errno
 import re
@@ -23,24 +23,7 @@ if TYPE_CHECKING:
     from av.packet import Packet
     from av.video.stream import VideoStream
 
-
 _OURS = (errno.EFBIG, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EMFILE, errno.ENFILE)
-
-
-def check_scratch(error: Exception, scratch: Path | str) -> None:
-    """Check that scratch space did not cause this error. Raises: StoreError if it did."""
-    if getattr(error, "errno", None) in _OURS:
-        raise scratch_error(error, scratch) from error
-
-
-def scratch_error(error: Exception, scratch: Path | str) -> StoreError:
-    """Return the error for scratch space that is full or read-only."""
-    meanwhile, room_for = (
-        "while media were cut; nothing of this object was kept",
-        "the raw object and its samples",
-    )
-    return no_room(scratch, error, meanwhile, room_for=room_for, again="run the batch again")
-
 
 DEMUXERS = (
     *("mov", "mp4", "matroska", "webm", "avi", "flv", "live_flv", "mpeg", "mpegts", "ogg"),
@@ -133,6 +116,21 @@ def ffmpeg_refusal(
     if isinstance(error, missing) and not at_frame:
         return not_supported(stage, "not_implemented", f"FFmpeg has no decoder for it: {text}")
     return rejected(stage, code, text, at_frame)
+
+
+def check_scratch(error: Exception, scratch: Path | str) -> None:
+    """Check that scratch space did not cause this error. Raises: StoreError if it did."""
+    if getattr(error, "errno", None) in _OURS:
+        raise scratch_error(error, scratch) from error
+
+
+def scratch_error(error: Exception, scratch: Path | str) -> StoreError:
+    """Return the error for scratch space that is full or read-only."""
+    meanwhile, room_for = (
+        "while media were cut; nothing of this object was kept",
+        "the raw object and its samples",
+    )
+    return no_room(scratch, error, meanwhile, room_for=room_for, again="run the batch again")
 
 
 def check_machine(error: Exception, path: str) -> None:

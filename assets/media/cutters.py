@@ -5,15 +5,44 @@ not media (an error page instead of a photo).
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path, PurePosixPath
+from typing import Any
+
+from loader.storage import Store
 
 from .container import kind_inside
 from .policy import CutPolicy
+from .segments import Segment
 from .sniff import EMPTY, SUBTITLES, UNKNOWN
 from .stated_sizes import check_sizes
-from .unit import NOTHING, Kind, Known, Unit, dropped, not_media, not_supported, rejected
+from .unit import Kind, Unit, dropped, not_media, not_supported, rejected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipStaging:
+    """Where the clips of one object wait between its audit and its cut."""
+
+    store: Store
+    """Store of the clips."""
+    key: str
+    """Key prefix, from everything that decides the clips' bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """Facts of an object from its audit and its landing place."""
+
+    audit: Mapping[str, Any] = field(default_factory=dict)
+    """Row of the media table; empty for none."""
+    segments: tuple[Segment, ...] = ()
+    """Segments from the landing place's table."""
+    staging: ClipStaging | None = None
+    """Staging of early clips; None for none."""
+
+
+NOTHING = Known()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,11 +16,11 @@ from loader.errors import StoreError, Throttled, Transient
 from loader.storage import Store
 
 from .container import check_scratch, scratch_error
-from .cutters import CUTTERS, MEDIA_KINDS, kind_of
+from .cutters import CUTTERS, MEDIA_KINDS, ClipStaging, Known, kind_of
 from .media_table import Row
 from .policy import CutPolicy
 from .segments import Segment
-from .unit import ClipStaging, Kind, Known, Unit, Unusable, rejected
+from .unit import Kind, Unit, Unusable, rejected
 
 _CHUNK_BYTES = 2**20
 _NOT_THE_OBJECTS_FAULT = (Throttled, Transient)

@@ -1,12 +1,8 @@
-"""Inputs and results of a cut: known facts, units, refusals."""
+"""Results of cutting: units, or a refusal with its reason."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
-
-from loader.storage import Store
-
-from .segments import Segment
 
 Kind = Literal["image", "video", "audio", "text"]
 Outcome = Literal["rejected", "not_supported", "not_media", "dropped"]
@@ -74,28 +70,3 @@ def dropped(stage: str, code: str, reason: object) -> Unusable:
 def at(ticks: int, time_base: tuple[int, int]) -> str:
     """Return a position in a stream, exactly: 1280@1/12800 is a tenth of a second."""
     return f"{ticks}@{time_base[0]}/{time_base[1]}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClipStaging:
-    """Where the clips of one object wait between its audit and its cut."""
-
-    store: Store
-    """Store of the clips."""
-    key: str
-    """Key prefix, from everything that decides the clips' bytes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """Facts of an object from its audit and its landing place."""
-
-    audit: Mapping[str, Any] = field(default_factory=dict)
-    """Row of the media table; empty for none."""
-    segments: tuple[Segment, ...] = ()
-    """Segments from the landing place's table."""
-    staging: ClipStaging | None = None
-    """Staging of early clips; None for none."""
-
-
-NOTHING = Known()

@@ -42,7 +42,7 @@ from .importing.walk import UnitsAhead, Walk
 from .reading.sample import FoundObjects
 from .registration.earlier import Difference, imported_difference
 from .registration.groups import group_guessed
-from .registration.register import check_distinct_names, transaction
+from .registration.register import check_apart, transaction
 from .registration.selection import EVERYTHING, ListedObjects, Selection, list_selected
 from .registration.shard_rows import shards_of
 from .unit_threads import in_threads
@@ -141,7 +141,7 @@ def import_place(
     check_dataset_name(dataset)
     importer = importer_named(format)
     check_options(format, importer, options)
-    check_distinct_names(root.url, store.url)
+    check_apart(root.url, store.url)
     root.create()
     parent = root.open(newest.id) if (newest := root.state.newest(dataset)) else None
     listed = list_selected(store, format, selection)

@@ -24,7 +24,6 @@ from .devices import free_memory, is_out_of_memory, measured_bytes
 if TYPE_CHECKING:
     import torch
 
-
 Array = np.ndarray[Any, np.dtype[Any]]
 Row = Mapping[str, Array]
 """One row of a batch, before or after the model: name -> array without the batch axis."""

@@ -20,7 +20,6 @@ from .weights import local_weights, weights_sha256
 if TYPE_CHECKING:
     import torch
 
-
 M = TypeVar("M", bound="ModelFeaturizer")
 
 SMALLEST = {"cpu": 1, "cuda": 8}

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from av.container import InputContainer
     from av.packet import Packet
 
-
 FULL_SCALE = 0.9999
 """Share of full scale from which a sample counts as clipped: 32765 of 32768 in 16 bits."""
 

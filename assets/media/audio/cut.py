@@ -11,9 +11,10 @@ import numpy as np
 from loader.modalities.audio.timeline import Floats
 
 from ..container import TAIL_S, check_duration, check_machine, opened, required_audio
+from ..cutters import NOTHING, Known
 from ..policy import AudioPolicy, CutPolicy
 from ..segments import Segment
-from ..unit import NOTHING, Known, MetadataValue, Unit, at, dropped, rejected
+from ..unit import MetadataValue, Unit, at, dropped, rejected
 from .decode import AudioTimeline, check_gaps
 from .energy_segments import LevelMeter, Levels, SegmentLimits, Span, complement, heard_spans, joined
 

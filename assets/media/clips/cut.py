@@ -13,8 +13,9 @@ from typing import Any
 from ..audio.cut import write_flac
 from ..audio.decode import AudioTimeline, pieces_at
 from ..container import PacketIndex, first_audio, first_video, index_packets, opened
+from ..cutters import NOTHING, Known
 from ..policy import CutPolicy, VideoPolicy, bucket_of
-from ..unit import NOTHING, Known, MetadataValue, Unit, at, rejected
+from ..unit import MetadataValue, Unit, at, rejected
 from ..video.audit import audit_video
 from ..video.spans import Span, cuts_of, given_spans, shots, windows
 from .canonical import canonical_clips

@@ -15,9 +15,10 @@ from loader.errors import ObjectNotFound
 from loader.json_text import parse_json_object
 
 from ..container import PacketIndex, check_scratch
+from ..cutters import ClipStaging
 from ..policy import VideoPolicy
 from ..segments import Segment
-from ..unit import ClipStaging, Unusable
+from ..unit import Unusable
 from ..video.audit import SettledCuts
 from ..video.spans import Span, given_spans, shots, windows
 from ..video.timestamps import TimedFrame
@@ -28,7 +29,6 @@ from .shot_maker import ShotMaker, TooLargeToBuffer
 
 if TYPE_CHECKING:
     from av.video.stream import VideoStream
-
 
 # Facts of the clips; and one file of all clips and packet tables, as objects cost more than bytes.
 _FACTS, _PACK = "clips.json", "clips.bin"

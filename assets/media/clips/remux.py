@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from av.container import InputContainer, OutputContainer
     from av.video.stream import VideoStream
 
-
 Reason = Literal["no_timestamps", "edit_list", "long_gop", "open_gop", "no_gop_inside"]
 
 

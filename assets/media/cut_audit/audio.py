@@ -21,7 +21,6 @@ from .findings import finding
 if TYPE_CHECKING:
     from av.audio.frame import AudioFrame
 
-
 Samples = np.ndarray[Any, np.dtype[np.float64]]
 
 PIECE_S = 0.02

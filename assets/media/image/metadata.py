@@ -15,7 +15,6 @@ from loader.modalities.image.orientation import exif_orientation, xmp_orientatio
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-
 MAIN, EXIF, GPS, INTEROPERABILITY = 0, 0x8769, 0x8825, 0xA005
 
 # Errors of Pillow's EXIF reader for damaged blocks, which do not make pixels unusable.

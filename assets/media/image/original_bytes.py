@@ -21,7 +21,6 @@ from .pixels import Alpha
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-
 # Markers of ITU-T T.81 that decoding needs: frames, tables, scans, restarts, number of lines.
 _JPEG_KEPT = frozenset(
     f"{marker:02x}" for marker in (*range(0xC0, 0xD0), 0xD8, 0xD9, 0xDA, 0xDB, 0xDC, 0xDD) if marker != 0xC8

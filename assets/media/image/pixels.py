@@ -10,7 +10,6 @@ from ..unit import dropped
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-
 _PHOTOMETRIC, _BITS_PER_SAMPLE = 262, 258  # TIFF tags
 _WHITE_IS_ZERO = 0
 

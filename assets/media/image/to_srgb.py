@@ -21,7 +21,6 @@ from .pixels import eight_bits
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-
 ColourBy = Literal["icc", "icc_unusable", "code_points", "gamma", "srgb", "exif", "lab", "assumed"]
 
 _EXIF_IFD, _INTEROP_IFD, _INTEROP_INDEX, _COLOUR_SPACE = 0x8769, 0xA005, 0x0001, 0xA001

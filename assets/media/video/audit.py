@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
-    from ..container import PacketIndex
-
-
 SettledCuts = Callable[[], tuple[list[int], int | None]]
 """Returns (pts of scene cuts, pts of a frame): all cuts before that frame, final."""
 
@@ -41,7 +38,7 @@ SettledCuts = Callable[[], tuple[list[int], int | None]]
 class FrameWatcher(Protocol):
     """Receives an audit's frames: `begin`, `add` for each, then `finish` or `abandon`."""
 
-    def begin(self, stream: "VideoStream", index: "PacketIndex", settled: SettledCuts) -> None:
+    def begin(self, stream: "VideoStream", index: PacketIndex, settled: SettledCuts) -> None:
         """Begin, before the first frame. settled: returns the final scene cuts so far."""
 
     def add(self, shown: TimedFrame) -> None:

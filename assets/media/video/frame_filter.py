@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
-
 _SCALER = "flags=bicubic+accurate_rnd"
 # Scaler from more than 8 bits to 8: without dither, equal samples stay equal. For 8 bits it changes nothing and
 # takes 15 % longer.

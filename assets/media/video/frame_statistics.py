@@ -13,7 +13,6 @@ from .shots import SMALL_PX, Floats, Frames, ShotDetector
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
 
-
 BLACK_LEVEL, BLACK_SHARE = 26, 0.98  # FFmpeg's blackdetect: 98 % of the pixels below a tenth of white
 FROZEN_LEVELS = 0.255  # FFmpeg's freezedetect: mean absolute difference of a thousandth
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
-
 SKIPPING = ("h264",)
 """Decoders that can start skipping frames at any packet; others keep their first setting (libdav1d)."""
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from av.container import InputContainer
     from av.video.frame import VideoFrame
 
-
 # Containers without display times: FFmpeg passes their packets' times on in decode order.
 _WITHOUT_PTS = ("avi",)
 

@@ -20,7 +20,7 @@ from loader.storage import ObjectInfo, Store
 
 from ..importing.importer import Options
 from ..registration.earlier import live_samples, token_of
-from ..registration.register import RegistrationReport, check_distinct_names
+from ..registration.register import RegistrationReport, check_apart
 from ..registration.selection import EVERYTHING, Selection, list_selected
 from .dataset_layout import LeRobotEpisode
 from .episode_parts import EpisodeParts
@@ -53,7 +53,7 @@ def register_lerobot(
     StoreError.
     """
     check_dataset_name(dataset)
-    check_distinct_names(root.url, store.url)
+    check_apart(root.url, store.url)
     root.create()
     parent = root.open(newest.id) if (newest := root.state.newest(dataset)) else None
     listed = list_selected(store, "lerobot", selection)

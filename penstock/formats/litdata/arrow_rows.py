@@ -18,7 +18,7 @@ from loader.dataset.columnar.record_batches import first_head, record_batches
 from loader.errors import InvalidSample, InvalidStore, NotSupported
 from loader.storage import Span
 
-from ..reading.indexed import check_distinct_names, corrupt
+from ..reading.indexed import check_apart, corrupt
 from ..reading.window import Window
 from .litdata_leaves import LeafValues
 
@@ -69,7 +69,7 @@ def _rows(window: Window, start: int, source: pa.Buffer, batch: pa.RecordBatch) 
             continue
         columns[name] = array.to_pylist() if _is_plain(kind) else _documents(window, name, array)
         names[name] = metadata_name(name, "litdata")
-    check_distinct_names(names, window.name)
+    check_apart(names, window.name)
     for number in range(batch.num_rows):
         spans = {name: at for name, places in fields.items() if (at := places[number]) is not None}
         metadata = {

@@ -11,7 +11,7 @@ from loader.errors import Corrupt, InvalidStore, PenstockError
 from loader.json_text import DamagedJson, parse_json, parse_json_object
 
 from ..reading.exported import KEY, METADATA, Exported
-from ..reading.indexed import check_distinct_names
+from ..reading.indexed import check_apart
 
 ABSENT = "absent"
 """Leaf of penstock's exports: the fields that a sample lacks, a JSON list."""
@@ -116,7 +116,7 @@ def index_of(data: bytes, name: str, exported: Exported | None) -> LitDataIndex:
         raise
     except (DamagedJson, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise Corrupt(f"{name}, byte 0: it is no index of LitData: {error!r}") from error
-    check_distinct_names({leaf.name: leaf.column for leaf in leaves if leaf.column}, name)
+    check_apart({leaf.name: leaf.column for leaf in leaves if leaf.column}, name)
     return LitDataIndex(chunks, leaves, is_tokens)
 
 

@@ -20,7 +20,7 @@ from loader.storage import ObjectInfo, Span, Store
 from ..reading.exported import KEY, METADATA, Exported, exported_at
 from ..reading.indexed import (
     Reader,
-    check_distinct_names,
+    check_apart,
     check_indexed,
     check_size,
     corrupt,
@@ -130,7 +130,7 @@ def _names(shard: MdsShard, name: str, exported: Exported | None) -> dict[str, s
         else:
             word = column.encoding.replace("[", "-").removesuffix("]")
             out[column.name] = field_name(column.name, WORDS.get(column.encoding, word))
-    check_distinct_names(columns, name)
+    check_apart(columns, name)
     if all(column.encoding in (*SCALARS, *NUMBERS_AS_TEXT) for column in shard.columns):
         raise InvalidSample(f"{name} has only numbers, and no column that could be a field")
     return out | columns

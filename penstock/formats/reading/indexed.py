@@ -138,7 +138,7 @@ def offsets_in(window: Window, n_samples: int, noun: str) -> Int64s:
     return offsets
 
 
-def check_distinct_names(columns: Mapping[str, str], where: str) -> None:
+def check_apart(columns: Mapping[str, str], where: str) -> None:
     """Raise InvalidSample if two values would become one metadata column. columns: name of a value -> its column."""
     names = dict[str, str]()
     for name, column in columns.items():

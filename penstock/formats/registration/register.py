@@ -91,7 +91,7 @@ def register(
     """
     check_dataset_name(dataset)
     store, columns = open_store(fspath(url), options), Options(key, fields, frozenset(without))
-    check_distinct_names(root.url, store.url)
+    check_apart(root.url, store.url)
     root.create()
     parent = root.open(newest.id) if (newest := root.state.newest(dataset)) else None
     chosen: dict[str, Any] = {"format": format, "without": sorted(set(without)), **selection.to_json()}
@@ -244,7 +244,7 @@ def transaction(
     return root.begin(dataset, parent.id if parent else None, txn=txn)
 
 
-def check_distinct_names(root: str, place: str) -> None:
+def check_apart(root: str, place: str) -> None:
     """Raise InvalidStore if the place is in the root, or the root in the place."""
     inner, outer = f"{root.rstrip('/')}/", f"{place.rstrip('/')}/"
     if inner.startswith(outer) or outer.startswith(inner):

@@ -16,9 +16,10 @@ from assets.media.audio import audit as sound_beside
 from assets.media.audit import audit
 from assets.media.clips.cut import cut_video
 from assets.media.container import PacketIndex, index_packets, opened
+from assets.media.cutters import Known
 from assets.media.media_table import MEDIA, media_row
 from assets.media.policy import CutPolicy, VideoPolicy
-from assets.media.unit import Known, Unusable
+from assets.media.unit import Unusable
 from assets.media.video import audit as video_audit
 from assets.media.video.audit import orientation
 from assets.media.video.seek_audit import frame_crc, seek_ok

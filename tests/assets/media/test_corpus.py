@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from assets.media.cutters import ALL_KINDS, CUTTERS, kind_of
+from assets.media.cutters import ALL_KINDS, CUTTERS, Known, kind_of
 from assets.media.policy import CutPolicy, ImagePolicy, VideoPolicy
 from assets.media.sniff import HEAD_BYTES, sniff
-from assets.media.unit import Kind, Known, Unit, Unusable
+from assets.media.unit import Kind, Unit, Unusable
 
 NOT_MEDIA = (".parquet", ".json", ".jsonl", "LICENSE", "fileids")
 DAMAGED = (

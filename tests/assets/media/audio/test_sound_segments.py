@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from assets.media.audio.cut import cut_audio, segments_of
 from assets.media.audio.energy_segments import LevelMeter, SegmentLimits, complement, divided, heard_spans
+from assets.media.cutters import Known
 from assets.media.policy import AudioPolicy, CutPolicy
 from assets.media.segments import Segment
-from assets.media.unit import Known, Unit, Unusable
+from assets.media.unit import Unit, Unusable
 from loader.modalities import decoder_for
 
 SoundFile = Callable[..., str]

@@ -17,10 +17,11 @@ from assets.media.clips.early_clips import get_clips
 from assets.media.clips.encoder import QUALITIES, ClipEncoder
 from assets.media.clips.shot_maker import ShotMaker
 from assets.media.container import PacketIndex
+from assets.media.cutters import ClipStaging
 from assets.media.objects import AuditRequest, CutRequest, CutResult, audit_object, cut_object
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.segments import Segment
-from assets.media.unit import ClipStaging, Unusable, dropped
+from assets.media.unit import Unusable, dropped
 from assets.media.video.spans import Span, shots
 from assets.media.video.timestamps import TimedFrame
 from loader.errors import StoreError

@@ -15,9 +15,10 @@ import loader
 from assets.media.clips import remux
 from assets.media.clips.cut import cut_video
 from assets.media.clips.remux import Cut, Gops, Packets
+from assets.media.cutters import Known
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.segments import Segment
-from assets.media.unit import Known, Unit
+from assets.media.unit import Unit
 from assets.media.video.audit import audit_video
 from assets.media.video.seek_audit import frame_crc
 from assets.media.video.spans import Span

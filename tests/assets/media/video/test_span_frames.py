@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from assets.media.clips.cut import cut_video
 from assets.media.container import opened
+from assets.media.cutters import Known
 from assets.media.policy import CutPolicy, VideoPolicy
-from assets.media.unit import Known
 from assets.media.video.audit import audit_video
 from assets.media.video.seek_audit import frame_crc
 from assets.media.video.span_frames import (

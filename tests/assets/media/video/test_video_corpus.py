@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from assets.media.clips.cut import cut_video
+from assets.media.cutters import Known
 from assets.media.policy import CutPolicy, VideoPolicy
-from assets.media.unit import Known, Unit, Unusable
+from assets.media.unit import Unit, Unusable
 from assets.media.video import span_frames
 from assets.media.video.audit import audit_video
 from assets.media.video.span_frames import CannotSeek, frames_sought

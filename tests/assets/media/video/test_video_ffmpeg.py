@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from assets.media.clips.cut import cut_video
+from assets.media.cutters import Known
 from assets.media.policy import CutPolicy, VideoPolicy
-from assets.media.unit import Known, Unit, Unusable
+from assets.media.unit import Unit, Unusable
 from assets.media.video.tone_map import pq_light
 
 pytestmark = pytest.mark.server

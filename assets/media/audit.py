@@ -10,7 +10,7 @@ import numpy as np
 from .audio.audit import audit_audio
 from .clips.early_clips import EarlyClips
 from .cutters import MEDIA_KINDS, kind_of
-from .image.metadata import tells_place
+from .image.metadata import has_coordinates
 from .image.open import Photo, photo
 from .image.pixels import bit_depth, has_alpha
 from .image.to_srgb import to_srgb
@@ -72,7 +72,7 @@ def audit_image(path: str) -> Row:
             "has_alpha": has_alpha(image),
             "is_animated": opened.is_animated,
             "decode_warning": opened.warning,
-            "has_gps": tells_place(image, Path(path).read_bytes()),
+            "has_gps": has_coordinates(image, Path(path).read_bytes()),
             "luma_mean": _luma_mean(opened),
         }
 

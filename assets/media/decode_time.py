@@ -44,7 +44,7 @@ _AT_ONCE_BYTES = 256 * 2**10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class DecodeWork:
     """Audio and video to decode."""
 
     duration_s: float
@@ -64,12 +64,12 @@ class Work:
         return f"{self.duration_s:,.0f} s of {kind}"
 
 
-def work_of(row: Mapping[str, Any]) -> Work:
+def work_of(row: Mapping[str, Any]) -> DecodeWork:
     """Return the decoded amount of an object from its row of the media table."""
     frames = (
         float(row.get("n_frames_decoded") or 0) * (row.get("width_px") or 0) * (row.get("height_px") or 0)
     )
-    return Work(
+    return DecodeWork(
         duration_s=float(row.get("duration_s") or 0),
         pixels=frames * _SLOW.get(row.get("codec") or "", 1),
         values=float(row.get("n_samples") or 0) * (row.get("channels") or 1),
@@ -77,7 +77,7 @@ def work_of(row: Mapping[str, Any]) -> Work:
 
 
 def declared_work(place: tuple[Store, str]) -> tuple[float, float, float] | None:
-    """Return duration_s, pixels and values of a `Work`, as a container's header declares them, by a few ranges.
+    """Return duration_s, pixels and values of a `DecodeWork`, as a container's header declares them, by a few ranges.
 
     None for other files, and for one that cannot be read. place: store and key.
     """

@@ -19,7 +19,7 @@ _DATA, _DICTIONARY, _DATA_V2 = 5, 7, 8  # fields of a header; inside, the encodi
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ParquetPage:
     """One page of a Parquet file."""
 
     nbytes: int
@@ -28,7 +28,7 @@ class Page:
     """Encoding of the values; -1 for a dictionary."""
 
 
-def pages(data: bytes, metadata: pq.FileMetaData, columns: frozenset[str]) -> Iterator[Page]:
+def pages(data: bytes, metadata: pq.FileMetaData, columns: frozenset[str]) -> Iterator[ParquetPage]:
     """Yield every page of these columns, without reading any. Raises: ValueError."""
     for group in range(metadata.num_row_groups):
         row_group = metadata.row_group(group)
@@ -43,7 +43,7 @@ def pages(data: bytes, metadata: pq.FileMetaData, columns: frozenset[str]) -> It
             if not 0 <= at <= end <= len(data):
                 raise ValueError(f"column {column.path_in_schema} lies outside of the file")
             while at < end:
-                header = _Header(data, at, end)
+                header = _ThriftStruct(data, at, end)
                 fields = header.struct(0)
                 nbytes, stored = fields.get(2), fields.get(3)
                 if not isinstance(nbytes, int) or not isinstance(stored, int) or nbytes < 0 or stored < 0:
@@ -51,11 +51,11 @@ def pages(data: bytes, metadata: pq.FileMetaData, columns: frozenset[str]) -> It
                 if fields.get(_DICTIONARY, {}).get(1, 0) > nbytes:
                     raise ValueError(f"the dictionary at byte {at} says that it has more values than bytes")
                 encoding = fields.get(_DATA, {}).get(2, fields.get(_DATA_V2, {}).get(4, -1))
-                yield Page(nbytes=nbytes, encoding=encoding)
+                yield ParquetPage(nbytes=nbytes, encoding=encoding)
                 at = header.at + stored
 
 
-class _Header:
+class _ThriftStruct:
     """Thrift struct from a position on. at: position after the bytes read so far."""
 
     def __init__(self, data: bytes, at: int, end: int) -> None:

@@ -151,8 +151,8 @@ def _nearest(candidates: tuple[Size, ...], width_px: int, height_px: int) -> Siz
 
 def _fits(buckets: Buckets, size: Size, width_px: int, height_px: int) -> bool:
     scale = max(Fraction(size[0], width_px), Fraction(size[1], height_px))
-    kept = Fraction(size[0] * size[1], width_px * height_px) / scale**2
-    return scale <= Fraction(buckets.max_upscale) and 1 - kept <= Fraction(buckets.max_crop)
+    remaining = Fraction(size[0] * size[1], width_px * height_px) / scale**2
+    return scale <= Fraction(buckets.max_upscale) and 1 - remaining <= Fraction(buckets.max_crop)
 
 
 def _ascending(numbers: tuple[int, ...], low: int, high: int | None) -> bool:

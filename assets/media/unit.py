@@ -45,7 +45,7 @@ class Unusable(Exception):
 
 
 def rejected(stage: str, code: str, reason: object, at_frame: int | None = None) -> Unusable:
-    """Return the refusal of a damaged object; `stage` is probe, decode, cut or featurize.
+    """Return the refusal of a damaged object; `stage`: where it was found, such as probe, decode or cut.
 
     The reason becomes one line of at most 500 characters.
     """

@@ -2,9 +2,9 @@
 
 from ..decoding import cropped, images_of
 from .devices import gpus_for
-from .model import ModelFeaturizer, pinned, tried_out
+from .model import ModelFeaturizer, machine_facts, pinned
 
-__all__ = ["MODELS", "ModelFeaturizer", "cropped", "gpus_for", "images_of", "pinned", "tried_out"]
+__all__ = ["MODELS", "ModelFeaturizer", "cropped", "gpus_for", "images_of", "machine_facts", "pinned"]
 
 # name -> "module:Class", imported on first use. A new model featurizer gets a line here.
 MODELS = {

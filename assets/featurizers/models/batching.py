@@ -61,7 +61,7 @@ class Fit:
         return max((size for size in self.same if size <= min(n_rows, self.ceiling)), default=min(self.same))
 
 
-class Batches:
+class ModelBatches:
     """Runs a model over rows of equal shape; use it inside `repeatable`.
 
     run: name -> tensor [rows, ...] on the device, to results alike. place: "cpu" or "cuda:<number>". batch_size:
@@ -221,7 +221,7 @@ WAITING_BYTES = 256 << 20
 
 
 def gathered(
-    samples: Iterable[Sample], prepare: Prepare, batches: Batches, finish: Finish, readers: int
+    samples: Iterable[Sample], prepare: Prepare, batches: ModelBatches, finish: Finish, readers: int
 ) -> list[Features | Unusable]:
     """Return the features or refusal of every sample, in order. Raises: ModelFailed."""
     work = _Gathering(batches=batches, finish=finish)
@@ -255,7 +255,7 @@ def _prepared(
 class _Gathering:
     """Samples in progress: an entry in `features` per sample; `parts` by sample number."""
 
-    batches: Batches
+    batches: ModelBatches
     finish: Finish
     features: list[Any] = field(default_factory=list)
     parts: dict[int, dict[int, Row]] = field(default_factory=dict)

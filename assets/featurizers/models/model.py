@@ -13,7 +13,7 @@ from penstock.compute.pool.gpus import place_here
 from ...media.unit import Unusable
 from ..decoding import field_of
 from ..featurizer import Features, Featurizer, version_of
-from .batching import Batches, Row, gathered
+from .batching import ModelBatches, Row, gathered
 from .devices import DTYPES, budget_bytes, check_device, check_device_name, device_at, repeatable
 from .weights import local_weights, weights_sha256
 
@@ -132,7 +132,7 @@ class ModelFeaturizer(Featurizer):
         place: see `device_at`. Raises: InvalidWeights; ModelFailed; StoreError.
         """
         field_of(self.inputs, kind)  # a kind that is not its own
-        settled = settled_at(pinned(self), place)
+        settled = at_place(pinned(self), place)
         with repeatable():
             model, batches = _loaded(settled)
             readers = self.readers or (1 if settled.device == "cpu" else 8)
@@ -153,19 +153,19 @@ def pinned(featurizer: M) -> M:
     return replace(featurizer, sha256=weights_sha256(featurizer.weights))
 
 
-def settled_at(featurizer: M, place: str) -> M:
+def at_place(featurizer: M, place: str) -> M:
     """Return the featurizer for a worker's place. Raises: ModelFailed."""
     return replace(featurizer, device=device_at(featurizer.device, place))
 
 
-def tried_out(featurizer: ModelFeaturizer, place: str = "") -> dict[str, str | int]:
+def machine_facts(featurizer: ModelFeaturizer, place: str = "") -> dict[str, str | int]:
     """Load the model, and return the facts of its machine that decide the bits.
 
     Raises: InvalidWeights; ModelFailed; StoreError; MissingDependency.
     """
     import torch
 
-    settled = settled_at(featurizer, place or place_here())
+    settled = at_place(featurizer, place or place_here())
     with repeatable():
         _loaded(settled)
     kind = settled.device.partition(":")[0]
@@ -183,7 +183,7 @@ def tried_out(featurizer: ModelFeaturizer, place: str = "") -> dict[str, str | i
 
 
 @lru_cache(maxsize=2)
-def _loaded(featurizer: ModelFeaturizer) -> tuple[Any, Batches]:
+def _loaded(featurizer: ModelFeaturizer) -> tuple[Any, ModelBatches]:
     import torch
 
     place = featurizer.device
@@ -191,7 +191,7 @@ def _loaded(featurizer: ModelFeaturizer) -> tuple[Any, Batches]:
     dtype: torch.dtype = getattr(torch, featurizer.dtype)
     with local_weights(featurizer.weights, featurizer.sha256) as path:
         model = featurizer.load(path, dtype, place)
-    return model, Batches(
+    return model, ModelBatches(
         lambda batch: featurizer.run(model, batch),
         place=place,
         dtype=dtype,

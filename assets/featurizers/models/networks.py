@@ -48,13 +48,13 @@ class ClipEmbedder:
 
     def images(self, pixels: Tensor) -> Tensor:
         mean, std = (pixels.new_tensor(values, dtype=torch.float32) for values in (self.mean, self.std))
-        seen = self.model.vision_model(pixel_values=normalised(pixels, mean, std, self.model.dtype))
-        out: Tensor = self.model.visual_projection(seen.pooler_output)
+        vision = self.model.vision_model(pixel_values=normalised(pixels, mean, std, self.model.dtype))
+        out: Tensor = self.model.visual_projection(vision.pooler_output)
         return out
 
     def texts(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        read = self.model.text_model(input_ids=input_ids, attention_mask=attention_mask)
-        out: Tensor = self.model.text_projection(read.pooler_output)
+        encoded = self.model.text_model(input_ids=input_ids, attention_mask=attention_mask)
+        out: Tensor = self.model.text_projection(encoded.pooler_output)
         return out
 
     def tokens(self, text: str) -> Mapping[str, Array]:

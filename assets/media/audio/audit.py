@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from loader.modalities.audio.downmix import MAX_CHANNELS, UnknownLayout, mix_for
-from loader.modalities.audio.timeline import BadSound, Ends, Floats, Heard, floats
+from loader.modalities.audio.timeline import BadSound, Ends, Floats, Heard
 
 from ..container import audio_facts, check_duration, check_machine, container_facts, opened, required_audio
 from ..media_table import Row
@@ -113,11 +113,6 @@ class AudioStatistics:
             "mono_sum_db": self._mono_sum.db(),
             "mono_cancels": self._mono_sum.cancels(),
         }
-
-
-def as_float(frame: "AudioFrame") -> Floats:
-    """Return float32 [channels, samples], full scale = 1."""
-    return floats(frame)
 
 
 def audit_audio(path: str) -> Row:

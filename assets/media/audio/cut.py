@@ -16,7 +16,7 @@ from ..policy import AudioPolicy, CutPolicy
 from ..segments import Segment
 from ..unit import MetadataValue, Unit, at, dropped, rejected
 from .decode import AudioTimeline, check_gaps
-from .energy_segments import LevelMeter, Levels, SegmentLimits, Span, complement, heard_spans, joined
+from .energy_segments import LevelMeter, Levels, SegmentLimits, Span, complement, heard_spans, union_of
 
 _AT_ONCE = 65_536
 
@@ -173,7 +173,7 @@ def _units(
     ]
 
 
-class _Piece(NamedTuple):
+class _SegmentPlan(NamedTuple):
     """[start, end) in samples; number: of its file; segment: its given segment."""
 
     span: Span
@@ -181,16 +181,16 @@ class _Piece(NamedTuple):
     segment: Segment | None
 
 
-def _pieces(spooled: _Spooled, policy: AudioPolicy, known: Known) -> list[_Piece]:
+def _pieces(spooled: _Spooled, policy: AudioPolicy, known: Known) -> list[_SegmentPlan]:
     if policy.segments == "given":
         placed = [(_span_of(segment, spooled, policy), segment) for segment in known.segments]
         if not placed:
             raise dropped("cut", "no_segments", "no row of the _segments table names it")
-        return [_Piece(span, number, segment) for number, (span, segment) in enumerate(placed)]
+        return [_SegmentPlan(span, number, segment) for number, (span, segment) in enumerate(placed)]
     spans = segments_of(spooled.levels, spooled.frame, spooled.n_samples, policy)
     if not spans:
         raise dropped("cut", "silent", "nothing in it is louder than its background for long enough")
-    return [_Piece(span, number, None) for number, span in enumerate(spans)]
+    return [_SegmentPlan(span, number, None) for number, span in enumerate(spans)]
 
 
 def _span_of(segment: Segment, spooled: _Spooled, policy: AudioPolicy) -> Span:
@@ -210,7 +210,7 @@ def _span_of(segment: Segment, spooled: _Spooled, policy: AudioPolicy) -> Span:
 def _left_out(spans: list[Span], n_samples: int) -> list[list[Span]]:
     """Return for each span the uncovered parts before it, and after the last one."""
     parts: list[list[Span]] = [[] for _ in spans]
-    for start, end in complement(joined(spans), n_samples):
+    for start, end in complement(union_of(spans), n_samples):
         parts[next((n for n, span in enumerate(spans) if span[0] >= end), len(spans) - 1)].append(
             (start, end)
         )
@@ -219,7 +219,7 @@ def _left_out(spans: list[Span], n_samples: int) -> list[list[Span]]:
 
 def _unit(
     spooled: _Spooled,
-    piece: _Piece,
+    piece: _SegmentPlan,
     policy: AudioPolicy,
     gain: float,
     facts: Mapping[str, Any],

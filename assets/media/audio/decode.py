@@ -71,7 +71,7 @@ class AudioTimeline:
     def __iter__(self) -> Iterator[Floats]:
         """Yield the audio in blocks. Raises: Unusable."""
         resampler: Resampler | None = None
-        for piece in laid(self._container, self._stream, self.heard):
+        for piece in source_blocks(self._container, self._stream, self.heard):
             if resampler is None:
                 self.mix = self._mixed()
                 n_out = self.heard.n_channels if self.mix.matrix is None else len(self.mix.matrix)
@@ -100,7 +100,7 @@ class AudioTimeline:
             raise dropped("cut", "unknown_layout", error) from error
 
 
-def laid(container: "InputContainer", stream: "AudioStream", heard: Heard) -> Iterator[Floats]:
+def source_blocks(container: "InputContainer", stream: "AudioStream", heard: Heard) -> Iterator[Floats]:
     """Yield the stream's audio unmixed, in blocks. Raises: Unusable."""
     try:
         for frame in decoded(container, stream):
@@ -207,7 +207,7 @@ def pieces_at(
     Samples are float32 [channels, n], the first the nearest to the start, silent where the stream has none. Spans
     are sorted by start and may overlap. Memory holds a block and overlapping spans. Raises: Unusable.
     """
-    waiting = [_Piece(start, round((end - start) * rate_hz)) for start, end in spans]
+    waiting = [_SpanSamples(start, round((end - start) * rate_hz)) for start, end in spans]
     first = position = 0
     n_channels = 1
     for block in timeline:
@@ -229,7 +229,7 @@ def pieces_at(
         yield piece.done(n_channels)
 
 
-class _Piece:
+class _SpanSamples:
     def __init__(self, start: Fraction, n_samples: int) -> None:
         self.start, self._n = start, n_samples
         self._samples: Floats | None = None

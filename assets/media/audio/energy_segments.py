@@ -82,7 +82,7 @@ def heard_spans(levels: Levels, limits: SegmentLimits) -> list[Span]:
     padded = [
         (max(0, start - limits.padding), min(len(levels), end + limits.padding)) for start, end in spans
     ]
-    return [part for span in joined(padded) for part in divided(levels, span, limits)]
+    return [part for span in union_of(padded) for part in split_span(levels, span, limits)]
 
 
 def thresholds(levels: Levels) -> tuple[Levels, Levels]:
@@ -125,12 +125,12 @@ def _bridged(spans: list[Span], pause: int) -> list[Span]:
     return bridged
 
 
-def joined(spans: list[Span]) -> list[Span]:
+def union_of(spans: list[Span]) -> list[Span]:
     """Return the union of the spans, which are sorted by start."""
     return _bridged(spans, 0)
 
 
-def divided(levels: Levels, span: Span, limits: SegmentLimits) -> list[Span]:
+def split_span(levels: Levels, span: Span, limits: SegmentLimits) -> list[Span]:
     """Return the span in pieces of at most `longest` frames, split at their quietest points."""
     start, end = span
     pieces = []

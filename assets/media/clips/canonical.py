@@ -11,7 +11,7 @@ from ..policy import VideoPolicy
 from ..unit import rejected
 from ..video.frame_filter import FrameFilter
 from ..video.span_frames import CannotSeek, frames_of, prepare
-from ..video.spans import Span
+from ..video.spans import ClipSpan
 from ..video.timestamps import TimedFrame
 from .clip import Clip, PacketTables
 from .encoder import MIN_PSNR_DB, QUALITIES, ClipEncoder
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Order:
     path: str
-    spans: Sequence[Span]
+    spans: Sequence[ClipSpan]
     index: PacketIndex
     scratch: Path
     policy: VideoPolicy
@@ -32,7 +32,7 @@ class _Order:
 
 def canonical_clips(
     path: str,
-    spans: Sequence[Span],
+    spans: Sequence[ClipSpan],
     index: PacketIndex,
     scratch: Path,
     policy: VideoPolicy,
@@ -51,7 +51,7 @@ def canonical_clips(
         except CannotSeek:
             seeks = False
             clips = _encoded(order, audit, quality, seeks)
-        if good_enough(clips):
+        if is_good_enough(clips):
             return clips
     raise rejected("cut", "psnr", f"no encoding of it has {MIN_PSNR_DB:.0f} dB in every frame")
 
@@ -85,7 +85,7 @@ class ClipMaker:
 
     def __init__(
         self,
-        spans: Sequence[Span],
+        spans: Sequence[ClipSpan],
         index: PacketIndex,
         scratch: Path,
         policy: VideoPolicy,
@@ -103,17 +103,17 @@ class ClipMaker:
         self._n_deinterlaced: dict[int, int] = {}
         self._clips: list[Clip | None] = [None] * len(spans)
 
-    def add(self, shown: TimedFrame) -> None:
+    def add(self, timed: TimedFrame) -> None:
         """Add the next frame; one that is not later than the previous is skipped.
 
         Raises: Unusable; av.error.FFmpegError.
         """
         if not self.n:
-            self._shrink.begin(shown.frame)
+            self._shrink.begin(timed.frame)
         self.n += 1
-        if self._last_pts is None or shown.pts > self._last_pts:
-            self._last_pts = shown.pts
-            self._encode(self._whole.take(shown))
+        if self._last_pts is None or timed.pts > self._last_pts:
+            self._last_pts = timed.pts
+            self._encode(self._whole.take(timed))
 
     def finish(self) -> list[Clip | None]:
         """Return a clip per span, in order; None for a span without a frame."""
@@ -128,15 +128,15 @@ class ClipMaker:
             encoder.abandon()
 
     def _encode(self, ready: Iterable[tuple[TimedFrame, bool]]) -> None:
-        for shown, was_interlaced in ready:
-            self._turn_to(shown.pts)
+        for timed, was_interlaced in ready:
+            self._turn_to(timed.pts)
             if not self._open:
                 continue
-            shown.frame.pts = shown.pts
-            small = self._shrink.apply(shown.frame)
+            timed.frame.pts = timed.pts
+            small = self._shrink.apply(timed.frame)
             assert self._shrink.rendering is not None  # set by `apply`
             for place, encoder in self._open.items():
-                encoder.add(small, shown.pts, self._shrink.rendering)
+                encoder.add(small, timed.pts, self._shrink.rendering)
                 self._n_deinterlaced[place] += was_interlaced
 
     def _turn_to(self, pts: int) -> None:
@@ -154,11 +154,11 @@ class ClipMaker:
     def _finish(self, place: int) -> None:
         encoder = self._open.pop(place)
         span, n_deinterlaced = self._spans[place], self._n_deinterlaced[place]
-        self._clips[place] = finished(encoder, span, self._index, n_deinterlaced, self._tables)
+        self._clips[place] = finish_clip(encoder, span, self._index, n_deinterlaced, self._tables)
 
 
-def finished(
-    encoder: ClipEncoder, span: Span, index: PacketIndex, n_deinterlaced: int, tables: PacketTables
+def finish_clip(
+    encoder: ClipEncoder, span: ClipSpan, index: PacketIndex, n_deinterlaced: int, tables: PacketTables
 ) -> Clip:
     """Return the clip of a span, once the encoder has all its frames. Raises: Unusable; av.error.FFmpegError."""
     end = max(encoder.pts[-1] + 1, min(span.end, index.end_pts))
@@ -187,7 +187,7 @@ def finished(
     )
 
 
-def good_enough(clips: Sequence[Clip | None]) -> bool:
+def is_good_enough(clips: Sequence[Clip | None]) -> bool:
     """Return whether every frame of every clip reaches `MIN_PSNR_DB`."""
     worst = [float(clip.metadata["worst_psnr_db"] or 0) for clip in clips if clip is not None]
     return min(worst, default=MIN_PSNR_DB) >= MIN_PSNR_DB
@@ -209,17 +209,17 @@ class Deinterlacer:
         self._input: tuple[int, int, str] | None = None
         self._waiting: deque[TimedFrame] = deque()
 
-    def take(self, shown: TimedFrame) -> Iterator[tuple[TimedFrame, bool]]:
+    def take(self, timed: TimedFrame) -> Iterator[tuple[TimedFrame, bool]]:
         """Yield the frames that are ready, and whether each was deinterlaced."""
-        frame = shown.frame
+        frame = timed.frame
         if self._graph is None and not frame.interlaced_frame:
-            yield shown, False
+            yield timed, False
             return
         now = (frame.width, frame.height, frame.format.name)
         if self._input != now:
             yield from self.rest()
             self._graph, self._input = self._make(frame), now
-        self._waiting.append(shown)
+        self._waiting.append(timed)
         self._graph.push(frame)
         yield from self._ready()
 

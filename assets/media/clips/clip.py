@@ -9,7 +9,7 @@ from loader.errors import DecodeFailed
 from loader.modalities.video.packet_table import StreamFacts, index_packets, read_packets
 
 from ..unit import MetadataValue, rejected
-from ..video.spans import Span
+from ..video.spans import ClipSpan
 
 Mode = Literal["canonical", "reference"]
 
@@ -22,7 +22,7 @@ class Clip:
     """File of the clip."""
     packets: Path
     """File of its packet table."""
-    span: Span
+    span: ClipSpan
     """Span of the video that it was cut from."""
     pts: list[int]
     """Source ticks of every frame."""

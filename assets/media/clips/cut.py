@@ -17,7 +17,7 @@ from ..cutters import NOTHING, Known
 from ..policy import CutPolicy, VideoPolicy, bucket_of
 from ..unit import MetadataValue, Unit, at, rejected
 from ..video.audit import audit_video
-from ..video.spans import Span, cuts_of, given_spans, shots, windows
+from ..video.spans import ClipSpan, cuts_of, given_spans, shots, windows
 from .canonical import canonical_clips
 from .clip import PACKETS_FIELD, PACKETS_GROUP, Clip
 from .early_clips import get_clips
@@ -64,7 +64,7 @@ class _Video:
     """Source of clips. facts: part of each clip's `json`."""
 
     index: PacketIndex
-    spans: list[Span]
+    spans: list[ClipSpan]
     facts: Mapping[str, Any]
 
 

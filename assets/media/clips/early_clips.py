@@ -20,9 +20,9 @@ from ..policy import VideoPolicy
 from ..segments import Segment
 from ..unit import Unusable
 from ..video.audit import SettledCuts
-from ..video.spans import Span, given_spans, shots, windows
+from ..video.spans import ClipSpan, given_spans, shots, windows
 from ..video.timestamps import TimedFrame
-from .canonical import ClipMaker, good_enough
+from .canonical import ClipMaker, is_good_enough
 from .clip import Clip
 from .encoder import QUALITIES
 from .shot_maker import ShotMaker, TooLargeToBuffer
@@ -58,13 +58,13 @@ class EarlyClips:
         elif self._policy.max_clips is None:  # else the choice needs all shots
             self._maker = ShotMaker(*work, settled)
 
-    def add(self, shown: TimedFrame) -> None:
+    def add(self, timed: TimedFrame) -> None:
         import av
 
         if self._maker is None:
             return
         try:
-            self._maker.add(shown)
+            self._maker.add(timed)
         except (Unusable, TooLargeToBuffer, av.error.FFmpegError) as error:
             self.abandon()
             check_scratch(error, self._scratch)
@@ -83,7 +83,7 @@ class EarlyClips:
             self.abandon()
             check_scratch(error, self._scratch)
             return
-        self.clips = clips if good_enough(clips) else []
+        self.clips = clips if is_good_enough(clips) else []
 
     def abandon(self) -> None:
         """Close the open clips."""
@@ -91,7 +91,7 @@ class EarlyClips:
         if maker is not None:
             maker.abandon()
 
-    def _spans(self, index: PacketIndex, cuts: Sequence[int]) -> list[Span]:
+    def _spans(self, index: PacketIndex, cuts: Sequence[int]) -> list[ClipSpan]:
         try:
             if self._policy.units == "windows":
                 return windows(index, self._policy)
@@ -139,7 +139,7 @@ def _packed(clip: Clip, out: BinaryIO) -> Mapping[str, Any]:
 
 
 def get_clips(
-    staging: ClipStaging, spans: Sequence[Span], extent: tuple[int, int], scratch: Path
+    staging: ClipStaging, spans: Sequence[ClipSpan], extent: tuple[int, int], scratch: Path
 ) -> list[Clip | None] | None:
     """Return the clips of these spans and extent in scratch files; None unless all are intact.
 
@@ -158,7 +158,7 @@ def get_clips(
         return None
 
 
-def _clip(staging: ClipStaging, place: int, facts: Mapping[str, Any], span: Span, scratch: Path) -> Clip:
+def _clip(staging: ClipStaging, place: int, facts: Mapping[str, Any], span: ClipSpan, scratch: Path) -> Clip:
     if facts["span"] != [span.start, span.end, span.shot]:
         raise ValueError("a clip of another span")
     target = scratch / f"clip-{place:04d}.mp4"

@@ -19,10 +19,10 @@ from ..video.colour import display_matrix, rendering_of
 from ..video.frame_filter import turns_of
 from ..video.seek_audit import frame_crc
 from ..video.span_frames import CannotSeek, frames_of
-from ..video.spans import Span
+from ..video.spans import ClipSpan
 from ..video.timestamps import has_display_times
 from .clip import Clip, PacketTables
-from .remux import Cut, Gops, NotForMp4, Packets, copy_packets, stream_packets
+from .remux import GopCut, Gops, NotForMp4, Packets, copy_packets, stream_packets
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -39,7 +39,7 @@ class _Shape:
 
 def reference_clips(
     path: str,
-    spans: Sequence[Span],
+    spans: Sequence[ClipSpan],
     index: PacketIndex,
     scratch: Path,
     policy: VideoPolicy,
@@ -58,12 +58,12 @@ def reference_clips(
         return [str(shape)] * len(spans)
     gops = Gops(packets, shortest=round(policy.min_clip_s / Fraction(*index.time_base)))
     cuts = [gops.cut(span, policy) for span in spans]
-    clips = {place: cut for place, cut in enumerate(cuts) if isinstance(cut, Cut)}
+    clips = {place: cut for place, cut in enumerate(cuts) if isinstance(cut, GopCut)}
     targets = {place: scratch / f"clip-{place:04d}.mp4" for place in clips}
     try:
         copy_packets(path, packets, [(clips[place], targets[place]) for place in clips])
     except NotForMp4 as reason:
-        return [str(reason) if isinstance(cut, Cut) else cut for cut in cuts]
+        return [str(reason) if isinstance(cut, GopCut) else cut for cut in cuts]
     expected = _source_crcs(path, [_extent(cut, packets) for cut in clips.values()], audit)
     results: list[Clip | str] = []
     for place, cut in enumerate(cuts):
@@ -111,14 +111,14 @@ def _shape(path: str, policy: VideoPolicy, audit: Mapping[str, Any]) -> _Shape |
         return _Shape(size_px=size_px, assumed=rendering.assumed)
 
 
-def _extent(cut: Cut, packets: Packets) -> Span:
+def _extent(cut: GopCut, packets: Packets) -> ClipSpan:
     if cut.stop < len(packets.pts):
-        return Span(start=packets.pts[cut.first], end=packets.pts[cut.stop])
+        return ClipSpan(start=packets.pts[cut.first], end=packets.pts[cut.stop])
     last = max(range(cut.first, cut.stop), key=lambda number: packets.pts[number])
-    return Span(start=packets.pts[cut.first], end=packets.pts[last] + max(1, packets.duration[last]))
+    return ClipSpan(start=packets.pts[cut.first], end=packets.pts[last] + max(1, packets.duration[last]))
 
 
-def _source_crcs(path: str, spans: Sequence[Span], audit: Mapping[str, Any]) -> Mapping[int, int]:
+def _source_crcs(path: str, spans: Sequence[ClipSpan], audit: Mapping[str, Any]) -> Mapping[int, int]:
     if not spans:
         return {}
     try:
@@ -128,7 +128,7 @@ def _source_crcs(path: str, spans: Sequence[Span], audit: Mapping[str, Any]) -> 
 
 
 def _decoded_crcs(
-    path: str, spans: Sequence[Span], audit: Mapping[str, Any], *, seeks: bool
+    path: str, spans: Sequence[ClipSpan], audit: Mapping[str, Any], *, seeks: bool
 ) -> Mapping[int, int]:
     """Decode the spans once, and return CRC-32 by pts."""
     import av
@@ -160,7 +160,7 @@ def _same(target: Path, pts: Sequence[int], base: Fraction, expected: Mapping[in
     return shown == source
 
 
-def _clip(span: Span, target: Path, pts: list[int], end: int, shape: _Shape) -> Clip:
+def _clip(span: ClipSpan, target: Path, pts: list[int], end: int, shape: _Shape) -> Clip:
     inside = [number for number, at in enumerate(pts) if span.start <= at < span.end]
     return Clip(
         path=target,

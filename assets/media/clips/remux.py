@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..container import check_scratch, first_video, opened
 from ..policy import VideoPolicy
-from ..video.spans import Span
+from ..video.spans import ClipSpan
 
 if TYPE_CHECKING:
     from av.container import InputContainer, OutputContainer
@@ -35,7 +35,7 @@ class Packets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class GopCut:
     """Packets in decode order with the frames of whole GOPs and no others."""
 
     first: int
@@ -73,7 +73,7 @@ class Gops:
         self._clean = _Points([at for at in keys if earliest[at] == pts[at] > latest[at]], pts)
         self._shown = sorted(at for at, hidden in zip(pts, packets.hidden, strict=True) if not hidden)
 
-    def cut(self, span: Span, policy: VideoPolicy) -> Cut | Reason:
+    def cut(self, span: ClipSpan, policy: VideoPolicy) -> GopCut | Reason:
         """Return the whole GOPs around a span, within `max_overhead_ratio`; for a shot, the ones inside it."""
         low, high = bisect_left(self._shown, span.start), bisect_left(self._shown, span.end)
         if low == high:
@@ -89,16 +89,16 @@ class Gops:
             return "open_gop" if least is not None and least.stop - least.first <= most else "long_gop"
         return gops
 
-    def _around(self, points: "_Points", low: int, high: int) -> Cut | None:
+    def _around(self, points: "_Points", low: int, high: int) -> GopCut | None:
         """Return the cut around frames [low, high), numbered in display order."""
         first = bisect_right(points.pts, self._shown[low]) - 1
         stop = bisect_left(points.pts, self._shown[high]) if high < len(self._shown) else len(points.pts)
         if first < 0:
             return None
         end = points.numbers[stop] if stop < len(points.numbers) else len(self._packets.pts)
-        return Cut(first=points.numbers[first], stop=end)
+        return GopCut(first=points.numbers[first], stop=end)
 
-    def _inside(self, span: Span) -> Cut | None:
+    def _inside(self, span: ClipSpan) -> GopCut | None:
         points = self._clean
         first, stop = bisect_left(points.pts, span.start), bisect_right(points.pts, span.end) - 1
         if span.end > self._shown[-1]:  # the span ends after the last frame
@@ -107,7 +107,7 @@ class Gops:
             last, end = (points.numbers[stop], points.pts[stop]) if stop >= 0 else (0, 0)
         if first >= len(points.numbers) or end - points.pts[first] < self._shortest:
             return None
-        return Cut(first=points.numbers[first], stop=last)
+        return GopCut(first=points.numbers[first], stop=last)
 
 
 class _Points:
@@ -121,7 +121,7 @@ class NotForMp4(Exception):
     """Packets that mp4 cannot hold, with the reason in one word."""
 
 
-def copy_packets(path: str, packets: Packets, cuts: Sequence[tuple[Cut, Path]]) -> None:
+def copy_packets(path: str, packets: Packets, cuts: Sequence[tuple[GopCut, Path]]) -> None:
     """Write each cut into its file, its first frame at 0; cuts may overlap. One pass.
 
     Raises: NotForMp4; Unusable; StoreError for a full disk.
@@ -129,7 +129,7 @@ def copy_packets(path: str, packets: Packets, cuts: Sequence[tuple[Cut, Path]]) 
     import av
 
     waiting = sorted(cuts, key=lambda cut: -cut[0].first)
-    writing: list[_Copy] = []
+    writing: list[_Mp4Writer] = []
     if any(len(set(packets.pts[cut.first : cut.stop])) < cut.stop - cut.first for cut, _ in cuts):
         raise NotForMp4("no_timestamps")  # two frames at one time
     with opened(path) as container:
@@ -142,7 +142,7 @@ def copy_packets(path: str, packets: Packets, cuts: Sequence[tuple[Cut, Path]]) 
                     copy.close()
                     writing.remove(copy)
                 while waiting and waiting[-1][0].first == number:
-                    writing.append(_Copy(*waiting.pop(), stream, packets))
+                    writing.append(_Mp4Writer(*waiting.pop(), stream, packets))
                 if writing and (packet.has_sidedata("new_extradata") or packet.has_sidedata("palette")):
                     raise NotForMp4("codec_change")
                 for copy in writing:
@@ -170,8 +170,8 @@ def _try_header(stream: "VideoStream") -> None:
         output.start_encoding()
 
 
-class _Copy:
-    def __init__(self, cut: Cut, target: Path, stream: "VideoStream", packets: Packets) -> None:
+class _Mp4Writer:
+    def __init__(self, cut: GopCut, target: Path, stream: "VideoStream", packets: Packets) -> None:
         import av
 
         base = stream.time_base

@@ -15,9 +15,9 @@ from ..policy import VideoPolicy
 from ..video.audit import SettledCuts
 from ..video.colour import Rendering
 from ..video.frame_filter import FrameFilter
-from ..video.spans import Span
+from ..video.spans import ClipSpan
 from ..video.timestamps import TimedFrame
-from .canonical import Deinterlacer, finished
+from .canonical import Deinterlacer, finish_clip
 from .clip import Clip, PacketTables
 from .encoder import ClipEncoder
 
@@ -66,22 +66,22 @@ class ShotMaker:
         self._is_decided = False  # whether the stretch from `_begin` on is long enough for a clip
         self._encoder: ClipEncoder | None = None
         self._n_deinterlaced = 0
-        self._clips: dict[Span, Clip] = {}
+        self._clips: dict[ClipSpan, Clip] = {}
 
-    def add(self, shown: TimedFrame) -> None:
+    def add(self, timed: TimedFrame) -> None:
         """Add the next frame. Raises: Unusable; TooLargeToBuffer; av.error.FFmpegError, also for a full disk."""
         if not self._n:
-            self._shrink.begin(shown.frame)
+            self._shrink.begin(timed.frame)
         self._n += 1
-        if self._last_pts is None or shown.pts > self._last_pts:
-            self._last_pts = shown.pts
-            self._hold(self._whole.take(shown))
+        if self._last_pts is None or timed.pts > self._last_pts:
+            self._last_pts = timed.pts
+            self._hold(self._whole.take(timed))
         if self._n % _ASK_EVERY == 0:
             cuts, front = self._settled()
             if front is not None:
                 self._encode_until(front - self._shortest, cuts, None)
 
-    def finish(self, cuts: Sequence[int], spans: Sequence[Span]) -> list[Clip | None] | None:
+    def finish(self, cuts: Sequence[int], spans: Sequence[ClipSpan]) -> list[Clip | None] | None:
         """Return a clip per span, None for one without a frame; None at all if the clips do not match the spans.
 
         cuts, spans: of the whole video.
@@ -100,11 +100,11 @@ class ShotMaker:
             self._encoder.abandon()
 
     def _hold(self, ready: Iterable[tuple[TimedFrame, bool]]) -> None:
-        for shown, was_interlaced in ready:
-            shown.frame.pts = shown.pts
-            small = self._shrink.apply(shown.frame)
+        for timed, was_interlaced in ready:
+            timed.frame.pts = timed.pts
+            small = self._shrink.apply(timed.frame)
             assert self._shrink.rendering is not None  # set by `apply`
-            self._held.append(_WaitingFrame(small, shown.pts, self._shrink.rendering, was_interlaced))
+            self._held.append(_WaitingFrame(small, timed.pts, self._shrink.rendering, was_interlaced))
             if len(self._held) * small.width * small.height * 3 // 2 > MAX_HELD_BYTES:
                 raise TooLargeToBuffer
 
@@ -144,5 +144,5 @@ class ShotMaker:
     def _close(self, stop: int) -> None:
         encoder, self._encoder = self._encoder, None
         if encoder is not None:
-            span = Span(start=self._begin, end=stop, shot=self._shot)
-            self._clips[span] = finished(encoder, span, self._index, self._n_deinterlaced, self._tables)
+            span = ClipSpan(start=self._begin, end=stop, shot=self._shot)
+            self._clips[span] = finish_clip(encoder, span, self._index, self._n_deinterlaced, self._tables)

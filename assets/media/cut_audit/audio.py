@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..audio.audit import FULL_SCALE, as_float
+from loader.modalities.audio.timeline import floats
+
+from ..audio.audit import FULL_SCALE
 from ..container import first_audio, opened
 from ..unit import Unit, Unusable
 from . import findings
@@ -40,7 +42,7 @@ QUIET_SHARE = 0.1
 """Share of the audio's level; quieter pieces are not compared."""
 
 
-class Stretch(NamedTuple):
+class PlacedFrame(NamedTuple):
     """Decoded audio frame."""
 
     at_s: Fraction
@@ -61,7 +63,7 @@ class FrameSequence(NamedTuple):
 
 
 def laid_end_to_end(
-    stretches: Sequence[Stretch], source_rate_hz: int, rate_hz: int, is_heard: Sequence[bool]
+    stretches: Sequence[PlacedFrame], source_rate_hz: int, rate_hz: int, is_heard: Sequence[bool]
 ) -> FrameSequence:
     """Lay the frames' channels that a mix must hold end to end, at `rate_hz`."""
     whole = np.concatenate([one.samples for one in stretches], axis=1)[list(is_heard)].astype(np.float64)
@@ -265,11 +267,11 @@ def decoded(file: Path) -> tuple[Samples, int]:
     """Return float64 [channels, samples] of stored audio, and its rate in Hz."""
     with opened(str(file)) as container:
         stream = container.streams.audio[0]
-        pieces = [as_float(frame) for frame in container.decode(stream)]
+        pieces = [floats(frame) for frame in container.decode(stream)]
         return np.concatenate(pieces, axis=1).astype(np.float64), stream.rate
 
 
-class _Clock:
+class _AudioClock:
     """Time of the next frame. restarts: its timestamps may restart in mid-stream."""
 
     def __init__(self, start_s: Fraction, *, restarts: bool) -> None:
@@ -307,7 +309,7 @@ class SourceAudio:
         self.first_s = start_s - MARGIN_S
         self.channels: Samples = np.zeros((0, 0))
         self.is_heard: list[bool] = []
-        self.stretches: list[Stretch] = []
+        self.stretches: list[PlacedFrame] = []
         self.is_uneven = False
         self._stop_s = start_s + length_s + MARGIN_S
         self._from_first = from_first
@@ -323,14 +325,14 @@ class SourceAudio:
                     continue
                 tagged = None if frame.pts is None or frame.time_base is None else frame.pts * frame.time_base
                 if clock is None:
-                    clock = _Clock(tagged or Fraction(0), restarts=container.format.name == "ogg")
+                    clock = _AudioClock(tagged or Fraction(0), restarts=container.format.name == "ogg")
                     zero = clock.position_s if self._from_first else zero
                     self._open(frame)
                 elif tagged is not None and clock.jumps_to(tagged):
                     self.is_uneven = True
                 if clock.position_s - zero >= self._stop_s:
                     break
-                self._put(as_float(frame), clock.position_s - zero)
+                self._put(floats(frame), clock.position_s - zero)
                 clock.position_s += Fraction(frame.samples, frame.sample_rate)
 
     def _open(self, frame: "AudioFrame") -> None:
@@ -342,7 +344,7 @@ class SourceAudio:
     def _put(self, values: np.ndarray[Any, Any], at_s: Fraction) -> None:
         begin = round((at_s - self.first_s) * self.rate_hz)
         if begin + values.shape[1] > 0 and len(values) == len(self.channels):
-            self.stretches.append(Stretch(at_s, values))
+            self.stretches.append(PlacedFrame(at_s, values))
         low, high = max(0, begin), min(self.channels.shape[1], begin + values.shape[1])
         if low < high and len(values) == len(self.channels):
             self.channels[:, low:high] = values[:, low - begin : high - begin]

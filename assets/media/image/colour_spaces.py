@@ -20,7 +20,7 @@ _WHITES = ((0.25, 0.5), (0.25, 0.5))  # x and y, from far beyond blue daylight t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
+class RgbSpace:
     """RGB space; points are CIE 1931 xy."""
 
     red: Point
@@ -35,8 +35,8 @@ class Space:
     """Gamma of its curve; None for sRGB's curve."""
 
 
-SRGB = Space(red=(0.64, 0.33), green=(0.30, 0.60), blue=(0.15, 0.06))
-ADOBE_RGB = Space(red=(0.64, 0.33), green=(0.21, 0.71), blue=(0.15, 0.06), gamma=563 / 256)
+SRGB = RgbSpace(red=(0.64, 0.33), green=(0.30, 0.60), blue=(0.15, 0.06))
+ADOBE_RGB = RgbSpace(red=(0.64, 0.33), green=(0.21, 0.71), blue=(0.15, 0.06), gamma=563 / 256)
 """Adobe RGB (1998), 4.3: DCF's optional colour space."""
 
 _P3 = {"red": (0.680, 0.320), "green": (0.265, 0.690), "blue": (0.150, 0.060)}
@@ -55,17 +55,17 @@ _PRIMARIES: dict[int, dict[str, Point]] = {  # ITU-T H.273, table 2
 _GAMMAS = {4: 2.2, 5: 2.8, 8: 1.0}
 
 
-def space_of_code_points(primaries: int, transfer: int) -> Space | None:
+def space_of_code_points(primaries: int, transfer: int) -> RgbSpace | None:
     """Return the space of two code points of ITU-T H.273; None for sRGB, unspecified or unknown ones."""
     known = _PRIMARIES.get(primaries)
     gamma = _GAMMAS.get(transfer)
     if known is None and gamma is None:
         return None
-    space = Space(**(known or _PRIMARIES[1]), gamma=gamma)
+    space = RgbSpace(**(known or _PRIMARIES[1]), gamma=gamma)
     return None if space == SRGB else space
 
 
-def is_plausible(space: Space) -> bool:
+def is_plausible(space: RgbSpace) -> bool:
     """Return whether a space has a plausible white, and primaries that mix to it."""
     points = (space.red, space.green, space.blue, space.white)
     if not all(0 <= x <= 1 and 0 < y <= 1 and x + y <= 1 for x, y in points):
@@ -80,7 +80,7 @@ def is_plausible(space: Space) -> bool:
     return bool((shares > 0.005).all())
 
 
-def profile_of(space: Space) -> bytes:
+def profile_of(space: RgbSpace) -> bytes:
     """Return a matrix/TRC display profile (ICC.1:2001-04, version 2) of `space`."""
     columns = _to_d50(space)
     curve = _curve(space.gamma)
@@ -121,7 +121,7 @@ def transfer_of(profile: bytes) -> int | None:
     return None
 
 
-def _to_d50(space: Space) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
+def _to_d50(space: RgbSpace) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
     """Return [3, 3]: XYZ relative to D50 of linear R, G, B, as columns."""
     columns = np.array([_xyz_of(point) for point in (space.red, space.green, space.blue)]).T
     white = _xyz_of(space.white)

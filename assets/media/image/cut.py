@@ -8,7 +8,7 @@ from ..container import check_scratch
 from ..policy import CutPolicy, ImagePolicy, bucket_of, ground_of
 from ..unit import Unit, dropped, rejected
 from .file_parts import behind_end
-from .metadata import tells_place, upright
+from .metadata import has_coordinates, upright
 from .open import Photo, photo
 from .original_bytes import reference_bytes
 from .pixels import Alpha, apply_alpha
@@ -38,7 +38,7 @@ def cut_image(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
             )
         data = Path(path).read_bytes()
         source_facts = facts(opened, data)
-        had_gps = tells_place(opened.image, data)
+        had_gps = has_coordinates(opened.image, data)
         colours = to_srgb(opened.image, opened.colour)
         opened.image.close()  # frees its pixels: a large image is never in memory three times
     if rules.mode == "reference":

@@ -26,7 +26,7 @@ class BrokenParts(ValueError):
     """Parts of a file that do not fit together; the message names the position."""
 
 
-class Part(NamedTuple):
+class FilePart(NamedTuple):
     """Segment or chunk of a file."""
 
     name: str
@@ -37,11 +37,11 @@ class Part(NamedTuple):
     """All bytes as stored, with the compressed data after SOS."""
 
 
-def jpeg_parts(data: bytes) -> Iterator[Part]:
+def jpeg_parts(data: bytes) -> Iterator[FilePart]:
     """Yield the segments from SOI to the first EOI; later data are not part of the image. Raises: BrokenParts."""
     if data[:2] != b"\xff\xd8":
         raise BrokenParts(f"begins with {data[:2]!r}, not with SOI")
-    yield Part("d8", b"", data[:2])
+    yield FilePart("d8", b"", data[:2])
     at = 2
     while True:
         start = at
@@ -51,11 +51,11 @@ def jpeg_parts(data: bytes) -> Iterator[Part]:
             raise BrokenParts(f"no marker at byte {at} of {len(data)}")
         marker = data[at + 1]
         if marker == EOI:
-            yield Part("d9", b"", data[start : at + 2])
+            yield FilePart("d9", b"", data[start : at + 2])
             return
         if marker in _WITHOUT_LENGTH:
             at += 2
-            yield Part(f"{marker:02x}", b"", data[start:at])
+            yield FilePart(f"{marker:02x}", b"", data[start:at])
             continue
         nbytes = int.from_bytes(data[at + 2 : at + 4], "big")
         end = at + 2 + nbytes
@@ -67,7 +67,7 @@ def jpeg_parts(data: bytes) -> Iterator[Part]:
             if match is None:
                 raise BrokenParts("the last scan has no end")
             end = match.start()
-        yield Part(f"{marker:02x}", body, data[start:end])
+        yield FilePart(f"{marker:02x}", body, data[start:end])
         at = end
 
 
@@ -100,7 +100,7 @@ def missing_scans(data: bytes) -> str | None:
     return f"{lacking} of {64 * len(to_come)} coefficients do not come to their last bit" if lacking else None
 
 
-def png_parts(data: bytes) -> Iterator[Part]:
+def png_parts(data: bytes) -> Iterator[FilePart]:
     """Yield the chunks to IEND, each with a correct CRC. Raises: BrokenParts."""
     if not data.startswith(PNG_START):
         raise BrokenParts("it does not begin as a PNG")
@@ -114,13 +114,13 @@ def png_parts(data: bytes) -> Iterator[Part]:
             raise BrokenParts(f"chunk {name!r} at byte {at} takes {nbytes} bytes of {len(data) - at}")
         if zlib.crc32(memoryview(data)[at + 4 : end - 4]) != int.from_bytes(data[end - 4 : end], "big"):
             raise BrokenParts(f"chunk {name!r} at byte {at} has a wrong CRC")
-        yield Part(name.decode("latin-1"), data[at + 8 : end - 4], data[at:end])
+        yield FilePart(name.decode("latin-1"), data[at + 8 : end - 4], data[at:end])
         at = end
         if name == b"IEND":
             return
 
 
-def webp_parts(data: bytes) -> Iterator[Part]:
+def webp_parts(data: bytes) -> Iterator[FilePart]:
     """Yield the chunks of a WebP's RIFF. Raises: BrokenParts."""
     if data[:4] != b"RIFF" or data[8:12] != b"WEBP":
         raise BrokenParts("it does not begin as a WebP")
@@ -133,7 +133,7 @@ def webp_parts(data: bytes) -> Iterator[Part]:
         end = at + 8 + nbytes + nbytes % 2
         if at + 8 + nbytes > stop:
             raise BrokenParts(f"chunk {name!r} at byte {at} takes {nbytes} bytes of {stop - at}")
-        yield Part(name.decode("latin-1"), data[at + 8 : at + 8 + nbytes], data[at:end])
+        yield FilePart(name.decode("latin-1"), data[at + 8 : at + 8 + nbytes], data[at:end])
         at = end
 
 

@@ -7,7 +7,6 @@ no valid number: editors that turn pixels reset EXIF and forget XMP. Columns kee
 
 import re
 import struct
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from loader.modalities.image.orientation import exif_orientation, xmp_orientation
@@ -15,21 +14,9 @@ from loader.modalities.image.orientation import exif_orientation, xmp_orientatio
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-MAIN, EXIF, GPS, INTEROPERABILITY = 0, 0x8769, 0x8825, 0xA005
-
+_GPS = 0x8825  # directory of EXIF
 # Errors of Pillow's EXIF reader for damaged blocks, which do not make pixels unusable.
 _DAMAGE = (OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, ArithmeticError, struct.error)
-
-
-def directory(image: "Image", tag: int) -> Mapping[int, object]:
-    """Return tag -> value of one of the directories above; empty if missing."""
-    try:
-        exif = image.getexif()
-        return dict(exif if tag == MAIN else exif.get_ifd(tag))
-    except _DAMAGE:
-        return {}
-
-
 _VERSION = 0  # GPSVersionID is the only entry of many directories
 
 # Coordinates of XMP (any position or format), and QuickTime's in a motion photo's video.
@@ -38,12 +25,19 @@ _FILM_PLACE = b"\xa9xyz"
 _END = b"\xff\xd9"
 
 
-def tells_place(image: "Image", data: bytes) -> bool:
+def _gps_tags(image: "Image") -> set[int]:
+    try:
+        return set(image.getexif().get_ifd(_GPS))
+    except _DAMAGE:
+        return set()
+
+
+def has_coordinates(image: "Image", data: bytes) -> bool:
     """Return whether there are coordinates in EXIF, XMP, other text, or after a JPEG's end.
 
     data: the whole file. Place names (IPTC, XMP) are not coordinates. Cost: O(bytes).
     """
-    if set(directory(image, GPS)) - {_VERSION}:
+    if _gps_tags(image) - {_VERSION}:
         return True
     if _COORDINATES.search(data):
         return True
@@ -60,7 +54,6 @@ def tells_place(image: "Image", data: bytes) -> bool:
 Decider = Literal["exif", "xmp", "container"]
 
 _TAG = 0x0112
-_BY_CONTAINER = ("HEIF", "AVIF")
 _WITH_METADATA = ("JPEG", "MPO", "PNG", "WEBP", "TIFF")
 SIDEWAYS = (5, 6, 7, 8)
 

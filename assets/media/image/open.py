@@ -69,13 +69,6 @@ class Photo:
 
 
 @contextmanager
-def loaded(path: str) -> Iterator["Image"]:
-    """Yield the decoded image at `path`, as stored. Raises: Unusable."""
-    with photo(path) as opened:
-        yield opened.image
-
-
-@contextmanager
 def photo(path: str) -> Iterator[Photo]:
     """Yield the photo at `path`, fully decoded; the first frame or page if there are several.
 

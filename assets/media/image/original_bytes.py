@@ -14,7 +14,7 @@ import numpy as np
 
 from loader.errors import DecodeFailed
 
-from .file_parts import PNG_START, BrokenParts, Part, jpeg_parts, png_parts, webp_parts
+from .file_parts import PNG_START, BrokenParts, FilePart, jpeg_parts, png_parts, webp_parts
 from .open import Photo
 from .pixels import Alpha
 
@@ -102,7 +102,7 @@ def _webp(data: bytes, orientation: int) -> bytes:
     return b"RIFF" + struct.pack("<I", 4 + len(body)) + b"WEBP" + body
 
 
-def _without_flags(part: Part, has_exif: bool) -> bytes:
+def _without_flags(part: FilePart, has_exif: bool) -> bytes:
     """Return VP8X without the flags of removed chunks (RFC 9649, 2.7.1)."""
     if part.name != "VP8X":
         return part.whole
@@ -128,13 +128,13 @@ def reference_bytes(
     if why:
         return b"", why
     try:
-        with_all = _read(data)
+        original_pixels = _read(data)
         bare = stripped(data, kind, opened.orientation.number) if strip else data
-        seen = _read(bare) if strip else with_all
+        pixels = _read(bare) if strip else original_pixels
     except (BrokenParts, DecodeFailed) as error:
         return b"", f"the loader would refuse it: {error}"
     expected = np.asarray(shown)
-    if not np.array_equal(seen, with_all) or not _is_same(seen, expected):
+    if not np.array_equal(pixels, original_pixels) or not _is_same(pixels, expected):
         return b"", "the loader would see another picture"
     return bare, ""
 
@@ -158,8 +158,8 @@ def _read(data: bytes) -> "np.ndarray[Any, Any]":
     return np.asarray(pixels)
 
 
-def _is_same(seen: "np.ndarray[Any, Any]", expected: "np.ndarray[Any, Any]") -> bool:
-    return seen.shape == expected.shape and all(
+def _is_same(pixels: "np.ndarray[Any, Any]", expected: "np.ndarray[Any, Any]") -> bool:
+    return pixels.shape == expected.shape and all(
         int(np.abs(row.astype(np.int16) - other).max()) <= _SAME_LEVELS
-        for row, other in zip(seen, expected, strict=True)
+        for row, other in zip(pixels, expected, strict=True)
     )

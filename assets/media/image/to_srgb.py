@@ -14,7 +14,15 @@ import numpy as np
 from loader.modalities.video.mp4 import check_tables_of
 
 from . import colour_spaces
-from .colour_spaces import ADOBE_RGB, SRGB, Space, colour_model, profile_of, space_of_code_points, transfer_of
+from .colour_spaces import (
+    ADOBE_RGB,
+    SRGB,
+    RgbSpace,
+    colour_model,
+    profile_of,
+    space_of_code_points,
+    transfer_of,
+)
 from .file_parts import png_parts
 from .pixels import eight_bits
 
@@ -184,10 +192,10 @@ def _of_png(info: Mapping[Any, Any]) -> Colour:
     curve = None
     if isinstance(gamma, float) and 0.1 <= gamma <= 5 and not _GAMMA_OF_SRGB[0] < gamma < _GAMMA_OF_SRGB[1]:
         curve = 1 / gamma
-    space = Space(red=SRGB.red, green=SRGB.green, blue=SRGB.blue, gamma=curve)
+    space = RgbSpace(red=SRGB.red, green=SRGB.green, blue=SRGB.blue, gamma=curve)
     if isinstance(points, tuple) and len(points) == 8 and _is_near_srgb(points) is False:
         white, red, green, blue = ((points[i], points[i + 1]) for i in (0, 2, 4, 6))
-        space = Space(red=red, green=green, blue=blue, white=white, gamma=curve)
+        space = RgbSpace(red=red, green=green, blue=blue, white=white, gamma=curve)
     if space == SRGB or not colour_spaces.is_plausible(space):
         return Colour("assumed")
     return Colour("gamma", profile_of(space))

@@ -24,7 +24,7 @@ from ..unit import rejected
 from .colour import PRIMARIES, RANGES, SPACES, TRANSFERS, bit_depth, display_matrix, is_hdr, rendering_of
 from .frame_statistics import FrameStatistics
 from .seek_audit import frame_crc, seek_ok
-from .timestamps import Clock, TimedFrame, Timing
+from .timestamps import FrameClock, TimedFrame, Timing
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -41,7 +41,7 @@ class FrameWatcher(Protocol):
     def begin(self, stream: "VideoStream", index: PacketIndex, settled: SettledCuts) -> None:
         """Begin, before the first frame. settled: returns the final scene cuts so far."""
 
-    def add(self, shown: TimedFrame) -> None:
+    def add(self, timed: TimedFrame) -> None:
         """Add the next frame. Raises: StoreError."""
 
     def finish(self, cuts: Sequence[int]) -> None:
@@ -97,9 +97,9 @@ def _decode(
     """Return the columns, and CRC-32 by pts of the frames to seek for."""
     import av
 
-    waits = strictly(stream)
+    waits = prepare_strict(stream)
     audio = first_audio(container)
-    clock, track = Clock(container), None if audio is None else TrackAudit(container, audio)
+    clock, track = FrameClock(container), None if audio is None else TrackAudit(container, audio)
     try:
         for packet in packets_of(container, *([stream] if audio is None else [stream, audio])):
             number = packet.stream.index  # `stream_index` of final, empty packets is always 0
@@ -125,7 +125,7 @@ def _decode(
     return facts, frames.hashes()
 
 
-def strictly(stream: "VideoStream") -> bool:
+def prepare_strict(stream: "VideoStream") -> bool:
     """Prepare a decoder: one thread, errors for hidden damage. Return whether it must begin with a keyframe."""
     stream.thread_count = 1
     options = STRICT.get(stream.codec_context.codec.name)
@@ -155,8 +155,8 @@ class _FrameAudit:
         if index.n_discard:  # an edit list hides frames before it
             self._sampled.add(0)
 
-    def add(self, shown: TimedFrame) -> None:
-        frame = shown.frame
+    def add(self, timed: TimedFrame) -> None:
+        frame = timed.frame
         if not self.n:
             rendering_of(frame, self._policy)
             if self._stream.codec_context.name in BLIND and not frame.key_frame:
@@ -164,19 +164,19 @@ class _FrameAudit:
                 raise rejected("decode", "no_keyframe", text, at_frame=0)
             self._first = frame_facts(self._stream, frame)
         self._check_size(frame)
-        gap = self._timing.add(shown)
+        gap = self._timing.add(timed)
         if self.n in self._sampled:
-            self._hashes[shown.tagged] = frame_crc(frame)
-        self._seek_behind(gap, shown)
-        self._statistics.add(frame, shown.pts)
+            self._hashes[timed.tagged] = frame_crc(frame)
+        self._seek_behind(gap, timed)
+        self._statistics.add(frame, timed.pts)
         if frame.is_corrupt:
             self._first_corrupt = self.n if self._first_corrupt is None else self._first_corrupt
             self._n_corrupt += 1
         self._n_interlaced += frame.interlaced_frame
         self.n += 1
-        self._last = shown
+        self._last = timed
         if self._watcher is not None:
-            self._watcher.add(shown)
+            self._watcher.add(timed)
 
     def _check_size(self, frame: "VideoFrame") -> None:
         first = self._first["width_px"], self._first["height_px"]
@@ -185,13 +185,13 @@ class _FrameAudit:
             text = f"the resolution changes within the stream at frame {self.n} {sizes}; cut it there, or scale it"
             raise rejected("decode", "resolution_changes", text, at_frame=self.n)
 
-    def _seek_behind(self, gap: int, shown: TimedFrame) -> None:
+    def _seek_behind(self, gap: int, timed: TimedFrame) -> None:
         """Remember the frame after a gap 1.5 times longer than any before."""
         if not self._known_gap:
             self._known_gap = gap
         elif 2 * gap > 3 * self._known_gap:
             self._known_gap = gap
-            self._behind_gap = {shown.tagged: frame_crc(shown.frame)}
+            self._behind_gap = {timed.tagged: frame_crc(timed.frame)}
 
     def hashes(self) -> Mapping[int, int]:
         """Return CRC-32 by tagged time."""

@@ -108,8 +108,8 @@ class FrameFilter:
             matrix, full = BT601 if tagged == UNTAGGED else tagged, is_full_range(frame)
             done = matrix in _AS_BT601 and not full
             self._step = None if done else step_to_bt601(matrix, full, bit_depth(frame))
-        kept = f"out_color_matrix={NAMES[matrix]}:out_range={'pc' if full else 'tv'}"
-        scale = f"{width}:{height}:{_ROUNDED if bit_depth(frame) > 8 else _SCALER}:{kept}"
+        output = f"out_color_matrix={NAMES[matrix]}:out_range={'pc' if full else 'tv'}"
+        scale = f"{width}:{height}:{_ROUNDED if bit_depth(frame) > 8 else _SCALER}:{output}"
         source = {
             "template": self._stream,
             "width": frame.width,

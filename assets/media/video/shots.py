@@ -144,16 +144,16 @@ class ShotDetector:
         if stop <= self._next:
             return
         begin, end = self._next - self._first, stop - self._first
-        seen, std = self._frames, self._std
-        for place in _hard_cuts(seen, std, self._change, begin, end):
+        frames, std = self._frames, self._std
+        for place in _hard_cuts(frames, std, self._change, begin, end):
             self._cuts.append((self._first + place, self._pts[place]))
-        for place, lag, balance in _dissolves(seen, std, begin, end):
+        for place, lag, balance in _dissolves(frames, std, begin, end):
             self._merge(_Dissolve(self._first + place, lag, balance, self._pts[place]))
         flat = std < _FLAT_STD
         # Without a fade in progress only the last frames matter, for the next one.
         skip = self._fades.idle and not flat[begin:end].any()
         for place in range(max(begin, end - _NEAR) if skip else begin, end):
-            self._fades.add(self._first + place, self._pts[place], seen[place], bool(flat[place]))
+            self._fades.add(self._first + place, self._pts[place], frames[place], bool(flat[place]))
         self._next = stop
         self._decided.extend(self._pts[begin:end])
         drop = max(0, end - _CONTEXT)
@@ -209,24 +209,24 @@ class _Fades:
     def _judge(self) -> None:
         if self._old is not None and self._end is not None:
             far, near = self._old
-            same = max(moved(far, self._before[-1]), moved(near, self._before[0]))
+            same = max(best_correlation(far, self._before[-1]), best_correlation(near, self._before[0]))
             if same < _SAME_SCENE:
                 self.cuts.append(self._end)
             self._old = self._end = None
 
 
-def _hard_cuts(seen: Frames, std: Floats, changed: Whole, begin: int, end: int) -> Iterator[int]:
+def _hard_cuts(frames: Frames, std: Floats, changed: Whole, begin: int, end: int) -> Iterator[int]:
     """Yield the positions in [begin, end) of frames that begin a shot at once."""
-    change = changed / seen[0].size
+    change = changed / frames[0].size
     for place in np.flatnonzero(change[begin:end] >= _CUT_LEVELS) + begin:
         if min(std[place - 1], std[place]) < _FLAT_STD:
             continue  # to or from a flat colour: a fade
         sides = change[max(1, place - _NEAR) : place], change[place + 1 : place + 1 + _NEAR]
         busy = max((float(side.mean()) for side in sides if len(side)), default=0.0)
-        if change[place] < _CUT_RATIO * busy or not _is_new(seen[place - 1], seen[place]):
+        if change[place] < _CUT_RATIO * busy or not _is_new(frames[place - 1], frames[place]):
             continue
-        behind, ahead = seen[max(0, place - _FLASH) : place - 1], seen[place + 1 : place + _FLASH]
-        if not _is_among(seen[place - 1], ahead) and not _is_among(seen[place], behind):
+        behind, ahead = frames[max(0, place - _FLASH) : place - 1], frames[place + 1 : place + _FLASH]
+        if not _is_among(frames[place - 1], ahead) and not _is_among(frames[place], behind):
             yield int(place)
 
 
@@ -235,7 +235,7 @@ def _is_new(first: Frames, second: Frames) -> bool:
     changed = float(np.abs(bins[0] - bins[1]).sum()) / 2 / first.size
     if changed < _CUT_HISTOGRAM and _levels_apart(first, second) < _CUT_HARD_LEVELS:
         return False
-    return moved(first, second) < _SAME_SCENE
+    return best_correlation(first, second) < _SAME_SCENE
 
 
 def _levels_apart(first: Frames, second: Frames) -> float:
@@ -244,20 +244,20 @@ def _levels_apart(first: Frames, second: Frames) -> float:
 
 def _is_among(frame: Frames, others: Frames) -> bool:
     """Return whether one of the others is nearly the same image."""
-    return bool(len(others)) and float(all_moved(frame, others).max()) >= _UNDONE
+    return bool(len(others)) and float(best_correlations(frame, others).max()) >= _UNDONE
 
 
-def _dissolves(seen: Frames, std: Floats, begin: int, end: int) -> Iterator[tuple[int, int, float]]:
+def _dissolves(frames: Frames, std: Floats, begin: int, end: int) -> Iterator[tuple[int, int, float]]:
     """Yield (position in [begin, end), half length, smaller weight) of mixed frames, in order.
 
     Least squares of a A + b B to M; A is `lag` frames before, B after, without means, at a quarter of the size.
     """
-    coarse = _quarter(seen)
+    coarse = _quarter(frames)
     plain = coarse - coarse.mean(axis=1, keepdims=True)
     power = np.einsum("tp,tp->t", plain, plain)
     mixtures: list[tuple[int, int, float]] = []
     for lag in _LAGS:
-        low, high = max(begin, lag), min(end, len(seen) - lag)
+        low, high = max(begin, lag), min(end, len(frames) - lag)
         if low >= high:
             continue
         a, m, b = (slice(low + by, high + by) for by in (-lag, 0, lag))
@@ -272,8 +272,11 @@ def _dissolves(seen: Frames, std: Floats, begin: int, end: int) -> Iterator[tupl
         mixed &= (rest < _DISSOLVE_REST) & (same < _DISSOLVE_SAME)
         mixed &= np.minimum(std[a], std[b]) >= _DISSOLVE_STD
         for place in np.flatnonzero(mixed) + low:
-            before, after = seen[place - lag], seen[place + lag]
-            if _levels_apart(before, after) >= _DISSOLVE_LEVELS and moved(before, after) < _DISSOLVE_SAME:
+            before, after = frames[place - lag], frames[place + lag]
+            if (
+                _levels_apart(before, after) >= _DISSOLVE_LEVELS
+                and best_correlation(before, after) < _DISSOLVE_SAME
+            ):
                 mixtures.append((int(place), lag, float(balance[place - low])))
     yield from sorted(mixtures)
 
@@ -287,13 +290,13 @@ def _quarter(frames: Frames) -> Floats:
     return means
 
 
-def moved(first: Frames, second: Frames) -> float:
+def best_correlation(first: Frames, second: Frames) -> float:
     """Return the greatest correlation of two frames, -1 to 1, over small shifts."""
-    return float(all_moved(first, second[None])[0])
+    return float(best_correlations(first, second[None])[0])
 
 
-def all_moved(frame: Frames, others: Frames) -> Floats:
-    """Return [n]: `moved` (Pearson; 0 for a flat frame) of uint8 [height, width] and each of [n, height, width].
+def best_correlations(frame: Frames, others: Frames) -> Floats:
+    """Return [n]: `best_correlation` (Pearson; 0 if flat) of uint8 [height, width] and each of [n, height, width].
 
     By sums over each shift's overlap, from integral images: integers below 2^53.
     """

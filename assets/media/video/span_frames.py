@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..unit import rejected
-from .audit import strictly
-from .spans import Span
+from .audit import prepare_strict
+from .spans import ClipSpan
 from .timestamps import TimedFrame, has_display_times, timed_frames
 
 if TYPE_CHECKING:
@@ -59,13 +59,13 @@ def prepare(stream: "VideoStream", audit: Mapping[str, Any]) -> None:
     """Prepare a decoder before its first packet: one thread; errors for hidden damage without an audit."""
     stream.thread_count = 1
     if not audit:
-        strictly(stream)
+        prepare_strict(stream)
 
 
 def frames_of(
     container: "InputContainer",
     stream: "VideoStream",
-    spans: Sequence[Span],
+    spans: Sequence[ClipSpan],
     audit: Mapping[str, Any],
     *,
     seeks: bool,
@@ -92,7 +92,7 @@ def frames_in_order(
 
 
 def frames_sought(
-    container: "InputContainer", stream: "VideoStream", spans: Sequence[Span], times: Times
+    container: "InputContainer", stream: "VideoStream", spans: Sequence[ClipSpan], times: Times
 ) -> Iterator[TimedFrame]:
     """Yield the frames of all spans, each once, in order. Raises: CannotSeek; av.error.FFmpegError."""
     frames: Iterator[TimedFrame] = iter(())
@@ -116,7 +116,7 @@ def frames_sought(
             yield timed
 
 
-def stretches(spans: Sequence[Span]) -> list[tuple[int, int]]:
+def stretches(spans: Sequence[ClipSpan]) -> list[tuple[int, int]]:
     """Return the union of the spans as [start, end), in order."""
     union: list[tuple[int, int]] = []
     for span in sorted(spans, key=lambda item: item.start):

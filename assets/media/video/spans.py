@@ -13,7 +13,7 @@ from ..unit import dropped, rejected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class ClipSpan:
     """Span of a video."""
 
     start: int
@@ -30,7 +30,7 @@ class Span:
 class Shots:
     """Spans by shot."""
 
-    spans: list[Span]
+    spans: list[ClipSpan]
     """Spans that become clips."""
     n_shots: int
     """Number of shots."""
@@ -38,12 +38,12 @@ class Shots:
     """Shots, and ends of shots, too short for a clip."""
 
 
-def windows(index: PacketIndex, policy: VideoPolicy) -> list[Span]:
+def windows(index: PacketIndex, policy: VideoPolicy) -> list[ClipSpan]:
     """Return whole clips end to end, or `max_clips` of them evenly spread; a shorter video is one clip."""
     ticks = _ticks(policy.clip_s, index)
     possible = max(1, (index.end_pts - index.start_pts) // ticks)
     starts = [index.start_pts + number * ticks for number in spread(possible, policy.max_clips)]
-    return [Span(start=start, end=start + ticks) for start in starts]
+    return [ClipSpan(start=start, end=start + ticks) for start in starts]
 
 
 def shots(index: PacketIndex, policy: VideoPolicy, cuts: Sequence[int]) -> Shots:
@@ -53,11 +53,11 @@ def shots(index: PacketIndex, policy: VideoPolicy, cuts: Sequence[int]) -> Shots
     """
     longest, shortest = _ticks(policy.clip_s, index), _ticks(policy.min_clip_s, index)
     inside = [cut for cut in cuts if index.start_pts < cut < index.end_pts]
-    by_shot: list[Span] = []
+    by_shot: list[ClipSpan] = []
     n_short = 0
     for number, (start, end) in enumerate(pairwise([index.start_pts, *inside, index.end_pts])):
         for begin in range(start, end, longest):
-            span = Span(start=begin, end=min(begin + longest, end), shot=number)
+            span = ClipSpan(start=begin, end=min(begin + longest, end), shot=number)
             if span.end - span.start >= shortest:
                 by_shot.append(span)
             else:
@@ -70,7 +70,7 @@ def shots(index: PacketIndex, policy: VideoPolicy, cuts: Sequence[int]) -> Shots
     return Shots(spans=spans, n_shots=len(inside) + 1, n_short=n_short)
 
 
-def given_spans(index: PacketIndex, segments: Sequence[Segment]) -> list[Span]:
+def given_spans(index: PacketIndex, segments: Sequence[Segment]) -> list[ClipSpan]:
     """Return the spans of the given segments. Raises: Unusable without any, and for one outside the video."""
     if not segments:
         raise dropped("cut", "no_segments", "no row of the _segments table names it")
@@ -87,7 +87,7 @@ def given_spans(index: PacketIndex, segments: Sequence[Segment]) -> list[Span]:
                 f"the segment from {segment.start_s} to {segment.end_s} s lies outside of the video, which is "
                 f"{index.duration_s:.3f} s long; correct the _segments table and land the batch again",
             )
-        spans.append(Span(start=start, end=max(start + 1, min(end, index.end_pts)), segment=segment))
+        spans.append(ClipSpan(start=start, end=max(start + 1, min(end, index.end_pts)), segment=segment))
     return spans
 
 

@@ -35,7 +35,7 @@ class TimedFrame(NamedTuple):
     """Display time."""
 
 
-class Clock:
+class FrameClock:
     """Assigns times to frames in display order: their own, or sorted ones if the container has no display times."""
 
     def __init__(self, container: "InputContainer") -> None:
@@ -69,7 +69,7 @@ class Clock:
 
 def timed_frames(container: "InputContainer", frames: Iterator["VideoFrame"]) -> Iterator[TimedFrame]:
     """Yield all frames with their times. Raises: Unusable."""
-    clock = Clock(container)
+    clock = FrameClock(container)
     for frame in frames:
         yield from clock.take(frame)
     yield from clock.rest()
@@ -90,24 +90,24 @@ class Timing:
         self._n = 0
         self._newest: int | None = None
 
-    def add(self, shown: TimedFrame) -> int:
+    def add(self, timed: TimedFrame) -> int:
         """Return the gap in ticks before this frame; 0 for the first and for one not later."""
         self._n += 1
         newest = self._newest
         if newest is not None:
-            self.n_dup += shown.tagged == newest
-            self.n_backward += shown.tagged < newest
-        self._newest = shown.tagged if newest is None else max(newest, shown.tagged)
+            self.n_dup += timed.tagged == newest
+            self.n_backward += timed.tagged < newest
+        self._newest = timed.tagged if newest is None else max(newest, timed.tagged)
         gap = 0
         if self.first is None:
-            self.first = self.last = shown.pts
-        elif shown.pts > self.last:
-            gap = shown.pts - self.last
+            self.first = self.last = timed.pts
+        elif timed.pts > self.last:
+            gap = timed.pts - self.last
             self.low = gap if self.low is None else min(self.low, gap)
             self.high = max(self.high, gap)
-            self.last = shown.pts
-        if shown.pts == self.last:
-            self.last_duration = shown.frame.duration or 0
+            self.last = timed.pts
+        if timed.pts == self.last:
+            self.last_duration = timed.frame.duration or 0
         return gap
 
     def facts(self, time_base: Fraction) -> Mapping[str, Any]:

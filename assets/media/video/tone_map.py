@@ -100,7 +100,7 @@ def hlg_light(scene: Floats) -> Floats:
     return light
 
 
-def bent(light_cd: Floats, peak_cd: float, white_cd: float = SDR_WHITE_CD) -> Floats:
+def eetf(light_cd: Floats, peak_cd: float, white_cd: float = SDR_WHITE_CD) -> Floats:
     """Return a `peak_cd` display's light as on a `white_cd` display: the EETF, both with a black of 0."""
     if peak_cd <= white_cd:
         return np.minimum(light_cd, white_cd)
@@ -201,5 +201,5 @@ def _gain_table(peak_cd: float) -> Floats:
     """Return the factor for light whose largest component has each PQ code."""
     light = pq_light(_every_code())
     table: Floats = np.ones(_CODES, np.float32)
-    table[1:] = bent(light[1:], peak_cd) / light[1:]
+    table[1:] = eetf(light[1:], peak_cd) / light[1:]
     return table

@@ -10,7 +10,7 @@ import pytest
 from assets.ingest.cut import CutInto, cut_objects
 from assets.ingest.media import AuditOf, audit_objects
 from assets.ingest.time_limits import limits_decoded, limits_told
-from assets.media.decode_time import PIXELS_PER_S, VALUES_PER_S, Work, declared_work, work_of
+from assets.media.decode_time import PIXELS_PER_S, VALUES_PER_S, DecodeWork, declared_work, work_of
 from assets.media.sniff import HEAD_BYTES, sniff
 from assets.spec import DatasetSpec
 from loader.storage import Store, open_store
@@ -115,12 +115,12 @@ def test_where_the_length_is_estimated_the_bytes_count(
 
 
 def test_a_limit_is_the_base_and_what_there_is_to_decode_up_to_the_ceiling() -> None:
-    nothing = Work(duration_s=0, pixels=0, values=0)
+    nothing = DecodeWork(duration_s=0, pixels=0, values=0)
     assert nothing.limit_s(100, 5000) == 100
-    sound = Work(duration_s=1, pixels=0, values=50 * VALUES_PER_S)
+    sound = DecodeWork(duration_s=1, pixels=0, values=50 * VALUES_PER_S)
     assert sound.limit_s(100, 5000) == 150
-    assert Work(duration_s=1, pixels=70 * PIXELS_PER_S, values=0).limit_s(100, 5000) == 170
-    assert Work(duration_s=1, pixels=float("inf"), values=1e300).limit_s(100, 5000) == 5000
+    assert DecodeWork(duration_s=1, pixels=70 * PIXELS_PER_S, values=0).limit_s(100, 5000) == 170
+    assert DecodeWork(duration_s=1, pixels=float("inf"), values=1e300).limit_s(100, 5000) == 5000
     assert sound.limit_s(100, 10) == 100, "the ceiling is of what is added"
 
 

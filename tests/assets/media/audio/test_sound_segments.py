@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assets.media.audio.cut import cut_audio, segments_of
-from assets.media.audio.energy_segments import LevelMeter, SegmentLimits, complement, divided, heard_spans
+from assets.media.audio.energy_segments import LevelMeter, SegmentLimits, complement, heard_spans, split_span
 from assets.media.cutters import Known
 from assets.media.policy import AudioPolicy, CutPolicy
 from assets.media.segments import Segment
@@ -139,7 +139,7 @@ def test_spans_are_in_order_apart_and_no_longer_than_allowed(
 @pytest.mark.parametrize("length", [101, 111, 112, 113, 200, 250, 1000])
 def test_pieces_are_neither_too_long_nor_too_short(length: int) -> None:
     levels = np.random.default_rng(length).normal(-30, 5, length + 50).astype(np.float32)
-    pieces = divided(levels, (20, 20 + length), LIMITS)
+    pieces = split_span(levels, (20, 20 + length), LIMITS)
     assert (pieces[0][0], pieces[-1][1]) == (20, 20 + length)
     assert all(LIMITS.tail <= end - start <= LIMITS.longest for start, end in pieces)
 

@@ -14,7 +14,7 @@ from assets.media.cut_audit import findings
 from assets.media.cut_audit.clips import check_times
 from assets.media.unit import Unit, Unusable
 from assets.media.video import frame_filter, span_frames
-from assets.media.video.spans import Span
+from assets.media.video.spans import ClipSpan
 from assets.media.video.timestamps import TimedFrame
 from assets.media.video.timestamps import timed_frames as really_shown
 
@@ -161,7 +161,7 @@ def test_times_that_are_not_the_sources(
 
     monkeypatch.setattr(span_frames, "timed_frames", mistaken)
     monkeypatch.setattr(
-        video, "windows", lambda *_: [Span(start=wrong(40_000), end=wrong(41_000))]
+        video, "windows", lambda *_: [ClipSpan(start=wrong(40_000), end=wrong(41_000))]
     )  # the clips are where the mistake puts them
     assert refused_as(path) == name
 

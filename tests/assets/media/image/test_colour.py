@@ -100,7 +100,7 @@ def with_chunks(png: bytes, *chunks: tuple[bytes, bytes]) -> bytes:
     return png[:33] + b"".join(chunk(*one) for one in chunks) + png[33:]
 
 
-P3 = icc.profile_of(icc.Space(red=(0.68, 0.32), green=(0.265, 0.69), blue=(0.15, 0.06)))
+P3 = icc.profile_of(icc.RgbSpace(red=(0.68, 0.32), green=(0.265, 0.69), blue=(0.15, 0.06)))
 ADOBE = icc.profile_of(icc.ADOBE_RGB)
 SPACES = [(P3, "p3", linear), (ADOBE, "adobe", gamma(563 / 256))]
 

@@ -22,7 +22,7 @@ from assets.media.objects import AuditRequest, CutRequest, CutResult, audit_obje
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.segments import Segment
 from assets.media.unit import Unusable, dropped
-from assets.media.video.spans import Span, shots
+from assets.media.video.spans import ClipSpan, shots
 from assets.media.video.timestamps import TimedFrame
 from loader.errors import StoreError
 from loader.storage import Store, open_store
@@ -140,7 +140,7 @@ def test_what_does_not_fit_is_cut_from_the_source(tmp_path: Path, place: Store, 
         else:
             assert data != original
             staging.store.put(f"{staging.key}/{name}", data)
-        spans = [Span(start=0, end=1000), Span(start=1000, end=2000)]
+        spans = [ClipSpan(start=0, end=1000), ClipSpan(start=1000, end=2000)]
         assert get_clips(staging, spans, (0, 3000), tmp_path) is None
         assert told(cut(place, tmp_path / str(number), staging, row)) == wanted
         staging.store.put(f"{staging.key}/{name}", original)

@@ -65,7 +65,10 @@ def test_shots_by_hand() -> None:
 
 
 def test_given_segments_are_those_that_are_given() -> None:
-    segments = [Segment(start_s=0.1, end_s=0.3), Segment(start_s=0.2, end_s=9.0, label="a", caption="b")]
+    segments = [
+        Segment(start_s=0.1, end_s=0.3),
+        Segment(start_s=0.2, end_s=9.0, label="a", caption="b"),
+    ]
     spans = given_spans(index(start=40_000, end=49_000), segments)
     assert [(span.start, span.end) for span in spans] == [(40_100, 40_300), (40_200, 49_000)]
     assert [span.segment for span in spans] == segments

@@ -50,9 +50,8 @@ def write_flac(
                 stream.codec_context.options = {"bits_per_raw_sample": "24"}
             for start in range(0, samples.shape[1], _AT_ONCE):
                 whole = as_int(samples[:, start : start + _AT_ONCE], bits, gain)
-                packed = (
-                    whole.T.astype(np.int16) if bits == 16 else whole.T << 8
-                )  # FFmpeg keeps 24 bits at the top
+                # FFmpeg keeps 24 bits at the top.
+                packed = whole.T.astype(np.int16) if bits == 16 else whole.T << 8
                 frame = av.AudioFrame.from_ndarray(
                     np.ascontiguousarray(packed).reshape(1, -1), format=kind, layout=layout
                 )
@@ -81,8 +80,6 @@ def safe_gain(peak: float) -> float:
 def db_of(gain: float) -> float:
     return round(20 * math.log10(gain), 4)
 
-
-__all__ = ["cut_audio", "write_flac"]
 
 MIN_TAIL_S = 0.5
 """A shorter rest stays with the segment before it."""

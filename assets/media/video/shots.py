@@ -55,10 +55,8 @@ _SETTLED = _CONTEXT + _NEAR  # frames after which a boundary is final
 _FLAT_STD = 2.5  # of a frame without contrast, in levels of 255
 _CUT_LEVELS = 5.0
 _CUT_RATIO = 2.2  # a cut's difference against the mean on its busier side
-_CUT_HISTOGRAM, _CUT_HARD_LEVELS = (
-    0.15,
-    30.0,
-)  # share of pixels whose level changed; levels that suffice without it
+_CUT_HISTOGRAM = 0.15  # share of pixels whose level changed
+_CUT_HARD_LEVELS = 30.0  # difference that suffices without a changed histogram
 _LEVELS_PER_BIN = 8
 _SAME_SCENE = 0.6  # lowest correlation within a scene
 _UNDONE = 0.85  # lowest correlation of an undone change

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from assets.media.audio import audit as sound_beside
+from assets.media.audio import audit as audio_audit
 from assets.media.audit import audit
 from assets.media.clips.cut import cut_video
 from assets.media.container import PacketIndex, index_packets, opened
@@ -344,7 +344,7 @@ def test_sound_that_nobody_can_place_is_told(
 ) -> None:
     tone = (8000 * np.sin(np.arange(16000) / 5)).astype(np.int16)
     path = encode_video(numbered_frames(25), sound=(tone, 16000, "flac"))
-    monkeypatch.setattr(sound_beside, "MAX_CHANNELS", 0)
+    monkeypatch.setattr(audio_audit, "MAX_CHANNELS", 0)
     row = audit(path, MP4)
     assert row["audio_error"].startswith("channels: ")
     assert (row["n_samples"], row["n_frames_decoded"]) == (None, 25)

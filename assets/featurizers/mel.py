@@ -56,8 +56,8 @@ class Mel(Featurizer):
     power: int = 2
     """Power of the magnitudes, 1 or 2."""
     log: Log = "whisper"
-    """"none", "ln", "log10", "db" (10 log10 of a power, 20 log10 of a magnitude) or "whisper": (log10 + 4) / 4, at
-    most 2 below the largest, without the last frame."""
+    """"none", "ln", "log10", "db" (10 log10 of a power, 20 log10 of a magnitude) or "whisper". "whisper" is (log10
+    + 4) / 4, at most 2 below the largest, without the last frame."""
     floor: float = 1e-10
     """Smallest argument of `log`; smaller values are raised to it."""
     pad: Literal["reflect", "constant"] = "reflect"

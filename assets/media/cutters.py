@@ -22,7 +22,7 @@ from .unit import Kind, Unit, dropped, not_media, not_supported, rejected
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipStaging:
-    """Where the clips of one object wait between its audit and its cut."""
+    """Place where an object's clips wait between its audit and its cut."""
 
     store: Store
     """Store of the clips."""

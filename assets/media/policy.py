@@ -1,10 +1,11 @@
 """Cut policies, one per kind of media, and resolution buckets.
 
-A policy is part of its kind's unit ids: another video policy gives new clips and leaves photos unchanged. Buckets
-follow the rule behind Stable Diffusion XL's table (Podell et al. 2023, appendix I): for every width on a grid of 64
-px (32 px for a base of 256), the largest height with an area within base x base, and the same turned. At 1024 this
-gives 33 of the table's 40 sizes. A bucket is a name, `w896h1152` or `w640h384f32`, which plans and predicates can
-select.
+A policy is part of its kind's unit ids: another video policy gives new clips and leaves photos unchanged.
+
+Buckets follow the rule behind Stable Diffusion XL's table (Podell et al. 2023, appendix I). Widths lie on a grid of
+64 px (32 px for a base of 256). Each takes the largest height on the grid with an area within base x base, and the
+same turned. At 1024 this gives 33 of the table's 40 sizes. A bucket is a name, `w896h1152` or `w640h384f32`, which
+plans and predicates can select.
 """
 
 import math
@@ -171,7 +172,7 @@ _RATES_HZ = (8_000, 48_000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImagePolicy:
-    """How photos are stored.
+    """Rules for photos.
 
     A dataset's photos have one field: `jpg` if all are JPEGs, `img` (JPEG, PNG or WebP) with mode="reference" or
     alpha="keep". Raises: ValueError.
@@ -210,7 +211,7 @@ class ImagePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VideoPolicy:
-    """How videos become clips. Raises: ValueError."""
+    """Rules for clips of videos. Raises: ValueError."""
 
     units: Literal["windows", "shots", "segments"] = "windows"
     """"windows": clips of `clip_s` end to end. "shots": the same within each shot, none across a scene cut.
@@ -253,7 +254,7 @@ class VideoPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioPolicy:
-    """How audio becomes segments. Raises: ValueError."""
+    """Rules for segments of audio. Raises: ValueError."""
 
     segments: Literal["fixed", "energy", "given"] = "fixed"
     """"fixed": end to end, `segment_s` each, nothing left out. "energy": stretches louder than their background.
@@ -290,11 +291,11 @@ class CutPolicy:
     """One policy per kind. Texts are stored unchanged."""
 
     image: ImagePolicy = field(default_factory=ImagePolicy)
-    """How photos are stored."""
+    """Rules for photos."""
     video: VideoPolicy = field(default_factory=VideoPolicy)
-    """How videos become clips."""
+    """Rules for clips of videos."""
     audio: AudioPolicy = field(default_factory=AudioPolicy)
-    """How audio becomes segments."""
+    """Rules for segments of audio."""
 
     def of(self, kind: Kind) -> dict[str, Any]:
         """Return the settings behind this kind's units, as plain values."""

@@ -2,9 +2,9 @@
 
 x264 veryfast crf 21, tune fastdecode, keyframe every 12 frames, no B-frames, yuv420p, faststart, upright, square
 pixels; limited-range BT.601, tagged with the samples' primaries and transfer; source timestamps. `mbtree=0`: with
-mbtree x264 sometimes gives other bytes for the same frames, even on one thread (4 of 100 encodes); without it 5 %
-more bytes than crf 20 with it. `qmax` bounds the error: by crf only, single frames fell to 34 dB; now the worst
-measured is 36.5 dB.
+mbtree x264 sometimes gives other bytes for the same frames, even on one thread (4 of 100 encodes). Without it crf
+21 has 5 % more bytes than crf 20 with it. `qmax` bounds the error: by crf only, single frames fell to 34 dB; now
+the worst measured is 36.5 dB.
 """
 
 import contextlib

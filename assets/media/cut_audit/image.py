@@ -1,7 +1,8 @@
 """Photos against their file: read by FFmpeg instead of Pillow, turned by the loader's EXIF and XMP reader.
 
-Only the shape is compared if FFmpeg cannot read the file (L*a*b*, tiled HEIC or AVIF), reads it wrong (TIFF of RGB
-JPEG strips, or with an unused predictor) or turns it. With a profile, or CMYK, only light and dark are compared.
+Only the shape is compared if FFmpeg cannot read the file (L*a*b*, tiled HEIC or AVIF) or turns it. The same applies
+if it reads it wrong: TIFF of RGB JPEG strips, or with an unused predictor. With a profile, or CMYK, only light and
+dark are compared.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple

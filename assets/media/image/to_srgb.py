@@ -1,8 +1,10 @@
 """Colours of a photo: its colour space, and its conversion to sRGB.
 
 The space is the first of: PNG's cICP, an ICC profile, code points of AVIF and HEIC, PNG's gamma and primaries,
-Adobe RGB by EXIF's "R03" (DCF), sRGB. littleCMS converts relative colorimetric with black point compensation, in
-bands of rows. CMYK without a profile becomes RGB arithmetically.
+Adobe RGB by EXIF's "R03" (DCF), sRGB.
+
+A conversion by littleCMS is relative colorimetric with black point compensation, in bands of rows. CMYK without a
+profile becomes RGB arithmetically.
 """
 
 import io

@@ -1,9 +1,10 @@
 """Decoded frames of spans of a video: in one pass from its start, or by seeking to each.
 
-Seeking is used only if the audit found that the container seeks (`seek_ok`), frames come in order, and each result
-depends on one frame (unlike deinterlacing, or HDR curves by the first frame). A span is decoded from the keyframe
-before it, which must come back at its own time, undamaged, followed by exactly the packets' frames; otherwise
-`CannotSeek`, and the caller decodes in order.
+Seeking is used only if the audit found that the container seeks (`seek_ok`) and frames come in order. Each result
+must also depend on one frame, unlike deinterlacing, or HDR curves by the first frame.
+
+A span is decoded from the keyframe before it, which must come back at its own time, undamaged, followed by exactly
+the packets' frames. Otherwise `CannotSeek` is raised, and the caller decodes in order.
 """
 
 from bisect import bisect_left, bisect_right

@@ -74,7 +74,7 @@ def test_gpus_are_those_that_the_process_sees(
 
 def test_a_device_that_is_not_there_is_said_so() -> None:
     check_device("cpu")
-    with pytest.raises(ModelFailed, match=r"no device cuda:99 here: torch .* sees \d+ GPUs"):
+    with pytest.raises(ModelFailed, match=r"no device cuda:99 here: torch .* finds \d+ GPUs"):
         check_device("cuda:99")
 
 

@@ -21,7 +21,7 @@ from loader.storage import ObjectInfo
 from loader.storage.store import key_fault, key_filter
 from resources.storage import check_options
 
-from .media.segments.read import TABLES
+from .media.segments import TABLES
 from .source_formats import JOINED, check_format, companions, strangers
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from loader.dataset.splits import split_of
 
 from .dedup.policy import NearDuplicates
 from .featurizers import Featurizer, make
-from .featurizers.clashes import check_apart
+from .featurizers.featurizer import check_distinct_names
 from .gate import GATE, Gate
 from .media.policy import CutPolicy
 from .source_formats import KEYED_BY_PLACE
@@ -169,7 +169,7 @@ class DatasetSpec:
             )
         check_sources(self.sources)
         featurizers = [feature.made() for feature in self.features]
-        check_apart(self.name, featurizers)
+        check_distinct_names(self.name, featurizers)
         if self.near_duplicates is not None:
             _check_comparable(self.near_duplicates, featurizers)
         if not all(share > 0 for share in self.splits.values()) or not (

@@ -12,7 +12,7 @@ from loader.storage import Store
 from penstock.stages import check_partition
 
 from .media.media_table import MEDIA, MEDIA_TEXTS
-from .media.segments.read import SEGMENTS
+from .media.segments import SEGMENTS
 
 _RAW_OBJECTS = [
     ("uri", pa.string(), "address of the object where it landed"),

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 import loader
-from assets.media.cutters import ALL_KINDS
-from assets.media.known_facts import ClipStaging
+from assets.media.cutters import ALL_KINDS, ClipStaging
 from assets.media.objects import AuditRequest, AuditResult, CutRequest, CutResult, audit_object, cut_object
 from assets.media.policy import CutPolicy, ImagePolicy, VideoPolicy
 from assets.media.sniff import HEAD_BYTES, sniff

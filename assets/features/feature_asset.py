@@ -18,7 +18,7 @@ from resources.compute import ComputeResource
 from resources.storage import RootResource
 
 from ..featurizers import Featurizer
-from ..featurizers.clashes import check_beside
+from ..featurizers.featurizer import check_new_names
 from ..featurizers.models import ModelFeaturizer, pinned
 from ..pages.report import dagster_name, data_version, features_metadata
 from ..pages.stage_events import as_failures
@@ -98,7 +98,7 @@ def feature_stage(
 def _check_names(store: Store, featurizer: Featurizer, taken: Sequence[Taken]) -> None:
     """Check that the parts have no such group, field or column yet. Raises: Conflict."""
     for one in taken:
-        check_beside(
+        check_new_names(
             featurizer,
             one.kind,
             groups={shard.group for shard in one.part.shards},

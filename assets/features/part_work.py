@@ -17,7 +17,7 @@ from penstock.compute.plain import from_json, from_mapping, to_json
 from penstock.compute.work import Node, Resources, Work
 
 from ..featurizers import Featurizer
-from ..featurizers.models import ModelFeaturizer, tried_out
+from ..featurizers.models import ModelFeaturizer, machine_facts
 from .compute import STRETCH, Row, Stretch, featurize, sound, stretch_of
 from .names import Names
 from .store import Stored, store_part
@@ -98,7 +98,7 @@ class PartFeatures:
     table: list[list[tuple[str, Any]]] = field(default_factory=list)
     """Columns and values of each sample, in the featurizer's order."""
     ran_on: dict[str, str | int] = field(default_factory=dict)
-    """Facts of the machine that decide a model's bits, as `tried_out`; empty for other featurizers."""
+    """Facts of the machine that decide a model's bits, as `machine_facts`; empty for other featurizers."""
     fault: str = ""
     """Reason why the model does not run on the node; "" where it does."""
 
@@ -126,7 +126,7 @@ def part_features(task: PartTask, node: Node) -> PartFeatures:
         return chain.from_iterable(sound(featurize(stretch)) for stretch in stretches)
 
     try:
-        ran_on = tried_out(featurizer, node.place) if isinstance(featurizer, ModelFeaturizer) else {}
+        ran_on = machine_facts(featurizer, node.place) if isinstance(featurizer, ModelFeaturizer) else {}
         store_part(store, featurizer, task.names, task.kind, part, rows(), stored, task.txn)
     except (InvalidWeights, MissingDependency, ModelFailed) as error:
         return PartFeatures(fault=str(error))

@@ -21,7 +21,7 @@ from penstock.compute.pool import Compute, Progress
 from penstock.stages import KnownRecords, StageRecord, Upstream, current_record, fingerprint, partitions
 
 from ..featurizers import Featurizer
-from ..featurizers.clashes import check_beside
+from ..featurizers.featurizer import check_new_names
 from ..featurizers.models import ModelFeaturizer, pinned
 from ..spec import DatasetSpec, stage_name
 from ..stages import open_transaction
@@ -215,7 +215,7 @@ def refresh_stage(
     owned = _own_columns(root, newest, featurizer, spec.name)
     for kind, part in taken:
         others = [shard for shard in part.shards if shard.group != names.group]
-        check_beside(
+        check_new_names(
             featurizer,
             kind,
             groups=(),

@@ -13,7 +13,7 @@ from penstock.compute.pool import Compute
 from penstock.compute.pool.environment import store_variables
 
 from ..featurizers import Featurizer
-from ..featurizers.models import ModelFeaturizer, tried_out
+from ..featurizers.models import ModelFeaturizer, machine_facts
 from .compute import Row, gpus_of
 from .names import Names
 
@@ -80,7 +80,7 @@ def model_here(compute: Compute, featurizer: ModelFeaturizer, timeout_s: float) 
     """Return the facts of this machine, once a worker has loaded a model. Raises: ModelFailed when it cannot."""
     variables = store_variables(featurizer.weights)
     (outcome,) = compute.map(
-        tried_out, [featurizer], timeout_s=timeout_s, variables=variables, gpus=gpus_of(featurizer)
+        machine_facts, [featurizer], timeout_s=timeout_s, variables=variables, gpus=gpus_of(featurizer)
     )
     if outcome.value is None:
         reason = outcome.error.summary if outcome.error else ""

@@ -8,8 +8,7 @@ from typing import Any
 
 from penstock.compute.work import Fault, Node, Work
 
-from ..media.cutters import ALL_KINDS
-from ..media.known_facts import ClipStaging
+from ..media.cutters import ALL_KINDS, ClipStaging
 from ..media.objects import AuditRequest, audit_object, refusal_row
 from ..media.policy import CutPolicy
 from ..media.unit import Unusable

@@ -7,9 +7,9 @@ from loader.storage import Store
 from loader.storage.disk.unlisted_files import delete_in_place, list_in_place
 from penstock.stages import check_partition, fingerprint
 
-from ..media.known_facts import ClipStaging
+from ..media.cutters import ClipStaging
 from ..media.policy import CutPolicy
-from ..media.segments.read import Segment
+from ..media.segments import Segment
 
 _VERSION = "1"
 """Version of how clips are made: under another one, waiting clips are not taken."""

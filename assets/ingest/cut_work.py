@@ -15,9 +15,8 @@ from penstock.compute.pool import Outcome
 from penstock.compute.work import Block, Fault, Node, Work
 from penstock.stages import fingerprint
 
-from ..media.cutters import ALL_KINDS
+from ..media.cutters import ALL_KINDS, ClipStaging
 from ..media.decode_time import work_of
-from ..media.known_facts import ClipStaging
 from ..media.objects import CutRequest, cut_object, refusal_row
 from ..media.policy import CutPolicy
 from ..media.unit import Kind, Unit, rejected

@@ -22,8 +22,8 @@ from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
 
 from ..arrivals.open_source import place_of_batch
+from ..media.cutters import check_is_media
 from ..media.objects import refusal_row
-from ..media.other_formats import check_is_media
 from ..media.unit import Unusable, dropped, rejected
 from ..pages.report import check_metadata, dagster_name, media_metadata
 from ..pages.stage_events import as_failures, check_and_materialize

@@ -23,7 +23,7 @@ from resources.storage import LandingResource, RootResource
 from ..arrivals.batch_manifests import Manifest, RawObject, read_manifest
 from ..arrivals.open_source import place_of_batch
 from ..joined_objects import JoinedObjects
-from ..media.segments.read import GivenSegments, read_segments
+from ..media.segments import GivenSegments, read_segments
 from ..pages.report import data_version, raw_objects_metadata
 from ..pages.stage_events import as_failures
 from ..sources import LANDING, ORIGINS, Source

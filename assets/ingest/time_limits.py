@@ -9,7 +9,7 @@ from loader.storage import Store
 from penstock.compute.pool import Compute, Failure
 from penstock.compute.pool.environment import store_variables
 
-from ..media.decode_time import Work, told_of, work_of
+from ..media.decode_time import DecodeWork, declared_work, work_of
 from ..spec import DatasetSpec
 
 Tell = Callable[[str], object]
@@ -30,7 +30,7 @@ class Limit:
 
     seconds: float
     """Seconds that the object may take."""
-    work: Work | None = None
+    work: DecodeWork | None = None
     """Work that is known beforehand; None for unknown."""
 
     def reason(self, failure: Failure) -> str:
@@ -49,9 +49,9 @@ def limits_told(
     """Return limits of objects that nobody has decoded yet, by their containers. rows: key and mime of each."""
     timed = [number for number, row in enumerate(rows) if row["mime"].startswith(_TIMED)]
     places = [(landing, rows[number]["key"]) for number in timed]
-    found: dict[int, Work] = {}
+    found: dict[int, DecodeWork] = {}
     outcomes = compute.map(
-        told_of,
+        declared_work,
         places,
         timeout_s=min(_LOOK_S, spec.work_timeout_s),
         variables=store_variables(landing),
@@ -59,7 +59,7 @@ def limits_told(
     for number, outcome in zip(timed, outcomes, strict=True):
         if outcome.value is not None:
             duration_s, pixels, values = outcome.value
-            found[number] = Work(duration_s=duration_s, pixels=pixels, values=values)
+            found[number] = DecodeWork(duration_s=duration_s, pixels=pixels, values=values)
     return [_limit(row["key"], found.get(number), spec, tell) for number, row in enumerate(rows)]
 
 
@@ -71,7 +71,7 @@ def limits_decoded(rows: Sequence[Mapping[str, Any]], spec: DatasetSpec, tell: T
     ]
 
 
-def _limit(key: str, work: Work | None, spec: DatasetSpec, tell: Tell) -> Limit:
+def _limit(key: str, work: DecodeWork | None, spec: DatasetSpec, tell: Tell) -> Limit:
     if work is None:
         return Limit(seconds=spec.work_timeout_s)
     seconds = work.limit_s(spec.work_timeout_s, spec.max_work_timeout_s)

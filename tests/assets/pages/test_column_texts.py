@@ -57,7 +57,7 @@ def test_featurizer_s_docstring_describes_its_columns(name: str) -> None:
 
 def test_featurizer_describes_a_column_by_its_own_item() -> None:
     assert feature_texts(make("phash"))["phash_flat_mask"] == (
-        "the pictures for which that holds, bit i for the i-th. (featurizer phash)"
+        "images for which phash_flat holds, bit i for the i-th. (featurizer phash)"
     )
     assert feature_texts(make("phash"))["phash"].startswith("the same in 16 hexadecimal digits each")
 

@@ -166,7 +166,7 @@ def test_what_cannot_run_is_said_before_any_sample_is_touched(
             ModelFailed,
             "no weights at .*/gone",
         ),
-        "other": ({"sha256": "0" * 64}, ModelFailed, "cannot be loaded: .*holds other weights than stated"),
+        "other": ({"sha256": "0" * 64}, ModelFailed, "cannot be loaded: .*holds other weights"),
         "unfitting": (
             {"weights": str(path)},
             ModelFailed,

@@ -1,8 +1,6 @@
-"""The segments and chunks of JPEG, PNG and WebP files, read without a decoder.
+"""Segments and chunks of JPEG, PNG and WebP files, read without a decoder or decompression.
 
-They show damage that decoders of JPEG pass over: grey data, scans without end, missing scans.
-
-Nothing is unpacked here, so a part costs no more than its bytes.
+They show damage that JPEG decoders ignore: grey data, scans without end, missing scans.
 """
 
 import re
@@ -25,28 +23,25 @@ SOI, EOI, SOS = 0xD8, 0xD9, 0xDA
 
 
 class BrokenParts(ValueError):
-    """The parts of a file do not fit together; the message says where."""
+    """Parts of a file that do not fit together; the message names the position."""
 
 
-class Part(NamedTuple):
-    """One segment or chunk of a file."""
+class FilePart(NamedTuple):
+    """Segment or chunk of a file."""
 
     name: str
-    """A marker's two hexadecimal digits in JPEG, a chunk's four letters else."""
+    """Marker in two hexadecimal digits in JPEG, else the chunk's name."""
     body: bytes
     """Payload."""
     whole: bytes
-    """All of its bytes as they lie in the file, the compressed data behind a JPEG's SOS included."""
+    """All bytes as stored, with the compressed data after SOS."""
 
 
-def jpeg_parts(data: bytes) -> Iterator[Part]:
-    """Yield the segments from SOI to EOI; data behind the first EOI are no part of the picture. Cost: O(bytes).
-
-    Raises: BrokenParts.
-    """
+def jpeg_parts(data: bytes) -> Iterator[FilePart]:
+    """Yield the segments from SOI to the first EOI; later data are not part of the image. Raises: BrokenParts."""
     if data[:2] != b"\xff\xd8":
         raise BrokenParts(f"begins with {data[:2]!r}, not with SOI")
-    yield Part("d8", b"", data[:2])
+    yield FilePart("d8", b"", data[:2])
     at = 2
     while True:
         start = at
@@ -56,11 +51,11 @@ def jpeg_parts(data: bytes) -> Iterator[Part]:
             raise BrokenParts(f"no marker at byte {at} of {len(data)}")
         marker = data[at + 1]
         if marker == EOI:
-            yield Part("d9", b"", data[start : at + 2])
+            yield FilePart("d9", b"", data[start : at + 2])
             return
         if marker in _WITHOUT_LENGTH:
             at += 2
-            yield Part(f"{marker:02x}", b"", data[start:at])
+            yield FilePart(f"{marker:02x}", b"", data[start:at])
             continue
         nbytes = int.from_bytes(data[at + 2 : at + 4], "big")
         end = at + 2 + nbytes
@@ -68,19 +63,16 @@ def jpeg_parts(data: bytes) -> Iterator[Part]:
             raise BrokenParts(f"segment {marker:02x} at byte {at} takes {nbytes} bytes of {len(data) - at}")
         body = data[at + 4 : end]
         if marker == SOS:
-            found = _END_OF_SCAN.search(data, end)
-            if found is None:
+            match = _END_OF_SCAN.search(data, end)
+            if match is None:
                 raise BrokenParts("the last scan has no end")
-            end = found.start()
-        yield Part(f"{marker:02x}", body, data[start:end])
+            end = match.start()
+        yield FilePart(f"{marker:02x}", body, data[start:end])
         at = end
 
 
 def behind_end(data: bytes) -> int:
-    """Return how many bytes lie behind a JPEG's picture: a motion photo's film, a gain map, further pictures.
-
-    0 where the parts cannot be told apart.
-    """
+    """Return the bytes after a JPEG's EOI (a video, a gain map, more images); 0 if it is broken."""
     try:
         return len(data) - sum(len(part.whole) for part in jpeg_parts(data))
     except BrokenParts:
@@ -88,10 +80,9 @@ def behind_end(data: bytes) -> int:
 
 
 def missing_scans(data: bytes) -> str | None:
-    """Return the gaps that a progressive JPEG's scans leave, in words: each coefficient must come, to the last bit.
+    """Return in words the coefficients that a progressive JPEG's scans leave incomplete; None for none.
 
-    A file that was cut off and closed with an EOI decodes without a warning, blurred. None for all other files, and for
-    those whose parts cannot be told apart.
+    A truncated file that was closed with an EOI decodes blurred, without a warning.
     """
     to_come: dict[int, list[int]] = {}
     try:
@@ -109,8 +100,8 @@ def missing_scans(data: bytes) -> str | None:
     return f"{lacking} of {64 * len(to_come)} coefficients do not come to their last bit" if lacking else None
 
 
-def png_parts(data: bytes) -> Iterator[Part]:
-    """Yield the chunks to IEND, each with a right CRC. Raises: BrokenParts."""
+def png_parts(data: bytes) -> Iterator[FilePart]:
+    """Yield the chunks to IEND, each with a correct CRC. Raises: BrokenParts."""
     if not data.startswith(PNG_START):
         raise BrokenParts("it does not begin as a PNG")
     at = len(PNG_START)
@@ -123,13 +114,13 @@ def png_parts(data: bytes) -> Iterator[Part]:
             raise BrokenParts(f"chunk {name!r} at byte {at} takes {nbytes} bytes of {len(data) - at}")
         if zlib.crc32(memoryview(data)[at + 4 : end - 4]) != int.from_bytes(data[end - 4 : end], "big"):
             raise BrokenParts(f"chunk {name!r} at byte {at} has a wrong CRC")
-        yield Part(name.decode("latin-1"), data[at + 8 : end - 4], data[at:end])
+        yield FilePart(name.decode("latin-1"), data[at + 8 : end - 4], data[at:end])
         at = end
         if name == b"IEND":
             return
 
 
-def webp_parts(data: bytes) -> Iterator[Part]:
+def webp_parts(data: bytes) -> Iterator[FilePart]:
     """Yield the chunks of a WebP's RIFF. Raises: BrokenParts."""
     if data[:4] != b"RIFF" or data[8:12] != b"WEBP":
         raise BrokenParts("it does not begin as a WebP")
@@ -142,12 +133,12 @@ def webp_parts(data: bytes) -> Iterator[Part]:
         end = at + 8 + nbytes + nbytes % 2
         if at + 8 + nbytes > stop:
             raise BrokenParts(f"chunk {name!r} at byte {at} takes {nbytes} bytes of {stop - at}")
-        yield Part(name.decode("latin-1"), data[at + 8 : at + 8 + nbytes], data[at:end])
+        yield FilePart(name.decode("latin-1"), data[at + 8 : at + 8 + nbytes], data[at:end])
         at = end
 
 
-# What libjpeg warns of although every pixel may be right: bytes between segments, markers of unusual encoders. (Bytes
-# that a scan leaves over before a restart marker are another matter: its data are damaged.)
+# Warnings of libjpeg although all pixels may be right: bytes between segments, markers of unusual encoders. Bytes left
+# before a restart marker are not harmless: the scan is damaged.
 _HARMLESS = (
     "extraneous bytes before marker",
     "Invalid SOS parameters for sequential JPEG",
@@ -158,14 +149,14 @@ _RESTARTS = tuple(f"marker 0x{marker:02x}" for marker in range(0xD0, 0xD8))
 
 
 def check_jpeg(data: bytes) -> str | None:
-    """Return a warning of libjpeg or the scans about a picture whose pixels may all be right; None for nothing.
+    """Return a warning about a JPEG whose pixels may all be right, None for none.
 
-    Decodes at an eighth of the size, so mostly the entropy coding. Raises: Unusable (damaged; too many scans).
+    Decodes at an eighth of the size. Raises: Unusable if damaged, or with too many scans.
     """
     import simplejpeg
 
     n_scans = 0
-    with suppress(BrokenParts):  # libjpeg says so where it matters
+    with suppress(BrokenParts):  # libjpeg reports it below
         n_scans = sum(part.name == f"{SOS:02x}" for part in jpeg_parts(data))
     if n_scans > MAX_JPEG_SCANS:
         raise rejected("probe", "too_many_scans", beyond("jpg", n_scans, "scans", MAX_JPEG_SCANS))
@@ -175,8 +166,8 @@ def check_jpeg(data: bytes) -> str | None:
             data, "CMYK" if space in ("CMYK", "YCCK") else "GRAY", min_height=1, min_width=1
         )
     except ValueError as error:
-        said = str(error)
-        if any(words in said for words in _HARMLESS) and not said.endswith(_RESTARTS):
-            return said
-        raise rejected("decode", "undecodable", said) from error
+        message = str(error)
+        if any(words in message for words in _HARMLESS) and not message.endswith(_RESTARTS):
+            return message
+        raise rejected("decode", "undecodable", message) from error
     return missing_scans(data)

@@ -1,8 +1,6 @@
-"""The look of a video, measured on the way through its frames: at 64 x 36 pixels, and now and then at 512 x 288.
+"""Statistics of a video's frames at 64 x 36 pixels, and of some at 512 x 288.
 
-Frames are kept until there are enough of them to be measured together: numpy's cost per call is then shared by 256
-frames. Everything here takes some 0.1 ms a frame of 720p, most of it FFmpeg's scaling. Memory does not grow with the
-video's length.
+Blocks of 256 frames share numpy's cost per call: about 0.1 ms a frame of 720p, mostly FFmpeg's scaling.
 """
 
 from collections.abc import Mapping
@@ -10,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .shots import ShotDetector
-from .thumbnails import SMALL_PX, Floats, Frames
+from .shots import SMALL_PX, Floats, Frames, ShotDetector
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
@@ -20,34 +17,34 @@ BLACK_LEVEL, BLACK_SHARE = 26, 0.98  # FFmpeg's blackdetect: 98 % of the pixels 
 FROZEN_LEVELS = 0.255  # FFmpeg's freezedetect: mean absolute difference of a thousandth
 
 SHARP_PX, SHARP_EVERY = (512, 288), 12
-"""Size in px of the luma that sharpness is measured on, and the distance of the frames that are measured."""
+"""Size in px of the luma for sharpness, and every how many frames it is measured."""
 
 MAX_HASHES = 64
-"""Keyframe hashes that are kept; of more keyframes every second is left out, as often as it takes."""
+"""Most keyframe hashes; with more keyframes every other one is dropped, repeatedly."""
 
 _CHUNK_FRAMES = 256
 _HASH_SIDE = 8
 
 
-class Look:
+class FrameStatistics:
     """Luma, motion, black and frozen frames, black bars, sharpness, keyframe hashes and scene cuts."""
 
     def __init__(self) -> None:
         from av.video.reformatter import Interpolation, VideoReformatter
 
         self._small, self._large = VideoReformatter(), VideoReformatter()
-        self._area = int(Interpolation.AREA)  # by its name PyAV would look it up for every frame
+        self._area = int(Interpolation.AREA)  # PyAV would look up a name for every frame
         self._chunk: Frames = np.empty((_CHUNK_FRAMES, SMALL_PX[1], SMALL_PX[0]), np.uint8)
         self._pts: list[int] = []
         self._keys: list[int] = []  # places in the chunk
         self._brightest: Frames = np.zeros((SMALL_PX[1], SMALL_PX[0]), np.uint8)
         self._n = self._n_black = self._n_frozen = self._n_sharp = 0
         self._luma = self._motion = self._sharpness = 0.0
-        self._hashes = Thinned()
+        self._hashes = KeyframeHashes()
         self._shots = ShotDetector()
 
     def add(self, frame: "VideoFrame", pts: int) -> None:
-        """Add the next frame in display order. pts: when it is shown."""
+        """Add the next frame in display order. pts: its display time."""
         if self._n % SHARP_EVERY == 0:
             large = self._large.reformat(frame, *SHARP_PX, "gray", interpolation=self._area, threads=1)
             self._sharpness += sharpness(_luma(large))
@@ -63,7 +60,7 @@ class Look:
             self._measure()
 
     def settled(self) -> tuple[list[int], int | None]:
-        """Return the scene cuts known so far: see `ShotDetector.settled`."""
+        """Return the final scene cuts so far: see `ShotDetector.settled`."""
         return self._shots.settled()
 
     def facts(self) -> Mapping[str, Any]:
@@ -78,13 +75,12 @@ class Look:
             "sharpness": self._sharpness / self._n_sharp,
             "letterbox_ratio": letterbox,
             "pillarbox_ratio": pillarbox,
-            "keyframe_hashes": [text for _, text in self._hashes.kept],
-            "keyframe_pts": [pts for pts, _ in self._hashes.kept],
+            "keyframe_hashes": [text for _, text in self._hashes.items],
+            "keyframe_pts": [pts for pts, _ in self._hashes.items],
             "scene_cuts": self._shots.finish(),
         }
 
     def _measure(self) -> None:
-        """Take the frames of the chunk into account, and empty it."""
         n = len(self._pts)
         if not n:
             return
@@ -94,61 +90,56 @@ class Look:
         self._luma += int(levels.total.sum()) / pixels
         dark = (luma < BLACK_LEVEL).reshape(n, -1).sum(axis=1, dtype=np.uint32)
         self._n_black += int((dark >= BLACK_SHARE * pixels).sum())
-        change = levels.change[self._n == n :]  # the first of all has none before it
+        change = levels.change[self._n == n :]  # the very first frame has no predecessor
         self._motion += int(change.sum()) / pixels
         self._n_frozen += int((change < FROZEN_LEVELS * pixels).sum())
         self._brightest = np.maximum(self._brightest, luma.max(axis=0))
-        for place, text in zip(self._keys, picture_hashes(luma[self._keys]), strict=True):
+        for place, text in zip(self._keys, image_hashes(luma[self._keys]), strict=True):
             self._hashes.add(self._pts[place], text)
         self._pts, self._keys = [], []
 
 
-def _luma(picture: "VideoFrame") -> Frames:
-    """Return uint8 [height, width] of a frame in gray, without a copy."""
-    plane = picture.planes[0]
-    return np.ndarray((picture.height, picture.width), np.uint8, memoryview(plane), 0, (plane.line_size, 1))
+def _luma(frame: "VideoFrame") -> Frames:
+    plane = frame.planes[0]
+    return np.ndarray((frame.height, frame.width), np.uint8, memoryview(plane), 0, (plane.line_size, 1))
 
 
-class Thinned:
-    """Hashes of keyframes, at most `MAX_HASHES`, evenly spread over all that came."""
+class KeyframeHashes:
+    """Hashes of at most `MAX_HASHES` keyframes, evenly spread."""
 
     def __init__(self) -> None:
-        self.kept: list[tuple[int, str]] = []
+        self.items: list[tuple[int, str]] = []
         self._every, self._n = 1, 0
 
     def add(self, pts: int, text: str) -> None:
-        """Add the hash of the next keyframe."""
         if self._n % self._every == 0:
-            if len(self.kept) == MAX_HASHES:
-                self.kept = self.kept[::2]
+            if len(self.items) == MAX_HASHES:
+                self.items = self.items[::2]
                 self._every *= 2
             if self._n % self._every == 0:
-                self.kept.append((pts, text))
+                self.items.append((pts, text))
         self._n += 1
 
 
 def sharpness(luma: Frames) -> float:
     """Return the variance of the Laplacian (4 neighbours) of uint8 [height, width], in squared levels of 255.
 
-    Both sides below 2048 pixels, so that the squares of a line, each at most 1020^2, add up in 32 bits.
+    Both sides below 2048 px: a line's squares must add up in 32 bits.
     """
     wide = luma.astype(np.int16)
-    found = wide[:-2, 1:-1] + wide[2:, 1:-1]
-    found += wide[1:-1, :-2]
-    found += wide[1:-1, 2:]
-    found -= wide[1:-1, 1:-1] << 2
-    exact = found.astype(np.int32)
-    # BLAS would wake its threads, which wait in a loop.
+    edges = wide[:-2, 1:-1] + wide[2:, 1:-1]
+    edges += wide[1:-1, :-2]
+    edges += wide[1:-1, 2:]
+    edges -= wide[1:-1, 1:-1] << 2
+    exact = edges.astype(np.int32)
+    # No BLAS: its threads busy-wait.
     squares = int(np.einsum("ij,ij->i", exact, exact).sum(dtype=np.int64))
     total = int(exact.sum(axis=0, dtype=np.int32).sum(dtype=np.int64))
     return squares / exact.size - (total / exact.size) ** 2
 
 
 def bars(brightest: Frames) -> tuple[float, float]:
-    """Return (share of the height, share of the width) at the edges that is black in every frame.
-
-    To a 36th and a 64th.
-    """
+    """Return (share of the height, share of the width) at the edges that is black in every frame."""
     return _dark_edges(brightest.max(axis=1)), _dark_edges(brightest.max(axis=0))
 
 
@@ -159,11 +150,10 @@ def _dark_edges(line: Frames) -> float:
     return float(lit.argmax() + lit[::-1].argmax()) / len(lit)
 
 
-def picture_hashes(luma: Frames) -> list[str]:
-    """Return 64 bits in hex for each of uint8 [n, 36, 64]: a bit for each of the 8 x 8 lowest DCT coefficients.
+def image_hashes(luma: Frames) -> list[str]:
+    """Return 64 bits in hex for each of uint8 [n, 36, 64]: whether each low DCT coefficient exceeds their median.
 
-    It says whether the coefficient exceeds their median. Of a recompressed copy some 4 bits differ, of another picture
-    some 32.
+    A recompressed copy differs in about 4 bits, another image in about 32.
     """
     down, right = _dct(SMALL_PX[1]), _dct(SMALL_PX[0])
     columns = np.einsum("ki,nij->nkj", down, luma.astype(np.float64))  # as in `sharpness`: without BLAS
@@ -173,7 +163,7 @@ def picture_hashes(luma: Frames) -> list[str]:
 
 
 def _dct(n: int) -> Floats:
-    """Return the first 8 rows of the DCT-II of length n, unscaled."""
+    """Return the first 8 rows of the unscaled DCT-II of length n."""
     rows = np.arange(_HASH_SIDE)[:, None] * (2 * np.arange(n)[None] + 1) * np.pi / (2 * n)
     cosines: Floats = np.cos(rows)
     return cosines

@@ -1,8 +1,7 @@
-"""Sizes of the pages of a Parquet file when they are read, told by the pages themselves.
+"""Uncompressed sizes of a Parquet file's pages, from the pages' own headers.
 
-A footer may say anything, and Arrow makes room for the size in a page's own header: a file of a few kB can ask for
-gigabytes. So headers are read first. They are structs in Thrift's compact protocol, of which this reads the fields in
-use: https://github.com/apache/parquet-format.
+Arrow allocates whatever size a page's header states: a file of a few kB can ask for gigabytes. Headers are Thrift
+compact structs, https://github.com/apache/parquet-format.
 """
 
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 DELTA_BYTE_ARRAY = 7
-"""An encoding in which a value repeats the beginning of the one before: a page does not tell its size when read."""
+"""Encoding whose values repeat the previous value's beginning: the size when read is unknown."""
 
 _MAX_FIELDS = 64  # of a header in all; there are about 20
 _BOOLEANS, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _STRUCT = (1, 2), 3, (4, 5, 6), 7, 8, 12
@@ -20,17 +19,17 @@ _DATA, _DICTIONARY, _DATA_V2 = 5, 7, 8  # fields of a header; inside, the encodi
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ParquetPage:
     """One page of a Parquet file."""
 
     nbytes: int
-    """Bytes of the page when it is read."""
+    """Bytes of the page when read."""
     encoding: int
-    """Encoding of its values; -1 for a dictionary."""
+    """Encoding of the values; -1 for a dictionary."""
 
 
-def pages(data: bytes, metadata: pq.FileMetaData, columns: frozenset[str]) -> Iterator[Page]:
-    """Yield every page of these columns, without reading any. Raises: ValueError where there is no page header."""
+def pages(data: bytes, metadata: pq.FileMetaData, columns: frozenset[str]) -> Iterator[ParquetPage]:
+    """Yield every page of these columns, without reading any. Raises: ValueError."""
     for group in range(metadata.num_row_groups):
         row_group = metadata.row_group(group)
         for number in range(row_group.num_columns):
@@ -44,35 +43,35 @@ def pages(data: bytes, metadata: pq.FileMetaData, columns: frozenset[str]) -> It
             if not 0 <= at <= end <= len(data):
                 raise ValueError(f"column {column.path_in_schema} lies outside of the file")
             while at < end:
-                header = _Header(data, at, end)
-                told = header.struct(0)
-                nbytes, stored = told.get(2), told.get(3)
+                header = _ThriftStruct(data, at, end)
+                fields = header.struct(0)
+                nbytes, stored = fields.get(2), fields.get(3)
                 if not isinstance(nbytes, int) or not isinstance(stored, int) or nbytes < 0 or stored < 0:
                     raise ValueError(f"no page begins at byte {at}")
-                if told.get(_DICTIONARY, {}).get(1, 0) > nbytes:
+                if fields.get(_DICTIONARY, {}).get(1, 0) > nbytes:
                     raise ValueError(f"the dictionary at byte {at} says that it has more values than bytes")
-                encoding = told.get(_DATA, {}).get(2, told.get(_DATA_V2, {}).get(4, -1))
-                yield Page(nbytes=nbytes, encoding=encoding)
+                encoding = fields.get(_DATA, {}).get(2, fields.get(_DATA_V2, {}).get(4, -1))
+                yield ParquetPage(nbytes=nbytes, encoding=encoding)
                 at = header.at + stored
 
 
-class _Header:
-    """A struct from a position on. at: position behind the bytes read so far."""
+class _ThriftStruct:
+    """Thrift struct from a position on. at: position after the bytes read so far."""
 
     def __init__(self, data: bytes, at: int, end: int) -> None:
-        self._data, self.at, self._end, self._left = data, at, end, _MAX_FIELDS
+        self._data, self.at, self._end, self._fields_left = data, at, end, _MAX_FIELDS
 
     def struct(self, depth: int) -> dict[int, Any]:
-        """Return field number -> value; None for doubles and binary. Raises: ValueError."""
-        found: dict[int, Any] = {}
+        """Return field number -> value; None for doubles and binary."""
+        fields: dict[int, Any] = {}
         number = 0
         while head := self._byte():
-            self._left -= 1
-            if self._left < 0 or depth > 4:
+            self._fields_left -= 1
+            if self._fields_left < 0 or depth > 4:
                 raise ValueError("a page header without an end")
             number = number + (head >> 4) if head >> 4 else self._signed()
-            found[number] = self._value(head & 15, depth)
-        return found
+            fields[number] = self._value(head & 15, depth)
+        return fields
 
     def _value(self, kind: int, depth: int) -> Any:
         if kind in _BOOLEANS:

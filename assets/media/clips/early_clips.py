@@ -1,8 +1,7 @@
-"""Clips made on the way: the audit decodes every frame anyway, and most clips can be encoded in the same pass.
+"""Clips made during the audit, which decodes every frame anyway.
 
-They wait in the root until the batch is cut, and are gone then. A clip made so has the bytes that cutting gives. A clip
-that does not fit (other stretches, an object that cannot be cut, a missing or damaged file) is no error. The object is
-cut from its source, as if nothing were there.
+They wait in the root until the batch is cut, with the bytes that cutting would give. If they are missing, damaged
+or of other spans, the object is cut from its source.
 """
 
 import hashlib
@@ -15,36 +14,30 @@ from loader.dataset.log.entries import DAMAGED
 from loader.errors import ObjectNotFound
 from loader.json_text import parse_json_object
 
-from ..container import PacketIndex
-from ..known_facts import ClipStaging
+from ..container import PacketIndex, check_scratch
+from ..cutters import ClipStaging
 from ..policy import VideoPolicy
-from ..scratch import check_scratch
-from ..segments.read import Segment
+from ..segments import Segment
 from ..unit import Unusable
-from ..video.spans import Span, given, shots, windows
-from ..video.timestamps import Shown
-from ..video.watcher import Settled
+from ..video.audit import SettledCuts
+from ..video.spans import ClipSpan, given_spans, shots, windows
+from ..video.timestamps import TimedFrame
+from .canonical import ClipMaker, is_good_enough
 from .clip import Clip
 from .encoder import QUALITIES
-from .maker import ClipMaker, good_enough
-from .shot_maker import ShotMaker, TooMuchToHold
+from .shot_maker import ShotMaker, TooLargeToBuffer
 
 if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
+# Facts of the clips; and one file of all clips and packet tables, as objects cost more than bytes.
 _FACTS, _PACK = "clips.json", "clips.bin"
-"""Facts of the clips; and each clip and its packet table, end to end. An object costs a store more than its bytes
-do."""
 
 
-class Ahead:
-    """Beside an audit: takes its frames, gives up at the first trouble, which is the cutter's to tell.
+class EarlyClips:
+    """Frame watcher that makes canonical clips during an audit, and stops at the first fault, which the cut reports.
 
-    Clips are canonical. Those of windows and given segments are known from the packets alone; those of all shots are
-    made as the shots are found.
-
-    clips: after `finish`.
-    extent: first tick and end of the video, as its packets say.
+    clips: after `finish`. extent: first tick and end of the video by its packets.
     """
 
     def __init__(self, policy: VideoPolicy, segments: Sequence[Segment], scratch: Path) -> None:
@@ -54,8 +47,7 @@ class Ahead:
         self._index: PacketIndex | None = None
         self._maker: ClipMaker | ShotMaker | None = None
 
-    def begin(self, stream: "VideoStream", index: PacketIndex, settled: Settled) -> None:
-        """Begin, before the first frame. settled: returns the scene cuts known so far, whenever it is called."""
+    def begin(self, stream: "VideoStream", index: PacketIndex, settled: SettledCuts) -> None:
         self.extent, self._index = (index.start_pts, index.end_pts), index
         if self._policy.mode != "canonical":
             return
@@ -63,26 +55,21 @@ class Ahead:
         if self._policy.units != "shots":
             spans = self._spans(index, ())
             self._maker = ClipMaker(spans, *work) if spans else None
-        elif self._policy.max_clips is None:  # else nobody knows before the end which of them are wanted
+        elif self._policy.max_clips is None:  # else the choice needs all shots
             self._maker = ShotMaker(*work, settled)
 
-    def add(self, shown: Shown) -> None:
-        """Add the next frame. Raises: StoreError when the disk is full."""
+    def add(self, timed: TimedFrame) -> None:
         import av
 
         if self._maker is None:
             return
         try:
-            self._maker.add(shown)
-        except (Unusable, TooMuchToHold, av.error.FFmpegError) as error:
+            self._maker.add(timed)
+        except (Unusable, TooLargeToBuffer, av.error.FFmpegError) as error:
             self.abandon()
             check_scratch(error, self._scratch)
 
     def finish(self, cuts: Sequence[int]) -> None:
-        """Finish, after the last frame of a sound video.
-
-        cuts: its scene cuts. Raises: StoreError when the disk is full.
-        """
         import av
 
         if self._maker is None or self._index is None:
@@ -92,25 +79,24 @@ class Ahead:
                 clips = self._maker.finish(cuts, self._spans(self._index, cuts)) or []
             else:
                 clips = self._maker.finish()
-        except (Unusable, TooMuchToHold, av.error.FFmpegError) as error:
+        except (Unusable, TooLargeToBuffer, av.error.FFmpegError) as error:
             self.abandon()
             check_scratch(error, self._scratch)
             return
-        self.clips = clips if good_enough(clips) else []
+        self.clips = clips if is_good_enough(clips) else []
 
     def abandon(self) -> None:
-        """Close the open clips, for a video that is refused."""
+        """Close the open clips."""
         maker, self._maker = self._maker, None
         if maker is not None:
             maker.abandon()
 
-    def _spans(self, index: PacketIndex, cuts: Sequence[int]) -> list[Span]:
-        """Return the spans that the cutter will cut; none for a video that it will refuse."""
+    def _spans(self, index: PacketIndex, cuts: Sequence[int]) -> list[ClipSpan]:
         try:
             if self._policy.units == "windows":
                 return windows(index, self._policy)
             if self._policy.units == "segments":
-                return given(index, self._segments)
+                return given_spans(index, self._segments)
             return shots(index, self._policy, cuts).spans
         except Unusable:
             return []
@@ -119,17 +105,17 @@ class Ahead:
 def put_clips(
     staging: ClipStaging, clips: Sequence[Clip | None], extent: tuple[int, int], scratch: Path
 ) -> None:
-    """Upload the clips, and last their facts; their files are gone then.
+    """Upload the clips and then their facts, and delete their files.
 
-    extent: first tick and end of the video as it was then known. Raises: StoreError; OSError of the scratch disk.
+    extent: first tick and end of the video. Raises: StoreError; OSError.
     """
     pack = scratch / f"clip-{_PACK}"
     with open(pack, "wb") as out:
         facts = [None if clip is None else _packed(clip, out) for clip in clips]
     staging.store.put_file(f"{staging.key}/{_PACK}", str(pack))
     pack.unlink()
-    told = {"extent": list(extent), "clips": facts}
-    staging.store.put(f"{staging.key}/{_FACTS}", json.dumps(told).encode())
+    body = {"extent": list(extent), "clips": facts}
+    staging.store.put(f"{staging.key}/{_FACTS}", json.dumps(body).encode())
 
 
 def _packed(clip: Clip, out: BinaryIO) -> Mapping[str, Any]:
@@ -153,33 +139,28 @@ def _packed(clip: Clip, out: BinaryIO) -> Mapping[str, Any]:
 
 
 def get_clips(
-    staging: ClipStaging, spans: Sequence[Span], extent: tuple[int, int], scratch: Path
+    staging: ClipStaging, spans: Sequence[ClipSpan], extent: tuple[int, int], scratch: Path
 ) -> list[Clip | None] | None:
-    """Return the clips of these stretches of a video of this extent, in scratch files.
+    """Return the clips of these spans and extent in scratch files; None unless all are intact.
 
-    None when they are not all there, whole. Raises: StoreError when the store does not answer; OSError of the scratch
-    disk.
+    Raises: StoreError if the store does not respond; OSError.
     """
     try:
-        told = parse_json_object(staging.store.get(f"{staging.key}/{_FACTS}").data)
-        facts = told["clips"]
-        if told["extent"] != list(extent) or len(facts) != len(spans):
+        stored = parse_json_object(staging.store.get(f"{staging.key}/{_FACTS}").data)
+        facts = stored["clips"]
+        if stored["extent"] != list(extent) or len(facts) != len(spans):
             return None
         return [
-            None if one is None else _clip(staging, place, one, span, scratch)
-            for place, (one, span) in enumerate(zip(facts, spans, strict=True))
+            None if clip is None else _clip(staging, place, clip, span, scratch)
+            for place, (clip, span) in enumerate(zip(facts, spans, strict=True))
         ]
     except (ObjectNotFound, *DAMAGED):
         return None
 
 
-def _clip(staging: ClipStaging, place: int, facts: Mapping[str, Any], span: Span, scratch: Path) -> Clip:
-    """Return one clip in scratch files.
-
-    Raises: ObjectNotFound; ValueError when it is another clip; KeyError, TypeError for facts that are none.
-    """
+def _clip(staging: ClipStaging, place: int, facts: Mapping[str, Any], span: ClipSpan, scratch: Path) -> Clip:
     if facts["span"] != [span.start, span.end, span.shot]:
-        raise ValueError("a clip of another stretch")
+        raise ValueError("a clip of another span")
     target = scratch / f"clip-{place:04d}.mp4"
     packets = target.with_suffix(".packets")
     n_mp4, n_packets = facts["nbytes"]
@@ -190,7 +171,7 @@ def _clip(staging: ClipStaging, place: int, facts: Mapping[str, Any], span: Span
         (target, packets), (body[:n_mp4], body[n_mp4:]), facts["sha256"], strict=True
     ):
         if _sha256(data) != sha256:
-            raise ValueError("its bytes are not those that were made")
+            raise ValueError("its SHA-256 differs")
         file.write_bytes(data)
     return Clip(
         path=target,
@@ -199,7 +180,7 @@ def _clip(staging: ClipStaging, place: int, facts: Mapping[str, Any], span: Span
         pts=[int(pts) for pts in facts["pts"]],
         end=int(facts["end"]),
         size_px=(int(facts["size_px"][0]), int(facts["size_px"][1])),
-        wanted=(0, len(facts["pts"])),
+        requested=(0, len(facts["pts"])),
         mode="canonical",
         metadata=facts["metadata"],
     )

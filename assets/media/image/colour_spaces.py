@@ -1,13 +1,4 @@
-"""Colour spaces of photos: the model named in an ICC profile, and profiles made of primaries and a curve.
-
-Files name their space in other ways than a profile, too:
-
-- by code points (ITU-T H.273, in AVIF, HEIC and PNG),
-- by a gamma and primaries (PNG),
-- by two letters (EXIF).
-
-Each becomes a matrix profile here, so that one converter does all.
-"""
+"""Colour spaces of photos: models of ICC profiles, and profiles made of primaries and a curve."""
 
 import struct
 from dataclasses import dataclass
@@ -22,15 +13,15 @@ _D50_XYZ = np.array([0.9642, 1.0, 0.8249])  # ICC.1:2022, 7.2.16: the white of t
 _BRADFORD = np.array([[0.8951, 0.2664, -0.1614], [-0.7502, 1.7135, 0.0367], [0.0389, -0.0685, 1.0296]])
 
 PQ, HLG = 16, 18
-"""The transfer characteristics of high dynamic range (ITU-T H.273, table 3)."""
+"""Transfer characteristics of high dynamic range (ITU-T H.273, table 3)."""
 
 _SRGB_CURVE_POINTS = 1024
 _WHITES = ((0.25, 0.5), (0.25, 0.5))  # x and y, from far beyond blue daylight to candles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
-    """An RGB space; points are CIE 1931 xy."""
+class RgbSpace:
+    """RGB space; points are CIE 1931 xy."""
 
     red: Point
     """Red primary."""
@@ -41,11 +32,11 @@ class Space:
     white: Point = D65
     """White point."""
     gamma: float | None = None
-    """Gamma of its curve; None for the curve of sRGB."""
+    """Gamma of its curve; None for sRGB's curve."""
 
 
-SRGB = Space(red=(0.64, 0.33), green=(0.30, 0.60), blue=(0.15, 0.06))
-ADOBE_RGB = Space(red=(0.64, 0.33), green=(0.21, 0.71), blue=(0.15, 0.06), gamma=563 / 256)
+SRGB = RgbSpace(red=(0.64, 0.33), green=(0.30, 0.60), blue=(0.15, 0.06))
+ADOBE_RGB = RgbSpace(red=(0.64, 0.33), green=(0.21, 0.71), blue=(0.15, 0.06), gamma=563 / 256)
 """Adobe RGB (1998), 4.3: DCF's optional colour space."""
 
 _P3 = {"red": (0.680, 0.320), "green": (0.265, 0.690), "blue": (0.150, 0.060)}
@@ -59,23 +50,23 @@ _PRIMARIES: dict[int, dict[str, Point]] = {  # ITU-T H.273, table 2
     11: {**_P3, "white": (0.314, 0.351)},
     12: _P3,
 }
-# ITU-T H.273, table 3: gamma of the plain powers. The curves of television (1, 6, 14, 15) and sRGB itself (13) are
-# read as sRGB, as web browsers do with stills: their encoders mean the display, not the camera.
+# ITU-T H.273, table 3: gamma of pure powers. Television curves (1, 6, 14, 15) and sRGB (13) are read as sRGB, as in
+# web browsers: encoders of stills mean the display, not the camera.
 _GAMMAS = {4: 2.2, 5: 2.8, 8: 1.0}
 
 
-def space_of_code_points(primaries: int, transfer: int) -> Space | None:
-    """Return the space that two code points of ITU-T H.273 name; None for sRGB's own, unspecified or unknown ones."""
+def space_of_code_points(primaries: int, transfer: int) -> RgbSpace | None:
+    """Return the space of two code points of ITU-T H.273; None for sRGB, unspecified or unknown ones."""
     known = _PRIMARIES.get(primaries)
     gamma = _GAMMAS.get(transfer)
     if known is None and gamma is None:
         return None
-    space = Space(**(known or _PRIMARIES[1]), gamma=gamma)
+    space = RgbSpace(**(known or _PRIMARIES[1]), gamma=gamma)
     return None if space == SRGB else space
 
 
-def is_plausible(space: Space) -> bool:
-    """Return whether numbers of an RGB space can mean colours: a white among whites, primaries that mix to it."""
+def is_plausible(space: RgbSpace) -> bool:
+    """Return whether a space has a plausible white, and primaries that mix to it."""
     points = (space.red, space.green, space.blue, space.white)
     if not all(0 <= x <= 1 and 0 < y <= 1 and x + y <= 1 for x, y in points):
         return False
@@ -89,7 +80,7 @@ def is_plausible(space: Space) -> bool:
     return bool((shares > 0.005).all())
 
 
-def profile_of(space: Space) -> bytes:
+def profile_of(space: RgbSpace) -> bytes:
     """Return a matrix/TRC display profile (ICC.1:2001-04, version 2) of `space`."""
     columns = _to_d50(space)
     curve = _curve(space.gamma)
@@ -113,12 +104,12 @@ def profile_of(space: Space) -> bytes:
 
 
 def colour_model(profile: bytes) -> str:
-    """Return the model of a profile's numbers: 'RGB', 'GRAY', 'CMYK', 'Lab' ...; '' when it is too short to say."""
+    """Return a profile's model: 'RGB', 'GRAY', 'CMYK', 'Lab' ...; '' if it is too short."""
     return profile[16:20].decode("ascii", "replace").strip() if len(profile) >= 128 else ""
 
 
 def transfer_of(profile: bytes) -> int | None:
-    """Return the transfer characteristics in a profile's `cicp` tag (ICC.1:2022, 9.2.17), None without one."""
+    """Return the transfer of a profile's `cicp` tag (ICC.1:2022, 9.2.17); None without one."""
     try:
         (count,) = struct.unpack_from(">I", profile, 128)
         for entry in range(132, 132 + 12 * min(count, 100), 12):
@@ -130,7 +121,7 @@ def transfer_of(profile: bytes) -> int | None:
     return None
 
 
-def _to_d50(space: Space) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
+def _to_d50(space: RgbSpace) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
     """Return [3, 3]: XYZ relative to D50 of linear R, G, B, as columns."""
     columns = np.array([_xyz_of(point) for point in (space.red, space.green, space.blue)]).T
     white = _xyz_of(space.white)
@@ -151,7 +142,7 @@ def _xyz(value: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> bytes:
 
 
 def _curve(gamma: float | None) -> bytes:
-    """Return a `curv` element; the curve of sRGB is IEC 61966-2-1, 5.2."""
+    """Return a `curv` element; sRGB's curve is IEC 61966-2-1, 5.2."""
     if gamma is not None:
         return b"curv" + bytes(4) + struct.pack(">IH", 1, round(gamma * 256))
     level = np.linspace(0, 1, _SRGB_CURVE_POINTS)

@@ -1,25 +1,49 @@
-"""Colour as a video is tagged, and the colour of its canonical clips.
+"""Colour tags of videos, and the colours of their canonical clips.
 
-SDR of 8 bits keeps its primaries and transfer, and tags them. Only the matrix and the range become those of every clip
-(BT.601, limited): that changes how colours are written down and not which they are. Untagged video is taken for BT.601
-limited range with BT.709 primaries and transfer, as common decoders do, and `assumed` says so. HDR, deep colour and
-wide primaries need a policy or arithmetic. Tags that contradict each other are not taken at all.
+8-bit SDR keeps its primaries and transfer; only matrix and range change, to limited BT.601, which encodes the same
+colours. Untagged video is read as limited BT.601 with BT.709 primaries and transfer, as common decoders do. HDR,
+deep colour and wide primaries need a policy. Contradicting tags are refused.
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from loader.errors import DecodeFailed
+from loader.modalities.video.frames import matrix_of, side_data_of
+
 from ..policy import VideoPolicy
-from ..unit import dropped
-from .side_data import side_data
+from ..unit import dropped, rejected
 from .tone_map import ASSUMED_PEAK_CD, HLG, PQ, WIDE_PRIMARIES, Signal
 
 if TYPE_CHECKING:
+    from av.buffer import Buffer
     from av.video.frame import VideoFrame
 
-# Numbers of ITU-T H.273, which FFmpeg uses; 2 is "unspecified" there and told as None here.
+
+def side_data(frame: "VideoFrame") -> "Mapping[str, Buffer]":
+    """Return the side data by FFmpeg's names. Raises: Unusable for unknown data."""
+    with _refused():
+        return side_data_of(frame)
+
+
+def display_matrix(frame: "VideoFrame") -> tuple[int, ...] | None:
+    """Return the display matrix a b u c d v x y w, or None. Raises: Unusable."""
+    with _refused():
+        return matrix_of(frame)
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    try:
+        yield
+    except DecodeFailed as error:
+        raise rejected("decode", "unknown_side_data", error) from error
+
+
+# Numbers of ITU-T H.273, as in FFmpeg; 2, "unspecified", is left out.
 RANGES: Mapping[int, str] = {1: "tv", 2: "pc"}  # AVCOL_RANGE_*: FFmpeg's own numbers
 PRIMARIES: Mapping[int, str] = {
     1: "bt709", 4: "bt470m", 5: "bt470bg", 6: "smpte170m", 7: "smpte240m", 8: "film", 9: "bt2020",
@@ -37,11 +61,10 @@ SPACES: Mapping[int, str] = {
 
 UNTAGGED = 2
 _BT709, _BT601, _BT2020 = 1, 6, 9
-_MATRICES = (0, 1, 2, 4, 5, 6, 7, 9)
-"""Matrices that FFmpeg's scaler converts; it takes any other for BT.601."""
+_MATRICES = (0, 1, 2, 4, 5, 6, 7, 9)  # matrices that FFmpeg's scaler converts; it reads any other as BT.601
 _NARROW_PRIMARIES = (1, 2, 4, 5, 6, 7, 8, 22)
+# SDR transfers close to a display's curve, unlike linear and logarithmic ones.
 _CAMERA_CURVES = (1, 2, 4, 5, 6, 7, 11, 12, 13, 14, 15)
-"""SDR transfers near enough to a display's curve; linear and logarithmic ones are not."""
 
 _HDR_TRANSFERS = (PQ, HLG)
 _HDR_SIDE_DATA = ("DOVI_RPU_BUFFER", "DOVI_METADATA", "DYNAMIC_HDR_PLUS", "MASTERING_DISPLAY_METADATA")
@@ -51,19 +74,19 @@ Treatment = Literal["", "reduced", "gamut", "pq", "hlg"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendering:
-    """The way from frames to 8-bit SDR, and the tags of the clip (numbers of ITU-T H.273)."""
+    """Conversion of frames to 8-bit SDR, and the clip's tags (numbers of ITU-T H.273)."""
 
     treatment: Treatment
-    """"" (as they are), "reduced" (more than 8 bits rounded to 8), "gamut" (wide primaries become BT.709), "pq" or
-    "hlg" (tone-mapped)."""
+    """Empty (unchanged), "reduced" (rounded to 8 bits), "gamut" (wide primaries to BT.709), "pq" or "hlg"
+    (tone-mapped)."""
     signal: Signal | None
-    """Signal for the arithmetic of `tone_map`; None where it is not used."""
+    """Input of `tone_map`; None if it is not used."""
     primaries: int
     """Primaries of the clip."""
     transfer: int
     """Transfer of the clip."""
     assumed: bool
-    """True where a matrix, primaries or a transfer are not tagged."""
+    """True if matrix, primaries or transfer are untagged."""
 
     @property
     def tags(self) -> tuple[str, int, int]:
@@ -72,15 +95,12 @@ class Rendering:
 
 
 def bit_depth(frame: "VideoFrame") -> int:
-    """Return the bits per component of a decoded frame."""
+    """Return a frame's bits per component."""
     return max(component.bits for component in frame.format.components)
 
 
 def is_hdr(frame: "VideoFrame") -> bool:
-    """Return whether the frame's bitstream says HDR: PQ, HLG, or HDR10 or Dolby Vision metadata beside 10 bits.
-
-    The decoded frame is asked, not the container, whose tags are wrong in some files.
-    """
+    """Return whether a frame is HDR by its bitstream: containers have wrong tags in some files."""
     if int(frame.color_trc) in _HDR_TRANSFERS:
         return True
     return _has_hdr_metadata(frame) and bit_depth(frame) > 8
@@ -89,7 +109,7 @@ def is_hdr(frame: "VideoFrame") -> bool:
 def rendering_of(frame: "VideoFrame", policy: VideoPolicy) -> Rendering:
     """Return the rendering of a frame.
 
-    Raises: Unusable (dropped) for colours that the policy does not take, or that its tags leave unclear.
+    Raises: Unusable (dropped) for colours outside the policy, or with unclear tags.
     """
     matrix, primaries, transfer = int(frame.colorspace), int(frame.color_primaries), int(frame.color_trc)
     bits = bit_depth(frame)
@@ -123,7 +143,6 @@ def rendering_of(frame: "VideoFrame", policy: VideoPolicy) -> Rendering:
 
 
 def _check_hdr(frame: "VideoFrame", policy: VideoPolicy) -> None:
-    """Check that HDR is taken and its tags fit together. Raises: Unusable."""
     matrix, primaries, transfer = int(frame.colorspace), int(frame.color_primaries), int(frame.color_trc)
     bits = bit_depth(frame)
     curve = TRANSFERS.get(transfer, "untagged")
@@ -142,7 +161,6 @@ def _check_hdr(frame: "VideoFrame", policy: VideoPolicy) -> None:
 
 
 def _check_sdr(matrix: int, primaries: int, transfer: int) -> None:
-    """Check that SDR can be converted to right colours. Raises: Unusable."""
     if matrix not in _MATRICES:
         raise dropped(
             "probe", "matrix", f"the colour matrix {SPACES.get(matrix, matrix)} cannot be converted"
@@ -156,10 +174,8 @@ def _check_sdr(matrix: int, primaries: int, transfer: int) -> None:
 
 
 def _signal(frame: "VideoFrame") -> Signal:
-    matrix, is_rgb = (
-        int(frame.colorspace),
-        int(frame.colorspace) == 0,
-    )  # RGB is brought to BT.2020's matrix first
+    matrix = int(frame.colorspace)
+    is_rgb = matrix == 0  # the filter converts RGB to BT.2020's matrix first
     return Signal(
         matrix=_BT2020 if is_rgb else _BT601 if matrix == UNTAGGED else matrix,
         primaries=int(frame.color_primaries),
@@ -171,24 +187,21 @@ def _signal(frame: "VideoFrame") -> Signal:
 
 
 def is_full_range(frame: "VideoFrame") -> bool:
-    """Return whether a frame is full range, as tagged, or as the pixel format says; untagged is limited."""
+    """Return whether a frame is full range, by its tag or pixel format; untagged is limited."""
     return RANGES.get(int(frame.color_range)) == "pc" or frame.format.name.startswith("yuvj")
 
 
 def _has_hdr_metadata(frame: "VideoFrame") -> bool:
-    beside = side_data(frame)
-    return any(name in beside for name in _HDR_SIDE_DATA)
+    present = side_data(frame)
+    return any(name in present for name in _HDR_SIDE_DATA)
 
 
 def _peak_cd(frame: "VideoFrame") -> float:
-    """Return the peak in cd/m² of the display that the video was mastered on.
-
-    AVMasteringDisplayMetadata is ten rationals of two int32, the tenth the brightest light, and two flags. The second
-    flag says that the light is there.
-    """
-    found = side_data(frame).get("MASTERING_DISPLAY_METADATA")
-    if found is None:
+    """Return the peak in cd/m² of the mastering display."""
+    metadata = side_data(frame).get("MASTERING_DISPLAY_METADATA")
+    if metadata is None:
         return ASSUMED_PEAK_CD
-    values = struct.unpack("=22i", bytes(found)[:88])
+    # AVMasteringDisplayMetadata: ten rationals (the tenth is the peak), and two flags (the second: peak is set).
+    values = struct.unpack("=22i", bytes(metadata)[:88])
     numerator, denominator, has_light = values[18], values[19], values[21]
     return numerator / denominator if has_light and numerator > 0 and denominator > 0 else ASSUMED_PEAK_CD

@@ -17,11 +17,10 @@ from hypothesis import strategies as st
 import loader
 from assets.arrivals.make_batches import discover, undiscovered
 from assets.ingest.raw_objects import land
+from assets.media import segments
+from assets.media.parquet_pages import pages
 from assets.media.policy import CutPolicy, VideoPolicy
-from assets.media.segments import read as segments
-from assets.media.segments import tables as segment_tables
-from assets.media.segments.parquet_pages import pages
-from assets.media.segments.read import TABLES, GivenSegments, Segment, read_segments
+from assets.media.segments import TABLES, GivenSegments, Segment, read_segments
 from assets.spec import DatasetSpec
 from assets.stages import require_published
 from assets.tables import read_table
@@ -205,8 +204,8 @@ def test_a_small_parquet_file_of_huge_rows_takes_no_memory(tmp_path: Path) -> No
 def test_a_parquet_file_beyond_the_limits_is_refused_unread(
     tmp_path: Path, data: Callable[[], bytes], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segment_tables, "MAX_DECODED_BYTES", 2_000_000)
-    monkeypatch.setattr(segment_tables, "MAX_ROWS", 1000)
+    monkeypatch.setattr(segments, "MAX_DECODED_BYTES", 2_000_000)
+    monkeypatch.setattr(segments, "MAX_ROWS", 1000)
     place = place_with(tmp_path / "place", "_segments.parquet", data())
     with pytest.raises(Corrupt, match=told):
         read_segments(place, {"a"})

@@ -1,12 +1,12 @@
-"""HDR and wide-gamut pictures as SDR BT.709, by the formulas of the ITU, on whole pictures in float32.
+"""HDR and wide-gamut frames as SDR BT.709, by the ITU's formulas, in float32.
 
-1. Displayed light of a PQ (ITU-R BT.2100-2, table 4) or HLG (table 5, for a display of 1000 cd/m²) signal.
-2. Its highlights bent down to a peak of 203 cd/m², the level of diffuse white in HDR programmes (ITU-R BT.2408-7, table
-1). The EETF of ITU-R BT.2390-11, 5.4.1, is applied to the largest of R, G and B, which keeps the hue.
-3. Primaries converted in linear light; colours outside of BT.709 are clipped (ITU-R BT.2407-0, section 2).
-4. 203 cd/m² is SDR's white; ITU-R BT.1886 with a black of 0 the other way round (gamma 2.4).
+1. Displayed light of PQ (ITU-R BT.2100-2, table 4) or HLG (table 5, for a display of 1000 cd/m²).
+2. Highlights bent to 203 cd/m², HDR's diffuse white (BT.2408-7, table 1), by the EETF (BT.2390-11, 5.4.1) on the
+   largest of R, G and B, which keeps the hue.
+3. Primaries converted in linear light; colours outside BT.709 clip (BT.2407-0, section 2).
+4. SDR with a white of 203 cd/m² and a black of 0: BT.1886 inverted (gamma 2.4).
 
-The curve of a video is the same in all its frames.
+A video has one curve for all frames.
 """
 
 from collections.abc import Mapping
@@ -17,15 +17,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .matrix import LUMA
-
 Floats = npt.NDArray[np.floating[Any]]
+
+LUMA: Mapping[int, tuple[float, float]] = {  # ITU-T H.273, table 4: Kr, Kb
+    1: (0.2126, 0.0722),
+    4: (0.30, 0.11),
+    5: (0.299, 0.114),
+    6: (0.299, 0.114),
+    7: (0.212, 0.087),
+    9: (0.2627, 0.0593),
+}
 
 SDR_WHITE_CD = 203.0
 PQ_PEAK_CD = 10_000.0
 HLG_PEAK_CD = 1_000.0
 ASSUMED_PEAK_CD = 1_000.0
-"""Peak of the mastering display in cd/m², where a PQ video does not name it."""
+"""Mastering display's peak in cd/m² if a PQ video does not state it."""
 
 _M1, _M2 = 2610 / 16384, 2523 / 4096 * 128
 _C1, _C2, _C3 = 3424 / 4096, 2413 / 4096 * 32, 2392 / 4096 * 32
@@ -48,7 +55,7 @@ PQ, HLG = 16, 18  # transfer characteristics of ITU-T H.273
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """Meaning of the samples of a picture, by ITU-T H.273's numbers."""
+    """Meaning of a frame's samples, by ITU-T H.273's numbers."""
 
     matrix: int
     """Matrix."""
@@ -59,9 +66,9 @@ class Signal:
     full_range: bool
     """True for full range, False for limited."""
     bits: int
-    """Bits that samples had before they were shifted to 16."""
+    """Bits of the samples before the shift to 16."""
     peak_cd: float = ASSUMED_PEAK_CD
-    """Peak of the display that a PQ picture was mastered on, in cd/m²."""
+    """Peak of a PQ video's mastering display in cd/m²."""
 
 
 def pq_light(signal: Floats) -> Floats:
@@ -79,7 +86,7 @@ def pq_signal(light_cd: Floats | np.float64) -> Floats:
 
 
 def hlg_scene(signal: Floats) -> Floats:
-    """Return scene light, 0 to 1, of an HLG signal: the inverse of the OETF."""
+    """Return the scene light, 0 to 1, of an HLG signal: the inverse OETF."""
     signal = np.clip(signal, 0, 1)
     bright = (np.exp((np.maximum(signal, 0.5) - _C) / _A) + _B) / 12
     scene: Floats = np.where(signal <= 0.5, signal**2 / 3, bright)
@@ -87,14 +94,14 @@ def hlg_scene(signal: Floats) -> Floats:
 
 
 def hlg_light(scene: Floats) -> Floats:
-    """Return the cd/m² that a display of 1000 cd/m² shows of scene light [..., 3] in BT.2020 primaries: the OOTF."""
+    """Return the cd/m² of scene light [..., 3], BT.2020 primaries, on a 1000 cd/m² display: the OOTF."""
     luminance = scene @ np.array([0.2627, 0.6780, 0.0593], scene.dtype)
     light: Floats = HLG_PEAK_CD * np.power(luminance, _HLG_GAMMA - 1)[..., None] * scene
     return light
 
 
-def bent(light_cd: Floats, peak_cd: float, white_cd: float = SDR_WHITE_CD) -> Floats:
-    """Return light of a display with `peak_cd` as one with `white_cd` shows it: the EETF; both have a black of 0."""
+def eetf(light_cd: Floats, peak_cd: float, white_cd: float = SDR_WHITE_CD) -> Floats:
+    """Return a `peak_cd` display's light as on a `white_cd` display: the EETF, both with a black of 0."""
     if peak_cd <= white_cd:
         return np.minimum(light_cd, white_cd)
     top = pq_signal(np.float64(peak_cd))
@@ -109,13 +116,13 @@ def bent(light_cd: Floats, peak_cd: float, white_cd: float = SDR_WHITE_CD) -> Fl
 
 
 def converter(primaries: int) -> Floats:
-    """Return float32 [3, 3] that takes linear RGB of these primaries to BT.709. Raises: KeyError."""
-    found: Floats = (np.linalg.inv(_to_xyz(1)) @ _to_xyz(primaries)).astype(np.float32)
-    return found
+    """Return float32 [3, 3] from linear RGB of these primaries to BT.709. Raises: KeyError."""
+    matrix: Floats = (np.linalg.inv(_to_xyz(1)) @ _to_xyz(primaries)).astype(np.float32)
+    return matrix
 
 
 def _to_xyz(primaries: int) -> Floats:
-    """Return the matrix of SMPTE RP 177: its columns are the primaries, scaled so that white is D65."""
+    """Return SMPTE RP 177's matrix: columns are primaries, scaled so that white is D65."""
     columns = np.array([(x / y, 1, (1 - x - y) / y) for x, y in _CHROMATICITIES[primaries]]).T
     x, y = _D65
     white = np.array([x / y, 1, (1 - x - y) / y])
@@ -124,7 +131,7 @@ def _to_xyz(primaries: int) -> Floats:
 
 
 def rgb_signal(samples: npt.NDArray[np.uint16], signal: Signal) -> Floats:
-    """Return R'G'B', 0 to 1, float32 [H, W, 3], of Y'CbCr shifted to 16 bits.
+    """Return R'G'B', 0 to 1, float32 [H, W, 3], from Y'CbCr shifted to 16 bits.
 
     ITU-T H.273, equations 38 to 46, inverted.
     """
@@ -144,9 +151,9 @@ def rgb_signal(samples: npt.NDArray[np.uint16], signal: Signal) -> Floats:
 
 
 def to_sdr(samples: npt.NDArray[np.uint16], signal: Signal) -> npt.NDArray[np.uint16]:
-    """Return Y'CbCr 4:4:4 shifted to 16 bits, uint16 [H, W, 3], as R'G'B' of SDR BT.709, 16 bits, full range.
+    """Return Y'CbCr 4:4:4 shifted to 16 bits, uint16 [H, W, 3], as SDR BT.709 R'G'B', 16 bits, full range.
 
-    O(pixels): powers are looked up. About 10 ms for 456 x 256 px on one core.
+    O(pixels), by tables. About 10 ms for 456 x 256 px on one core.
     """
     codes = np.rint(rgb_signal(samples, signal) * (_CODES - 1)).astype(np.uint16)
     if signal.transfer == PQ:
@@ -162,8 +169,8 @@ def to_sdr(samples: npt.NDArray[np.uint16], signal: Signal) -> npt.NDArray[np.ui
         linear = _sdr_table()[codes]
     linear = linear @ converter(signal.primaries).T
     encoded = np.power(np.clip(linear, 0, 1), np.float32(1 / _SDR_GAMMA))
-    picture: npt.NDArray[np.uint16] = np.rint(encoded * 65535).astype(np.uint16)
-    return picture
+    rgb: npt.NDArray[np.uint16] = np.rint(encoded * 65535).astype(np.uint16)
+    return rgb
 
 
 def _every_code() -> Floats:
@@ -173,7 +180,6 @@ def _every_code() -> Floats:
 
 @cache
 def _pq_table() -> Floats:
-    """Return the light of every PQ code, in SDR whites."""
     table: Floats = (pq_light(_every_code()) / SDR_WHITE_CD).astype(np.float32)
     return table
 
@@ -192,8 +198,8 @@ def _sdr_table() -> Floats:
 
 @cache
 def _gain_table(peak_cd: float) -> Floats:
-    """Return the factors that dim light whose largest component has this PQ code."""
+    """Return the factor for light whose largest component has each PQ code."""
     light = pq_light(_every_code())
     table: Floats = np.ones(_CODES, np.float32)
-    table[1:] = bent(light[1:], peak_cd) / light[1:]
+    table[1:] = eetf(light[1:], peak_cd) / light[1:]
     return table

@@ -22,9 +22,9 @@ from loader.json_text import parse_json_object
 from loader.storage import Store
 from penstock.compute.pool import Compute, Progress
 from penstock.stages import StageRecord, append_record, current_record, fingerprint
+from resources.alerts import sample_page, version_page
 from resources.compute import ComputeResource
 from resources.storage import RootResource
-from resources.viewer import sample_page, version_page
 
 from ..pages.report import Metadata, code_block, link, markdown_table, viewer_metadata
 from ..spec import DatasetSpec

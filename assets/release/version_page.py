@@ -15,7 +15,7 @@ from penstock.card.build import build_card
 from penstock.card.sections import table
 from penstock.card.stored import read_card, save_card
 from penstock.text import markdown_text
-from resources.viewer import version_page
+from resources.alerts import version_page
 
 from ..pages import plots
 from ..pages.report import Markdown, Metadata, code_block, link, markdown_table, viewer_metadata

@@ -18,7 +18,7 @@ import pytest
 import loader
 from assets.arrivals.make_batches import discover
 from assets.checks import Expectation
-from assets.gate import Gate
+from assets.gate_checks import Gate
 from assets.ingest.formats.read_place import ReadPlace
 from assets.ingest.formats.walked_objects import WalkedPlace
 from assets.ingest.media import media_stage
@@ -391,5 +391,5 @@ def test_archives_of_energon_are_walked(
 def test_sources_of_several_formats_are_refused() -> None:
     with pytest.raises(ValueError, match="make two datasets"):
         DatasetSpec(name="demo", sources=(Source(name="a"), Source(name="b", format="mds")))
-    with pytest.raises(ValueError, match="media are cut"):
+    with pytest.raises(ValueError, match="the policy cuts media"):
         Source(keep="in place")

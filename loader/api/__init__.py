@@ -107,7 +107,7 @@ _LATER = {
     "split_of": "..dataset.splits",
     "video": "..modalities.video.request",
 }
-"""Name -> its module, for modules that most programs do not need and that take 100 ms."""
+"""Name -> its module, for names that few programs need: 100 ms."""
 
 
 def named(name: str) -> Any:

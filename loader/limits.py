@@ -13,7 +13,7 @@ MAX_JPEG_SCANS = 100
 """Scans of a JPEG, each a pass over all pixels; encoders write about ten."""
 
 MAX_JPEG_SCAN_PX = 2**31
-"""Pixels that all scans of a JPEG pass over: some 3 s of decoding. `JPEG_SCANS_ANYWAY` scans are always accepted."""
+"""Pixels that all scans of a JPEG pass over: some 3 s, beyond `JPEG_SCANS_ANYWAY`."""
 
 JPEG_SCANS_ANYWAY = 20
 """Scans that a JPEG of any size may have: twice as many as encoders write."""
@@ -39,7 +39,7 @@ each edit: 3,000 edits in 38 KB took 43 s and 4.3 GiB.
 """
 
 MAX_PACKET_BYTES_RATIO = 8
-"""Bytes of all packets of a video per byte of its file: Matroska may compress them, and edits may repeat them."""
+"""Bytes of a video's packets per byte of its file: packets may be compressed or repeated."""
 
 MAX_MP4_HEADER_BYTES = 64 * 2**20
 """Bytes of an MP4's compressed header (`cmov`) after decompression."""
@@ -63,13 +63,13 @@ MAX_MASK_BYTES = 64 * 2**20
 """Bytes of the names in a filter of robomimic: some million demonstrations."""
 
 MAX_EXPRESSION_WORDS = 5000
-"""Words and operators of an SQL expression: from some 6,000 on polars overflows its stack, which ends the process."""
+"""Words and operators of an SQL expression: polars overflows its stack from some 6,000."""
 
 MAX_EXPRESSION_COPIES = 20_000
-"""Words and operators after polars has copied operands, e.g. twice per BETWEEN: thirty nested ones never ended."""
+"""Words and operators after polars has copied operands: thirty nested BETWEEN never ended."""
 
 MAX_MADE_CHARACTERS = 512
-"""Characters that functions of an SQL expression may make of one character of a row: 0.5 GB of a million rows."""
+"""Characters that an SQL expression may make of one: 0.5 GB of a million rows."""
 
 
 def beyond(what: str, value: int, unit: str, most: int, advice: str = "") -> str:

@@ -63,9 +63,7 @@ class Explanation:
     position: int
     """Position in the source's stream, from 0."""
     attempt: int
-    """0, or the number of the substitute for a quarantined sample. Samples found corrupt when read are in the
-    ledger.
-    """
+    """0, or the number of the substitute for a quarantined sample; see the ledger for corrupt ones."""
     root: str
     """URL of the root."""
     address: SampleAddress
@@ -73,7 +71,7 @@ class Explanation:
     provenance: dict[str, str]
     """raw_uri, raw_sha256, unit_id, run_id, asset_key ..., if the writer recorded them."""
     pieces: tuple[ExplainedPiece, ...] = ()
-    """Documents of a packed sequence, which has no bytes of its own; empty for other samples."""
+    """Documents of a packed sequence; empty for other samples."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON, with `pieces` for a packed sequence."""

@@ -155,11 +155,9 @@ class PlanContent:
     global_batch: int
     """Slots of step 0; later segments may differ."""
     sources: Mapping[str, PlannedSource]
-    """Name -> planned source, in order of name: the index of `Slots.source`. There is one per bucket, and per view
-    of a source that grows.
-    """
+    """Name -> planned source, in order of name: the index of `Slots.source`."""
     segments: tuple[Segment, ...]
-    """Weights by source. With buckets without bases, which are in the buckets' own segments."""
+    """Weights by source. With buckets, bases are in the buckets' own segments."""
     boundary: str = FILL
     """"fill" or "mask": the batch at an epoch's end, see `make_plan`."""
     allow_repeats: bool = False

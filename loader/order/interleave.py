@@ -46,7 +46,7 @@ class Interleaving:
     batches: tuple[Mapping[str, int], ...]
     """Label -> slots of its batches, for each segment of the turns."""
     streams: Mapping[str, Stream]
-    """Label, ascending -> the sources' views of it, named by `bucket_source`, in the bucket's own steps."""
+    """Label, ascending -> stream of its sources (`bucket_source`), in the bucket's own steps."""
 
     def turn(self, step: int) -> Turn:
         """Return the turn at a step >= 0. Costs the same at any step."""

@@ -10,7 +10,7 @@ from .random.plan_hash import MAX_GLOBAL_BATCH, whole
 T = TypeVar("T")
 
 GlobalBatch = int | Sequence[tuple[int, int]]
-"""Slots per optimizer step over all ranks: one number, or [(step, number), ...] from each step on."""
+"""Slots per optimizer step over all ranks: a number, or [(first step, number), ...]."""
 
 
 def ramp_of(value: object) -> list[tuple[int, int]]:

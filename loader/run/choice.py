@@ -20,9 +20,7 @@ from .batch.batch import MAKING
 from .metrics import stage_seconds
 
 FEW = 2
-"""Cores, and processes, up to which threads decode as fast, unless the training computes. 3 processes beat 4
-threads.
-"""
+"""Cores, and processes, up to which threads decode as fast: 3 processes beat 4 threads."""
 DECODING_THREADS, COPYING_THREADS = 4, 2
 """Most threads that gain from each other: while decoding, and while copying."""
 WAITS = 0.1
@@ -32,13 +30,13 @@ WORK = 0.5
 LOAD = 0.25
 """Cores busy with batches, from which threads compete with a training for the lock."""
 COMPUTES = 0.1
-"""Share of its time that the training's thread computes, from which decoding threads take the lock from it."""
+"""Share of its time that the training computes, from which decoding threads cost it the lock."""
 LOCKED = 0.25
 """Share of time that the training holds the lock for long, from which threads starve."""
 IDLE = 0.1
 """Share of time that the training works, below which it counts as idle; above twice that it is busy."""
 ONE_CORE = 0.7, 1.25
-"""Cores used by threads that take turns at the lock: about one. With fewer they wait for a disk or other programs."""
+"""Cores used by threads that take turns at the lock; with fewer they wait for something else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +68,7 @@ class Room:
     threads: bool
     """True if the number of threads may change."""
     local: bool
-    """True if all samples are on this machine. Threads that wait for a store do not compete."""
+    """True if all samples are on this machine, so that threads compete."""
     caller: bool
     """True allows the training's own thread."""
 
@@ -160,7 +158,7 @@ FIRST_LOOK_S, LOOK_S = 0.3, 0.5
 PROBED_LOOKS = 30
 """Measurements after which a run is steady, and the probe ends."""
 PROBE_S = 0.08
-"""Seconds between two requests for the lock. One took 70 us on a busy virtual machine: less than 0.1 %."""
+"""Seconds between requests for the lock. One takes 70 us: less than 0.1 %."""
 LEAST_ASKED = 8
 """Requests needed for a share of late ones."""
 

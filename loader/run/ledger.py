@@ -24,9 +24,7 @@ from .batch.substitution import LEDGER_FORMAT, Substitution
 from .recipe.world import World
 
 ALLOWANCE = 8
-"""Substituted slots that every budget above 0 allows on top: few samples cannot measure a share of 1e-4
-(docs/order.md).
-"""
+"""Substituted slots that every budget above 0 allows on top, for short runs (docs/order.md)."""
 
 
 class Budget:

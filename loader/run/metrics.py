@@ -198,7 +198,7 @@ def _quantile(buckets: list[int], q: float) -> float:
 
 
 WAITS = 0.1
-"""Share of the consumer's time; shorter waits are the hand-over, or threads that briefly hold the interpreter."""
+"""Share of the consumer's time below which waits are only the hand-over."""
 
 CONSUMER = "consumer"
 LIMITS = {

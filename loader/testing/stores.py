@@ -29,9 +29,7 @@ class Backend:
     open: Callable[[], Store]
     """Opens the store; each call opens the same location."""
     creates: bool = True
-    """False for a store without an atomic create: its `put_if_absent` raises InvalidStore, and nothing can be
-    published to it.
-    """
+    """False for a store without an atomic create: `put_if_absent` raises InvalidStore."""
     tells_time: bool = True
     """False for a store whose `ObjectInfo.modified_us` is None."""
     refused: frozenset[str] = frozenset()

@@ -22,9 +22,7 @@ from numpy.random.bit_generator import ISeedSequence
 logger = logging.getLogger(__name__)
 
 _POINTERS, _REST = struct.Struct("@PP"), struct.Struct("@i4QiI2Q4Q")
-"""State of numpy's Philox: addresses of counter and key; buffer position, buffer, whether there is half a word, the
-half, key, counter.
-"""
+"""State of numpy's Philox: counter and key addresses; buffer position, buffer, half-word flag, half, key, counter."""
 _BEGUN, _COUNTER = (4, 0, 0, 0, 0, 0, 0), (0, 0, 0, 0)
 _NBYTES, _KEY_AT, _COUNTER_AT = _POINTERS.size + _REST.size, 64, 80
 

@@ -23,7 +23,7 @@ class BucketBy:
     by: str
     """SQL expression on the samples table."""
     edges: tuple[str, ...] | None
-    """Ascending edges as decimal text, such as "0", "12.5", "inf"; None if values of `by` are the labels."""
+    """Ascending edges as text, such as "0", "12.5", "inf"; None if values are labels."""
     batch: Mapping[str, Sequence[tuple[int, int]]]
     """Label -> (start step, samples of a global batch); others have the plan's global_batch."""
     budget: Sequence[tuple[int, Fraction]] | None

@@ -57,7 +57,7 @@ class Stage:
     epoch: int
     """Number of the epoch that begins at `origin`."""
     n: int
-    """Samples of the whole view; 0 for an empty bucket, whose positions are not used."""
+    """Samples of the whole view; 0 for an empty bucket."""
     delta: int = 0
     """Samples of the delta view."""
 

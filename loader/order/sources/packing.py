@@ -11,7 +11,7 @@ from ..random.plan_hash import whole
 
 MAX_LENGTH_TOKENS = 2**24
 POSITION_IDS, SEGMENT_IDS, LOSS_MASK = "position_ids", "segment_ids", "loss_mask"
-"""Fields of a packed batch beside its tokens, each prefixed with the field's name and a dot."""
+"""Suffixes of a packed batch's further fields: `<field>.position_ids`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

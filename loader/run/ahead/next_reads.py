@@ -168,7 +168,7 @@ def pages_of(extents: Extents, page_bytes: int) -> list[int]:
 
 
 REQUEST_BYTES = 64 * 2**10
-"""Cost of a request in bytes: the gap up to which two ranges are read as one (`plan_reads`)."""
+"""Cost of a request in bytes: the largest gap that `plan_reads` bridges."""
 
 
 def working_set_bytes(
@@ -230,7 +230,7 @@ Blobs = Sequence[Blob] | None
 
 
 WASTED_MAX = 256
-"""Ranges that may be read in vain before reading ahead stops: a seek wastes some."""
+"""Ranges that may be wasted before reading ahead stops: a seek wastes some."""
 
 
 class Ranges(NamedTuple):

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 U = TypeVar("U")
 
 NEAR = 128
-"""Largest distance in steps between two batches of one run. A larger one is a seek and drops the planned reads."""
+"""Largest distance in steps between batches of one run; beyond is a seek."""
 
 Count = Callable[[str, int], None]
 

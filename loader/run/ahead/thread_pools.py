@@ -18,9 +18,7 @@ from ...storage.shared.threads import DaemonPool, ends_with_the_process
 from ..recipe.recipe import stored_views
 
 IO_THREADS = 64
-"""Concurrent reads of a remote store per process. A first batch costs a round trip per shard for indexes and
-samples.
-"""
+"""Concurrent reads of a remote store: a first batch needs a round trip per shard."""
 
 
 def range_threads(plan: Plan) -> tuple[DaemonPool | None, Map]:

@@ -27,9 +27,7 @@ MAKING = {
     "transform": "transform_seconds",
     "collate": "collate_seconds",
 }
-"""Stage -> its metric, in the order in which one thread passes them. `verify` sums the threads of a pool; `fetch` is
-the wait for them less that.
-"""
+"""Stage -> its metric, in order. `verify` sums the threads of a pool; `fetch` is the wait for them less that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +39,7 @@ class SlowSample:
     stage: str
     """Stage of `MAKING`, such as "fetch" or "decode"."""
     seconds: float
-    """Seconds of the sample in that stage; for "fetch", of one read of a shard."""
+    """Seconds of the sample in that stage, or of one read."""
     source: str
     """Name of the plan's source."""
     key: str
@@ -160,10 +158,7 @@ Ids = list[tuple[str, str] | None]
 
 
 class Keys:
-    """Keys of the rows of batches made together, listed at first use.
-
-    Listing costs as much as reading and checking small samples, and few trainings need it.
-    """
+    """Keys of the rows of batches made together, listed at first use: as costly as reading small samples."""
 
     def __init__(self, listed: Callable[[], list[str]]) -> None:
         self._listed: Callable[[], list[str]] | list[str] = listed
@@ -278,7 +273,7 @@ class Batch:
     micro: int = 0
     """Number of this piece of the rank's part, from 0; see `micro_batches`."""
     micros: int = 1
-    """Number of pieces that the rank's part is cut into; 1 for the whole part."""
+    """Number of pieces of the rank's part; 1 for the whole part."""
 
     @property
     def last_micro(self) -> bool:

@@ -102,7 +102,7 @@ class _Mark:
 PADDED = _Mark()
 """Value of a slot without a sample."""
 EXAMPLE = -1
-"""Slot of another rank's sample, which gives its shapes to a part of padding."""
+"""Slot of another rank's sample, for the shapes of padding."""
 _PADDING = -1
 
 
@@ -290,7 +290,7 @@ class BatchRow:
 
 
 class FieldRows:
-    """Puts values of one field row after row, with little work for each. Each row is put once.
+    """Puts values of one field row after row, each once, with little work.
 
     As a `Place` it offers the memory of the next row.
     """

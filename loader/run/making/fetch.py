@@ -182,7 +182,7 @@ class Bulk:
 
 
 Payload = dict[str, bytes | memoryview | BareClip]
-"""Field -> data to decode. A memoryview shares its memory with other samples: see `whole`."""
+"""Field -> data to decode; a memoryview shares its memory: see `whole`."""
 
 
 def whole(data: bytes | memoryview | BareClip) -> bytes | BareClip:
@@ -194,7 +194,7 @@ class Fetched(NamedTuple):
     """Fetched samples, by their numbers."""
 
     payloads: dict[int, Payload]
-    """Number -> fields still to be decoded, of samples that are not wholly in the batch."""
+    """Number -> fields still to decode."""
     bad: dict[int, Corrupt]
     """Number -> error of an unreadable sample."""
 

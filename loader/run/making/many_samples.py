@@ -300,7 +300,7 @@ def _decoded(
 MOST_STORED_BYTES = 2**26
 """Stored bytes that are read together, unless one sample has more."""
 MOST_AHEAD_BYTES = 2**20
-"""Largest stored bytes of a sample that is made while the previous one is used."""
+"""Largest stored sample that is made while the previous one is used."""
 
 TakeSample = Callable[[int, dict[str, Any]], object]
 """Function of a row and its sample, field -> value."""

@@ -15,11 +15,11 @@ from ..batch.batch import Batch
 
 MAX_STEPS = 64
 SECONDS = 0.1
-"""Seconds of work at most: a seek, and the end, wait for steps that have begun."""
+"""Seconds of work at most: a seek waits for steps that have begun."""
 GROWTH = 8
-"""Largest growth from one stretch to the next: the first batches may not be typical."""
+"""Largest growth between stretches: first batches may not be typical."""
 BYTES = 16 * 2**20
-"""Bytes of batches made together at most: they may share memory, which lives as long as the last one."""
+"""Bytes of batches made together at most: memory that they share lives as long as the last one."""
 
 
 class Stride:
@@ -35,11 +35,9 @@ class Stride:
 
 
 MAX_AHEAD = 64
-"""Batches made ahead at most, unless a maker needs more: more only delay a seek."""
+"""Batches made ahead at most, unless a maker needs more."""
 READY = 2
-"""Stretches of batches ready for each thread or process. With fewer, all wait for the slowest: 16 processes made
-15,430 photos/s with none, and 18,672 with two.
-"""
+"""Stretches ready for each worker. With none 16 processes made 15,430 photos/s, with two 18,672."""
 
 
 LOOK_UP_S = 1.0

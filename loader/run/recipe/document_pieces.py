@@ -63,7 +63,7 @@ def pieces_of(plan: Plan, step: int, slots: Slots, rows: I64) -> SlotPieces:
 
 
 Values = tuple[np.ndarray, ...]
-"""Values of one piece: its tokens, then the fields beside them, in the order of `Packing.layout`; each [tokens]."""
+"""Values of one piece [tokens]: its tokens, then the fields beside them, as `Packing.layout`."""
 
 
 def laid_out(

@@ -47,7 +47,7 @@ class Entry(Protocol):
 
 
 MOST_APART = 6
-"""Masked documents of a slot that are chosen one by one; more than these are all or none."""
+"""Masked documents of a slot that are chosen singly; more are all or none."""
 
 
 class SlotEntries(NamedTuple):

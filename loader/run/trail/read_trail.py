@@ -35,7 +35,7 @@ class RunTrail:
     run: str
     """Name of the run."""
     starts: tuple[Start, ...]
-    """Starts of the run, by time. The same code, plan and world size are the same start."""
+    """Starts of the run, by time; equal code, plan and world size are one."""
     steps: "pl.DataFrame"
     """A row per step, rank and delivery, by step, rank and time.
 

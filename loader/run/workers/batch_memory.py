@@ -217,9 +217,7 @@ def _dumped(value: object) -> tuple[bytes, list[Bytes]]:
 
 
 MAX_SEGMENTS = 128
-"""Segments at most, or four per worker if that is more: each takes two descriptors and a mapping. A user who keeps
-more batches gets copies.
-"""
+"""Segments at most, or four per worker: each takes two descriptors. A user who keeps more batches gets copies."""
 
 _mapped: "weakref.WeakValueDictionary[int, Segment]" = (
     weakref.WeakValueDictionary()

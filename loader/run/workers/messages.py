@@ -18,27 +18,17 @@ _LAYOUT = struct.Struct("<9q")
 
 
 class Kind(IntEnum):
-    """Kinds of messages: the first three go to the worker, the others to the trainer.
+    """Kinds of messages: the first three go to the worker, the others to the trainer."""
 
-    - MAKE: `steps` from `step` on (into `segment`).
-    - DROP: all requested steps that have not begun.
-    - FORGET: `segment`.
-    - READY: for work.
-    - REFUSED: the startup message could not be opened.
-    - DONE, DROPPED: with a task.
-    - STARTED: with the process number as the task; from the fork server.
-    - NOT_STARTED: with the system's error number as the task; from the fork server.
-    """
-
-    MAKE = 1
-    DROP = 2
-    FORGET = 3
+    MAKE = 1  # `steps` from `step` on, into `segment`
+    DROP = 2  # all requested steps that have not begun
+    FORGET = 3  # `segment`
     READY = 4
-    REFUSED = 5
-    DONE = 6
-    DROPPED = 7
-    STARTED = 8
-    NOT_STARTED = 9
+    REFUSED = 5  # the startup message could not be opened
+    DONE = 6  # with a task
+    DROPPED = 7  # with a task
+    STARTED = 8  # from the fork server; the task is the process number
+    NOT_STARTED = 9  # from the fork server; the task is the system's error number
 
 
 class Message(NamedTuple):

@@ -29,7 +29,7 @@ from .worker_handle import Task, WorkerProcess
 logger = logging.getLogger(__name__)
 
 DEATHS = 2
-"""Workers that may die on the same steps: the first may have died of another cause."""
+"""Workers that may die on the same steps."""
 
 
 class PendingBatches(Future[MadeBatches]):

@@ -1,8 +1,8 @@
 """Read an object from front to back through bounded ranges.
 
 A native response stream that is read slowly breaks off: its timeout covers the whole body. Bounded ranges, fetched at
-full speed, do not, and each can be retried. Two ranges are read ahead. If many objects are read at once, each is read by
-one connection instead (`sequential_read.py`).
+full speed, do not, and each can be retried. Two ranges are read ahead. If many objects are read at once, each is read
+by one connection instead (`sequential_read.py`).
 """
 
 import io

@@ -15,8 +15,9 @@ def split_of(identity: str, splits: Mapping[str, float], salt: str = "") -> str:
     The BLAKE2b hash of salt and identity, in [0, 1), is divided among the splits in the order of their names. If a
     share changes, samples move only between neighbours.
 
-    identity: Text that decides: the sample's key, or its person, scene or episode. splits: Name -> share of all
-    identities; the shares add up to 1. salt: Makes splits independent of each other, such as the dataset's name.
+        identity: Text that decides: the sample's key, or its person, scene or episode.
+        splits: Name -> share of all identities; the shares add up to 1.
+        salt: Makes splits independent of each other, such as the dataset's name.
 
     Raises: InvalidRuntime for shares that are negative or do not add up to 1.
     """

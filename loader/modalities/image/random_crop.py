@@ -156,11 +156,13 @@ def random_resized_crop(
     It draws from the distributions of torchvision's `RandomResizedCrop(size, scale=area, ratio=ratio)` and
     `RandomHorizontalFlip(p=flip)`.
 
-    size: (height, width) in px, or a bucket's name such as "w896h1152" (width first). area: smallest and largest share
-    of the image's area (torchvision: `scale`), drawn uniformly. ratio: smallest and largest width by height of the box.
-    Its logarithm is uniform, to 3e-5 of the cumulative distribution. If 10 boxes in turn do not fit, the crop is the
-    largest box in the middle. flip: chance that left and right are swapped. alpha: ground of transparent pixels,
-    "white" or "black"; or "keep": [H, W, 4], alpha 255 without transparency.
+        size: (height, width) in px, or a bucket's name such as "w896h1152" (width first).
+        area: smallest and largest share of the image's area (torchvision: `scale`), drawn uniformly.
+        ratio: smallest and largest width by height of the box. Its logarithm is uniform, to 3e-5 of the cumulative
+        distribution. If 10 boxes in turn do not fit, the crop is the largest box in the middle.
+        flip: chance that left and right are swapped.
+        alpha: ground of transparent pixels, "white" or "black". With "keep" the result is [H, W, 4], and alpha is 255
+        without transparency.
 
     Without a generator, the crop is the largest box in the middle, not flipped. The filter is linear and antialiased:
     torchvision's `BILINEAR` with `antialias=True`, to one level, in whole numbers: the same bits on every machine. A

@@ -94,11 +94,12 @@ def image(
 
     `Loader(plan, decode={"jpg": loader.image(size=(224, 224), crop="random")})` gives uint8 [H, W, 3] RGB, upright.
 
-    size: (height, width) in px, or None for the stored size. Or a bucket's name such as "w896h1152" (width first).
-    crop: None stretches the image to `size`. "center" and "random" scale it until it just covers `size`, and cut the
-    rest: evenly, or at a random draw (in the middle without a generator). A smaller image is enlarged; leave it out
-    with a predicate on `width_px` and `height_px`. alpha: ground of transparent pixels, "white" or "black"; or "keep":
-    [H, W, 4], alpha 255 without transparency.
+        size: (height, width) in px, or None for the stored size. Or a bucket's name such as "w896h1152" (width first).
+        crop: None stretches the image to `size`. "center" and "random" scale it until it just covers `size`, and cut
+        the rest: evenly, or at a random draw (in the middle without a generator). A smaller image is enlarged; leave it
+        out with a predicate on `width_px` and `height_px`.
+        alpha: ground of transparent pixels, "white" or "black". With "keep" the result is [H, W, 4], and alpha is 255
+        without transparency.
 
     Resampling is bicubic over the whole source area (antialiased), in whole numbers: the same bits on every machine. A
     JPEG's decoder first scales an image at least four times as large as the result, to no less than twice the result

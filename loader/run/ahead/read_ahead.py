@@ -144,14 +144,14 @@ class ReadAhead(Generic[U]):
         # Not under the lock: a thread that begins may collect a loader, whose finalizer takes it (`dismiss`).
         if self._planner is None:
             self._planner = ThreadPool(lambda _: self._plan(), 1, name="penstock-plan")
-            if self._stopped:  # before there was anybody to dismiss
+            if self._stopped:  # before there was a pool to dismiss
                 self._planner.dismiss()
         self._planner.submit(None)
 
     def _plan(self) -> None:
         if self._fetchers is None:
             self._fetchers = ThreadPool(self._fetch, self._in_flight, name="penstock-ahead")
-            if self._stopped:  # `dismiss` came before they existed
+            if self._stopped:  # before there was a pool to dismiss
                 self._fetchers.dismiss()
         while True:
             with self._lock:

@@ -62,7 +62,7 @@ class ThreadPool(Generic[A, T]):
     ) -> None:
         self._make, self._on_idle, self.size = make, on_idle, threads
         self._queue: SimpleQueue[tuple[A, Future[T]] | None] = SimpleQueue()
-        self._stopped = False  # no Event: its lock may be held when a finalizer dismisses the pool
+        self._stopped = False  # no Event: a finalizer may call `dismiss` while this thread holds its lock
         self._threads = [
             Thread(target=self._work, name=f"{name}_{number}", daemon=True) for number in range(threads)
         ]

@@ -313,7 +313,7 @@ def test_a_name_that_was_not_made_durable_is_when_the_create_is_repeated(tmp_pat
             raise OSError(errno.EIO, "Input/output error")
 
     (tmp_path / "folder").mkdir()
-    for module in ("new_file", "store"):
+    for module in ("folder_files", "store"):
         monkeypatch.setattr(f"loader.storage.disk.{module}.fsync_directory", fail)
     with pytest.raises(Transient):
         store.put_if_absent("folder/k", b"x")

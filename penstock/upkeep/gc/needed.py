@@ -1,7 +1,7 @@
 """Find the versions that readers can open or claim, which must stay, and their objects.
 
 If a file that names a version's objects is unreadable, nothing may be deleted, unless a collector may have deleted
-the file: a missing one of a retired version that only leases keep, or one that is recorded as deleted.
+the file. That is a missing file of a retired version that only leases keep, or a file recorded as deleted.
 """
 
 import logging

@@ -57,7 +57,7 @@ def _pages(folder: str, record: Record) -> list[str]:
             sizes.add(os.path.getsize(there[name]) - HEADER_BYTES)
     shards = {(place["sha256"], place["nbytes"]) for place in record.having("absent") if "nbytes" in place}
     shards |= {tuple(place["pages"]) for place in record.having("registered") if "pages" in place}
-    names = (
+    page_names = (
         page_name(content, size, number)
         for sha256, nbytes in sorted(shards)
         for content in (sha256, f"{sha256}{VERIFIED}")
@@ -65,7 +65,7 @@ def _pages(folder: str, record: Record) -> list[str]:
         if size > 0 and there
         for number in range(-(-nbytes // size))
     )
-    return sorted({there[name] for name in names if name in there})
+    return sorted({there[name] for name in page_names if name in there})
 
 
 COLLECTED = ("data/", SEALS, FOREIGN)

@@ -40,14 +40,14 @@ class Feature:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """Parameter name -> value, as the featurizer is made with them."""
 
-    def made(self) -> Featurizer:
+    def build(self) -> Featurizer:
         """Return the featurizer. Raises: ValueError, TypeError, ImportError for a featurizer that there is not."""
         return make(self.name, **self.parameters)
 
     @property
     def stage(self) -> str:
         """Stage of the featurizer, whatever it was named by."""
-        return stage_name(self.made().name)
+        return stage_name(self.build().name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class DatasetSpec:
     """One dataset: all that its owner decides.
 
     Raises: InvalidName, also for two featurizers that share a name, a field or a column. ValueError for shares or
-    rates out of range. The errors of `Feature.made`.
+    rates out of range. The errors of `Feature.build`.
     """
 
     name: str
@@ -168,7 +168,7 @@ class DatasetSpec:
                 f"rebuild_of={self.rebuild_of!r} is the dataset itself; give the rebuild a name of its own"
             )
         check_sources(self.sources)
-        featurizers = [feature.made() for feature in self.features]
+        featurizers = [feature.build() for feature in self.features]
         check_apart(self.name, featurizers)
         if self.near_duplicates is not None:
             _check_comparable(self.near_duplicates, featurizers)

@@ -5,15 +5,15 @@ audit, or never had one, are not read by mistake: neither in the same run nor in
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any
 
 import loader
 from loader.dataset.shards.part import Part
-from loader.errors import Corrupt, StageNotPublished
+from loader.errors import AlreadyExists, Corrupt, StageNotPublished
 from loader.storage import RangeReader, Store
-from penstock.stages import StageRecord, current_record
+from penstock.stages import StageRecord, check_partition, current_record
 
 RAW_OBJECTS = "raw_objects"
 MEDIA = "media"
@@ -101,3 +101,31 @@ def require_read(record: StageRecord, upstream: StageRecord) -> None:
             f"stage {record.stage} of {record.dataset}, partition {record.partition}, was made of other "
             f"{upstream.stage} than the current ones; materialize [{record.dataset}, {record.stage}] again"
         )
+
+
+def request_recut(store: Store, dataset: str, batch: str, txn: str) -> None:
+    """Request a recut of the batch with this transaction; repeated requests count once."""
+    try:
+        store.put_if_absent(_recut_key(dataset, batch, txn), b"{}\n")
+    except AlreadyExists:
+        return
+
+
+def recut_requests(store: Store, dataset: str) -> Iterator[tuple[str, str]]:
+    """Yield (batch, transaction) of every request. Costs one listing."""
+    for info in store.list(_recut_folder(dataset)):
+        batch, _, name = info.key.removeprefix(_recut_folder(dataset)).partition("/")
+        yield batch, name.removesuffix(".json")
+
+
+def clear_recut(store: Store, dataset: str, batch: str, txn: str) -> None:
+    """Delete the request."""
+    store.delete_many([_recut_key(dataset, batch, txn)])
+
+
+def _recut_folder(dataset: str) -> str:
+    return f"tables/{dataset}/cut_again/"
+
+
+def _recut_key(dataset: str, batch: str, txn: str) -> str:
+    return f"{_recut_folder(dataset)}{check_partition(batch)}/{txn}.json"

@@ -10,7 +10,7 @@ import dagster as dg
 
 from assets.arrivals.reconciliation_asset import reconcile_job, reconciliation_asset
 from assets.features.feature_asset import feature_asset
-from assets.features.refresh_asset import refresh_asset
+from assets.features.refresh_release import refresh_asset
 from assets.feedback.quarantine import quarantine_asset
 from assets.feedback.training import training_asset
 from assets.ingest.media import media_asset

@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from assets.arrivals.rebuild import take_over
+from assets.arrivals.make_batches import take_over
 from assets.spec import DatasetSpec
 from dagster_project.jobs import REFRESH, job_name, tags_of
 from resources.storage import RootResource

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import dagster as dg
 
-from assets.features.refresh import Looked, stale
+from assets.features.refresh import StaleCache, stale
 from assets.spec import DatasetSpec
 from dagster_project.jobs import REFRESH, job_name, tags_of
 from dagster_project.last_run import PARTITION
@@ -48,7 +48,7 @@ def refresh_schedule(spec: DatasetSpec) -> dg.ScheduleDefinition:
     A batch whose run of an earlier tick still waits is not asked for again. Costs the same as `refresh.stale` after an
     earlier look, for as long as the code server lives, and a query per batch asked for.
     """
-    name, looked = job_name(spec, "refresh"), Looked(spec)
+    name, looked = job_name(spec, "refresh"), StaleCache(spec)
 
     @dg.schedule(
         name=job_name(spec, "refresh_schedule"),

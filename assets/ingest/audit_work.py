@@ -1,7 +1,4 @@
-"""The audit as a work: a node reads a raw object from its store, and probes and decodes it to its end.
-
-Of other formats than media it walks or reads the samples.
-"""
+"""The work AUDIT: a node reads a raw object, then probes and decodes it to its end, or reads its samples."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,14 +15,13 @@ from .clip_staging import segments_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleFormat:
-    """Format of raw objects that hold samples."""
+    """A format whose raw objects hold samples."""
 
     name: str
-    """Name of the format."""
     choices: dict[str, Any]
-    """Choices of its reader, as `Options.to_json`."""
+    """Reader options, as `Options.to_json`."""
     batch: str
-    """Text that differs between two audits: a place is listed once for each."""
+    """Differs between two audits: each lists a source once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,36 +31,36 @@ class AuditTask:
     landing: str
     """URL of its store."""
     root: str
-    """URL of the store that takes clips made on the way."""
+    """URL of the store for clips made on the way."""
     raw: dict[str, Any]
-    """Row of the landed object."""
+    """Row of `raw_objects`."""
     policy: CutPolicy
-    """Cut policy, for clips that are made on the way."""
+    """For clips made on the way."""
     staging: str
-    """Key of these clips in the root; "" for nowhere."""
+    """Key of those clips in the root; "": make none."""
     cost_s: float
-    """Seconds that it takes about."""
+    """Estimate."""
     limit_s: float
-    """Seconds that it may take."""
+    """Time limit."""
     format: SampleFormat | None = None
-    """Format whose samples it holds; None for media."""
+    """None for media."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audited:
-    """Result of an audit: exactly one of both."""
+    """Result of an audit: exactly one field is set."""
 
     row: dict[str, Any] | None = None
-    """Row of the `media` table; None for none."""
+    """Row of `media`."""
     refusal: dict[str, Any] | None = None
-    """Row of the `refusals` table; None for none."""
+    """Row of `refusals`."""
 
 
 def audit(task: AuditTask, node: Node) -> Audited:
     """Audit an object. Raises: Fault."""
     raw = task.raw
     if (of := task.format) is not None:
-        from .formats.audited_samples import audit_samples  # of modules that media do without
+        from .formats.read_place import audit_samples  # media do without these modules
 
         try:
             row = audit_samples(node.open(task.landing), raw, of.name, of.choices, of.batch)

@@ -1,4 +1,4 @@
-"""Staging of clips that the audit of a batch made on the way: under the root, gone when the batch is cut."""
+"""Staging of clips that an audit makes on the way: under the root, deleted once the batch is cut."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,20 +12,20 @@ from ..media.policy import CutPolicy
 from ..media.segments.read import Segment
 
 _VERSION = "1"
-"""Version of how clips are made: under another one, waiting clips are not taken."""
+"""Clips of another version are not used."""
 
 
 def segments_of(raw: Mapping[str, Any]) -> tuple[Segment, ...]:
-    """Return the given segments of a landed object."""
+    """Return the given segments of a raw object."""
     return tuple(Segment(**segment) for segment in raw.get("segments") or ())
 
 
 StagingOf = Callable[[str, Sequence[Segment]], ClipStaging]
-"""(SHA-256 of an object, its given segments) -> the place for its clips."""
+"""(SHA-256 of an object, its given segments) -> staging of its clips."""
 
 
 def staging_of(store: Store, dataset: str, partition: str, policy: CutPolicy) -> StagingOf:
-    """Return the places of a batch. The name of each depends on everything that decides the bytes of the clips."""
+    """Return the staging of a batch. Its names depend on everything that decides the clips' bytes."""
     plain = {name: str(value) for name, value in policy.of("video").items()}
 
     def staging(sha256: str, segments: Sequence[Segment]) -> ClipStaging:
@@ -36,9 +36,9 @@ def staging_of(store: Store, dataset: str, partition: str, policy: CutPolicy) ->
 
 
 def clear_staging(store: Store, dataset: str, partition: str) -> None:
-    """Delete the clips that wait for a batch, cut or not. Raises: StoreError."""
-    there = list_in_place(store, _folder(dataset, partition))
-    delete_in_place(store, [info.key for info, is_link in there if not is_link])
+    """Delete a batch's staged clips."""
+    listed = list_in_place(store, _folder(dataset, partition))
+    delete_in_place(store, [info.key for info, is_link in listed if not is_link])
 
 
 def _folder(dataset: str, partition: str) -> str:

@@ -1,7 +1,6 @@
-"""The cut as a work: a node reads a raw object from its store and cuts it; a block writes its units as parts.
+"""The work CUT: a node cuts a raw object into files, and a block writes its units as parts.
 
-Bytes go from store to store. Workers decode files that nobody has vouched for, so a part takes only files that lie in
-the unit's own folder.
+Workers decode untrusted files. So a part accepts only files in the unit's own folder, see `_is_own`.
 """
 
 import os
@@ -25,7 +24,7 @@ from .clip_staging import segments_of
 from .unit_samples import CutUnit, n_short_shots, unit_row, write_parts
 
 _PIXELS_PER_S, _VALUES_PER_S = 20e6, 10e6
-"""Pixels and samples of sound that a core decodes and encodes in a second, about."""
+"""Pixels and audio samples that a core decodes and encodes per second, roughly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,74 +34,66 @@ class CutTask:
     landing: str
     """URL of its store."""
     root: str
-    """URL of the store that takes the parts."""
+    """URL of the store for the parts."""
     txn: str
-    """Transaction of the parts."""
     raw: dict[str, Any]
-    """Row of the landed object."""
+    """Row of `raw_objects`."""
     audit: dict[str, Any]
-    """Row of the object in the media table."""
+    """Row of `media`."""
     policy: CutPolicy
-    """Cut policy."""
     words: dict[str, str]
-    """The policy of its kind as text, which ids of units are made of."""
+    """The policy of its kind as text, part of the units' ids."""
     staging: str
-    """Key of clips that its audit made, in the root; "" for nowhere."""
+    """Key of staged clips in the root; "" for none."""
     label: int | None
-    """Number of its class; None for kinds without one."""
+    """Class number; None for kinds without classes."""
     source: dict[str, str]
-    """Provenance of all of its samples: the submitter's run, too."""
+    """Provenance of all of its samples, with the submitter's run."""
     limit_s: float
-    """Seconds that it may take."""
+    """Time limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """A unit of an object, its bytes in files of the object's folder."""
+class UnitFiles:
+    """A unit whose bytes are files of the object's folder. Other fields: as in `Unit`."""
 
     files: dict[str, str]
-    """Field -> name of its file."""
+    """Field -> file name."""
     values: dict[str, Any]
-    """Field -> its JSON value."""
+    """Field -> JSON value."""
     start: str
-    """As `Unit.start`."""
     end: str
-    """As `Unit.end`."""
     metadata: dict[str, Any]
-    """As `Unit.metadata`."""
     groups: dict[str, str]
-    """As `Unit.groups`."""
     request: str
-    """As `Unit.request`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pieces:
-    """Result of cutting an object: its units, or why there are none."""
+class CutResult:
+    """Result of cutting an object: its units, or a refusal."""
 
     kind: Kind | None = None
-    """Kind of media; None where it was refused."""
-    pieces: list[Piece] = field(default_factory=list)
-    """The units."""
+    """None if refused."""
+    pieces: list[UnitFiles] = field(default_factory=list)
     refusal: dict[str, Any] | None = None
-    """Row of the `refusals` table; None for none."""
+    """Row of `refusals`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutParts:
-    """Parts of a block, with their rows."""
+    """Parts of a block."""
 
     parts: list[tuple[Kind, dict[str, Any]]]
-    """Kind and JSON of each part."""
+    """(kind, JSON) of each part."""
     rows: list[dict[str, Any]]
-    """Rows of the `units` table."""
+    """Rows of `units`."""
     refusals: list[dict[str, Any]]
-    """Rows of the `refusals` table, of objects whose worker named files that are not theirs."""
+    """Rows of `refusals`, of objects whose worker named files that are not its own."""
     short_shots: int
-    """Shots, and ends of shots, that gave no clip."""
+    """Shots, and ends of shots, too short for a clip."""
 
 
-def cut(task: CutTask, node: Node) -> Pieces:
+def cut(task: CutTask, node: Node) -> CutResult:
     """Cut an object into files of `node.scratch`. Raises: Fault."""
     staging = ClipStaging(store=node.open(task.root), key=task.staging) if task.staging else None
     request = CutRequest(
@@ -120,11 +111,11 @@ def cut(task: CutTask, node: Node) -> Pieces:
     result = cut_object(request)
     if result.fault:
         raise Fault(f"{task.raw['key']!r} could not be cut: {result.fault}")
-    pieces = [_piece(unit, node.scratch) for unit in result.units]
-    return Pieces(kind=result.kind, pieces=pieces, refusal=result.refusal)
+    pieces = [_unit_files(unit, node.scratch) for unit in result.units]
+    return CutResult(kind=result.kind, pieces=pieces, refusal=result.refusal)
 
 
-def write_cut(block: Block[CutTask], outcomes: Sequence[Outcome[Pieces]], node: Node) -> CutParts:
+def write_cut(block: Block[CutTask], outcomes: Sequence[Outcome[CutResult]], node: Node) -> CutParts:
     """Write the units of a block as parts."""
     units, refusals = list[CutUnit](), list[dict[str, Any]]()
     for task, folder, outcome in zip(block.units, block.folders, outcomes, strict=True):
@@ -137,18 +128,18 @@ def write_cut(block: Block[CutTask], outcomes: Sequence[Outcome[Pieces]], node: 
             foreign = rejected("cut", "foreign_file", "its worker named a file that it did not make itself")
             refusals.append(refusal_row(task.raw["key"], task.audit["sha256"], foreign))
     first = block.units[0]
-    made = write_parts(node.open(first.root), first.txn, units, f"{block.number:05d}")
+    written = write_parts(node.open(first.root), first.txn, units, f"{block.number:05d}")
     return CutParts(
-        parts=[(members[0].kind, part.to_json()) for part, members in made],
-        rows=[unit_row(unit, part) for part, members in made for unit in members],
+        parts=[(members[0].kind, part.to_json()) for part, members in written],
+        rows=[unit_row(unit, part) for part, members in written for unit in members],
         refusals=refusals,
         short_shots=n_short_shots(units),
     )
 
 
-def _piece(unit: Unit, folder: Path) -> Piece:
+def _unit_files(unit: Unit, folder: Path) -> UnitFiles:
     files = {name: value for name, value in unit.fields.items() if isinstance(value, Path)}
-    return Piece(
+    return UnitFiles(
         files={name: file.name if file.parent == folder else str(file) for name, file in files.items()},
         values={name: value for name, value in unit.fields.items() if name not in files},
         start=unit.start,
@@ -159,11 +150,11 @@ def _piece(unit: Unit, folder: Path) -> Piece:
     )
 
 
-def _units(task: CutTask, folder: Path, kind: Kind, pieces: Sequence[Piece]) -> Iterator[CutUnit]:
+def _units(task: CutTask, folder: Path, kind: Kind, pieces: Sequence[UnitFiles]) -> Iterator[CutUnit]:
     for piece in pieces:
-        asked = [piece.request] if piece.request else []
+        request = [piece.request] if piece.request else []
         yield CutUnit(
-            unit_id=fingerprint(task.audit["sha256"], piece.start, piece.end, task.words, *asked),
+            unit_id=fingerprint(task.audit["sha256"], piece.start, piece.end, task.words, *request),
             kind=kind,
             unit=Unit(
                 start=piece.start,
@@ -181,15 +172,12 @@ def _units(task: CutTask, folder: Path, kind: Kind, pieces: Sequence[Piece]) -> 
 
 
 def _is_own(folder: Path, name: str) -> bool:
-    """Return whether a file was made in the unit's folder: no link, and nothing elsewhere.
-
-    A worker that a file took over would have the part take the files that it names.
-    """
+    """Return whether the file is a regular file of this folder: a compromised worker could name any other."""
     try:
-        found = os.lstat(folder / name)
+        status = os.lstat(folder / name)
     except (OSError, ValueError):
         return False
-    return Path(name).name == name and stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+    return Path(name).name == name and stat.S_ISREG(status.st_mode) and status.st_nlink == 1
 
 
 def _alike(task: CutTask) -> CutTask:
@@ -207,7 +195,7 @@ def _cost_s(task: CutTask) -> float:
 
 
 def _nbytes(task: CutTask) -> int:
-    """Bytes of the units, about: those of the object, or of a video the share that its clips take of it."""
+    """Estimate the bytes of the units: the object's, or for a video the share that its clips take."""
     nbytes, video = int(task.raw["nbytes"]), task.policy.video
     length_s = task.audit.get("duration_s") or 0.0
     if task.audit["kind"] != "video" or video.max_clips is None or not length_s:
@@ -220,7 +208,7 @@ CUT = Work(
     version="1",
     function=cut,
     unit=CutTask,
-    result=Pieces,
+    result=CutResult,
     timeout_s=_limit_s,
     cost_s=_cost_s,
     alike=_alike,

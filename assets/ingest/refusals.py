@@ -1,4 +1,4 @@
-"""Refused objects of a batch, and the limits above which they stop it. A copy has the verdict of what it copies."""
+"""Refusals of a batch's objects, and the limits above which they stop it. A copy is refused like its original."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,16 +12,16 @@ Row = dict[str, Any]
 
 _LIMITS = (
     ("rejected", "max_reject_rate", "unreadable"),
-    ("not_media", "max_not_media_rate", "no media"),
-    ("not_supported", "max_unsupported_rate", "of formats that are not supported"),
+    ("not_media", "max_not_media_rate", "not media"),
+    ("not_supported", "max_unsupported_rate", "of unsupported formats"),
 )
-"""(outcome, field of the spec, what such objects are)"""
+"""(outcome, field of the spec, description of such objects)"""
 
 
 def refusal_of_copy(row: Mapping[str, Any], of: str, refusals: Mapping[str, Row]) -> Row:
-    """Return the refusal of an object with the same bytes as the object `of`: its own, or that it is a duplicate.
+    """Return the refusal of an object with the same bytes as the object `of`: inherited, or as its duplicate.
 
-    refusals: key -> refusal of every object that was looked at.
+    refusals: key -> refusal, of the audited objects.
     """
     if (verdict := refusals.get(of)) is None:
         return refusal_row(
@@ -31,9 +31,9 @@ def refusal_of_copy(row: Mapping[str, Any], of: str, refusals: Mapping[str, Row]
 
 
 def refusals_of_copies(before: Sequence[Row], refusals: Sequence[Row]) -> list[Row]:
-    """Return the refusals, by a later stage, of the objects that an earlier one dropped as copies of these.
+    """Return the refusals that copies inherit from a later stage.
 
-    before: refusals by the earlier stage; refusals: those by the later one.
+    before: the earlier stage's refusals, with the copies; refusals: the later stage's.
     """
     verdicts = {row["sha256"]: row for row in refusals if row["code"] != DUPLICATE}
     copies = [row for row in before if row["code"] == DUPLICATE and row["sha256"] in verdicts]
@@ -49,21 +49,21 @@ def _inherited(key: str, verdict: Row) -> Row:
 
 
 def refusal_counts(refusals: Sequence[Row]) -> dict[str, int]:
-    """Count objects by outcome: rejected (damaged), not supported, not media, and dropped (sound, not wanted)."""
+    """Count objects by outcome: rejected (damaged), not supported, not media, and dropped (intact, not wanted)."""
     return {outcome: sum(1 for row in refusals if row["outcome"] == outcome) for outcome in OUTCOMES}
 
 
 def stop_reason(refusals: Sequence[Row], n_landed: int, spec: DatasetSpec) -> str:
-    """Return why a batch with these refusals is stopped, or "" when it is not."""
+    """Return why these refusals stop a batch, or ""."""
     reasons = []
     for outcome, name, words in _LIMITS:
-        some, rate = [row for row in refusals if row["outcome"] == outcome], getattr(spec, name)
-        if len(some) <= rate * n_landed:
+        rows, rate = [row for row in refusals if row["outcome"] == outcome], getattr(spec, name)
+        if len(rows) <= rate * n_landed:
             continue
-        named = "; ".join(f"{row['key']!r} ({row['code']}: {row['reason']})" for row in some[:3])
-        more = f"; and {len(some) - 3} more" if len(some) > 3 else ""
+        named = "; ".join(f"{row['key']!r} ({row['code']}: {row['reason']})" for row in rows[:3])
+        more = f"; and {len(rows) - 3} more" if len(rows) > 3 else ""
         reasons.append(
-            f"{len(some)} of {n_landed} objects are {words}, allowed are {rate:.1%}: {named}{more}"
+            f"{len(rows)} of {n_landed} objects are {words}, allowed are {rate:.1%}: {named}{more}"
         )
     return ". ".join(reasons)
 

@@ -1,4 +1,4 @@
-"""Time limits: how long each object of a batch may take, told before it begins."""
+"""Time limits of each object of a batch, computed before it is decoded."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -15,56 +15,55 @@ from ..spec import DatasetSpec
 Tell = Callable[[str], object]
 log = logging.getLogger(__name__)
 
-_LOOK_S = 60.0
-"""Limit in seconds of reading a container's length: some ranges of bytes, and nothing is decoded to its end."""
+_PROBE_S = 60.0
+"""Seconds to read a container's length: a few byte ranges, nothing is decoded."""
 
-_WORTH_SAYING = 1.5
-"""Multiple of `work_timeout_s` above which a limit is told."""
+_WORTH_LOGGING = 1.5
+"""Multiple of `work_timeout_s` above which a limit is logged."""
 
 _TIMED = ("audio/", "video/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """Limit of one object."""
+    """Time limit of an object."""
 
     seconds: float
-    """Seconds that the object may take."""
     work: Work | None = None
-    """Work that is known beforehand; None for unknown."""
+    """Estimated work; None for unknown."""
 
     def reason(self, failure: Failure) -> str:
-        """Return why there is no result of an object that no worker survived."""
+        """Return why an object has no result."""
         if failure.code != "timeout" or self.work is None:
             return failure.summary
         return (
             f"{failure.summary}, decoding {self.work}; raise work_timeout_s of its DatasetSpec, or "
-            "max_work_timeout_s, if it is sound and the machine slow"
+            "max_work_timeout_s, if the object is intact and the machine slow"
         )
 
 
-def limits_told(
+def limits_probed(
     landing: Store, compute: Compute, rows: Sequence[Mapping[str, Any]], spec: DatasetSpec, tell: Tell
 ) -> list[Limit]:
-    """Return limits of objects that nobody has decoded yet, by their containers. rows: key and mime of each."""
+    """Return limits of objects that are not decoded yet, from their containers. rows: key and mime."""
     timed = [number for number, row in enumerate(rows) if row["mime"].startswith(_TIMED)]
     places = [(landing, rows[number]["key"]) for number in timed]
-    found: dict[int, Work] = {}
+    works: dict[int, Work] = {}
     outcomes = compute.map(
         told_of,
         places,
-        timeout_s=min(_LOOK_S, spec.work_timeout_s),
+        timeout_s=min(_PROBE_S, spec.work_timeout_s),
         variables=store_variables(landing),
     )
     for number, outcome in zip(timed, outcomes, strict=True):
         if outcome.value is not None:
             duration_s, pixels, values = outcome.value
-            found[number] = Work(duration_s=duration_s, pixels=pixels, values=values)
-    return [_limit(row["key"], found.get(number), spec, tell) for number, row in enumerate(rows)]
+            works[number] = Work(duration_s=duration_s, pixels=pixels, values=values)
+    return [_limit(row["key"], works.get(number), spec, tell) for number, row in enumerate(rows)]
 
 
 def limits_decoded(rows: Sequence[Mapping[str, Any]], spec: DatasetSpec, tell: Tell) -> list[Limit]:
-    """Return limits of objects with these rows of the media table."""
+    """Return limits of objects from their media rows."""
     return [
         _limit(row["key"], work_of(row) if row["kind"] in ("audio", "video") else None, spec, tell)
         for row in rows
@@ -75,6 +74,6 @@ def _limit(key: str, work: Work | None, spec: DatasetSpec, tell: Tell) -> Limit:
     if work is None:
         return Limit(seconds=spec.work_timeout_s)
     seconds = work.limit_s(spec.work_timeout_s, spec.max_work_timeout_s)
-    if seconds > _WORTH_SAYING * spec.work_timeout_s:
+    if seconds > _WORTH_LOGGING * spec.work_timeout_s:
         tell(f"{key!r}: decoding {work}, limit {seconds:,.0f} s")
     return Limit(seconds=seconds, work=work)

@@ -1,7 +1,4 @@
-"""Samples of cut units, and the parts that they are written as.
-
-Units of one kind with the same fields are one part of a block (a clip with sound has fields that a silent one has not).
-"""
+"""Samples of cut units, written as parts: one part per kind and set of fields in a block."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,41 +12,37 @@ from ..media.cutters import CUTTERS
 from ..media.unit import Kind, Unit
 
 CAPTION = "caption.txt"
-"""Field of the text that came with an object, or with a segment of it, in a group of its own."""
+"""Field of the text that came with an object or segment, in a group of its own."""
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutUnit:
-    """One unit whose bytes wait in scratch files."""
+    """A unit whose bytes are in scratch files."""
 
     unit_id: str
-    """Id of the unit."""
     kind: Kind
-    """Kind of media."""
     unit: Unit
-    """The unit."""
     raw: Mapping[str, Any]
-    """Row of the landed object."""
+    """Row of `raw_objects`."""
     audit: Mapping[str, Any]
-    """Media row of the unit."""
+    """Row of `media`."""
     label: int | None
-    """Number of the object's class; None for kinds without one."""
+    """Class number; None for kinds without classes."""
     source: Mapping[str, str]
     """Provenance of all samples of the object."""
 
     @property
     def key(self) -> str:
-        """Key of the sample."""
         return f"{self.kind}/{self.unit_id[:20]}"
 
 
 def write_parts(
     store: Store, txn: str, units: Sequence[CutUnit], name: str
 ) -> list[tuple[Part, list[CutUnit]]]:
-    """Write one part per kind and set of fields, and return each with its units. name: of the block."""
-    from loader.dataset.writing.part_writer import write_part  # of workers alone
+    """Write one part per kind and set of fields; return each with its units. name: of the block."""
+    from loader.dataset.writing.part_writer import write_part  # only workers need it
 
     layouts: dict[tuple[Kind, tuple[str, ...]], list[CutUnit]] = {}
     for unit in units:
@@ -65,7 +58,7 @@ def write_parts(
 
 
 def field_names(unit: CutUnit) -> tuple[str, ...]:
-    """Return the fields that `sample_fields` gives, sorted; no file is read."""
+    """Return the sorted fields of `sample_fields`, without reading files."""
     cutter = CUTTERS[unit.kind]
     names = {*unit.unit.fields, cutter.facts} - {"json"}
     if cutter.has_label:
@@ -76,16 +69,16 @@ def field_names(unit: CutUnit) -> tuple[str, ...]:
 
 
 def sample_fields(unit: CutUnit) -> dict[str, Any]:
-    """Return field -> value of one sample, its files read."""
+    """Return field -> value of a sample, with its files read."""
     cutter, raw = CUTTERS[unit.kind], unit.raw
     fields: dict[str, Any] = {
         name: value.read_bytes() if isinstance(value, Path) else value
         for name, value in unit.unit.fields.items()
     }
-    told = {
+    facts = {
         name: raw[name] for name in ("label", "title", "text", "licence", "author", "origin") if raw[name]
     }
-    fields[cutter.facts] = {**fields.pop("json", {}), "raw": raw["key"], **told}
+    fields[cutter.facts] = {**fields.pop("json", {}), "raw": raw["key"], **facts}
     if cutter.has_label:
         fields["cls"] = unit.label
     if CAPTION not in fields and (caption := raw["text"] or raw["title"]):
@@ -99,7 +92,7 @@ def _metadata(unit: CutUnit) -> dict[str, Any]:
     source_rate = unit.audit.get("sample_rate_hz")
     if source_rate is not None:
         facts["source_sample_rate_hz"] = source_rate
-    if unit.kind in ("image", "video"):  # by which the better of two copies is kept
+    if unit.kind in ("image", "video"):  # they decide which of two copies stays
         facts["source_width_px"] = unit.audit["upright_width_px"]
         facts["source_height_px"] = unit.audit["upright_height_px"]
         facts["source_nbytes"] = raw["nbytes"]
@@ -114,7 +107,7 @@ def _source(unit: CutUnit) -> dict[str, str]:
 
 
 def unit_row(unit: CutUnit, part: Part) -> Row:
-    """Return the unit's row of the `units` table."""
+    """Return the unit's row of `units`."""
     return {
         "key": unit.key,
         "unit_id": unit.unit_id,
@@ -128,6 +121,6 @@ def unit_row(unit: CutUnit, part: Part) -> Row:
 
 
 def n_short_shots(units: Sequence[CutUnit]) -> int:
-    """Count shots, and ends of shots, that gave no clip because they are too short, over all videos of these units."""
+    """Count shots, and ends of shots, too short for a clip, over all videos of these units."""
     by_object = {unit.raw["key"]: unit.unit.fields.get("json", {}) for unit in units if unit.kind == "video"}
     return sum(int(facts.get("n_short_shots", 0)) for facts in by_object.values())

@@ -67,7 +67,7 @@ def lineage_metadata(dataset: str, deps: Mapping[str, Iterable[tuple[str, str]]]
 
 def samples_columns(spec: "DatasetSpec", table: "pl.DataFrame") -> Metadata:
     """Return types and origin of a batch's columns in the samples table: each from its stage."""
-    scored = {name: feature.stage for feature in spec.features for name in _columns_of(feature.made())}
+    scored = {name: feature.stage for feature in spec.features for name in _columns_of(feature.build())}
     deps: dict[str, list[tuple[str, str]]] = {}
     for name in table.columns:
         if name in FROM_RAW_OBJECTS:
@@ -88,7 +88,7 @@ def sample_texts(spec: "DatasetSpec | None" = None) -> dict[str, str]:
     texts |= {name: TEXTS["raw_objects"][column] for name, column in FROM_RAW_OBJECTS.items()}
     texts |= {name: f"of the source: {TEXTS['media'][column]}" for name, column in FROM_MEDIA.items()}
     for feature in spec.features if spec else ():
-        texts |= feature_texts(feature.made())
+        texts |= feature_texts(feature.build())
     return texts
 
 

@@ -20,10 +20,9 @@ from penstock.approve import covering, stops
 from penstock.stages import StageRecord, Upstream, append_record, current_record, fingerprint
 
 from ..checks import CheckReport, CheckResult, run_checks, run_expectations
-from ..drift.compare import DRIFT_CHECKS, Compared
-from ..drift.examples import before_of, shown_of
+from ..drift.compare import DRIFT_CHECKS, GateInputs
 from ..drift.facts import baseline_of, facts_of
-from ..drift.page import plotted, render, save
+from ..drift.page import before_of, plotted, render, save, shown_of
 from ..gate import CODE_VERSION, DEFAULTS, EXPECTATIONS, SUITE, Gate
 from ..samples.candidate import candidate
 from ..stages import VERSION
@@ -256,7 +255,7 @@ def _overridden(approval: StageRecord | None, stopping: Sequence[CheckResult]) -
 
 def _run(
     root: loader.Root, samples: StageRecord, gate: Gate, table: "pl.DataFrame", against: Sequence[str]
-) -> tuple[tuple[CheckResult, ...], bool, Compared | None]:
+) -> tuple[tuple[CheckResult, ...], bool, GateInputs | None]:
     """Return every result in the gate's order, whether anything was broken, and the input of the drift checks.
 
     Broken: a check, or an expectation, could not be evaluated. The input is None where there are no drift checks, or
@@ -265,14 +264,14 @@ def _run(
     version = root.open(against[0]) if against and against[0] else None
     baseline = version.samples() if version and gate.checks else None
     reports: list[CheckReport] = []
-    compared: list[Compared] = []
+    compared: list[GateInputs] = []
 
     def suite() -> CheckResult:
         reports.append(run_expectations(table, gate.suite))
         broken = {item for item in SUITE if item in reports[0].not_passed}
         return replace(reports[0].as_check(), approvable=not broken and not reports[0].broken)
 
-    def drifted(check: Callable[[Compared], CheckResult]) -> CheckResult:
+    def drifted(check: Callable[[GateInputs], CheckResult]) -> CheckResult:
         if not compared:
             compared.append(_compared(root, samples, gate, table, version))
         return check(compared[0])
@@ -291,7 +290,7 @@ def _report(
     samples: StageRecord,
     table: "pl.DataFrame",
     results: Sequence[CheckResult],
-    compared: Compared | None,
+    compared: GateInputs | None,
     picture: str,
     run_id: str,
 ) -> str:
@@ -320,10 +319,10 @@ def _compared(
     gate: Gate,
     table: "pl.DataFrame",
     newest: loader.Version | None,
-) -> Compared:
+) -> GateInputs:
     """Return the input of the drift checks. Raises: VersionNotFound for a ref of the gate; Corrupt; StoreError."""
     against = root.open(gate.baseline) if gate.baseline else newest
-    return Compared(
+    return GateInputs(
         now=facts_of(root.store, samples, table),
         baseline=baseline_of(root, against) if against else None,
         newest=newest,

@@ -18,13 +18,12 @@ from resources.storage import RootResource
 
 from ..feedback.exclusions import excluded_by_reason
 from ..gate import GATE, Gate
-from ..ingest import recuts
 from ..ingest.units import clash, published_labels
 from ..pages.plots import MAX_VERSIONS
 from ..pages.report import Metadata, exclusions_metadata, version_metadata
 from ..samples import samples_asset as samples_stage
 from ..spec import DatasetSpec
-from ..stages import SAMPLES, VERSION, require_published
+from ..stages import SAMPLES, VERSION, request_recut, require_published
 from .audit import Audit, audit_batch, overtaken
 from .card import card_metadata
 from .lag import PRODUCER, arrivals, freshness_of, lag_metadata
@@ -197,7 +196,7 @@ def _unfit(root: loader.Root, record: StageRecord) -> str:
         )
     parts = [loader.Part.from_json(body) for body in record.body["parts"]]
     if reason := clash(root, record, parts):
-        recuts.note(root.store, record.dataset, record.partition, record.body["txn"])
+        request_recut(root.store, record.dataset, record.partition, record.body["txn"])
         return (
             f"batch {record.partition}: a version was published since it was cut ({reason}); the discovery sensor "
             f"has it cut again, or materialize [{record.dataset}, units], its features and samples"

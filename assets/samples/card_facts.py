@@ -35,7 +35,7 @@ def made_of(
     - filters: in words
     - refused: [outcome, stage, code, objects] of objects that gave no sample
     """
-    parameters = {feature.made().name: feature.parameters for feature in spec.features}
+    parameters = {feature.build().name: feature.parameters for feature in spec.features}
     refused = Counter(
         (str(row["outcome"]), str(row["stage"]), str(row["code"]))
         for row in objects

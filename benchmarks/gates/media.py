@@ -83,7 +83,7 @@ def _derived(family: str, media: Path, work: Path) -> Pool:
     media_stage(root, landing, compute, spec, **told)
     units_stage(root, landing, compute, spec, **told)
     for feature in spec.features:
-        feature_stage(root, compute, feature.made(), dataset=name, timeout_s=600, **told)
+        feature_stage(root, compute, feature.build(), dataset=name, timeout_s=600, **told)
     record, _ = samples_stage(root, spec, **told)
     facts = facts_of(root.store, record, candidate(root, record))
     return Pool(facts=facts, objects=[dict(row) for row in raws])

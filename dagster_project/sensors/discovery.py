@@ -9,12 +9,12 @@ import dagster as dg
 from assets.arrivals.batch_manifests import Book, batch_number, manifests
 from assets.arrivals.make_batches import begun_batches, pending_numbers
 from assets.arrivals.open_source import opener
-from assets.arrivals.progress import DEFAULT_BUDGET, Dataset, Step, TickBudget
+from assets.arrivals.progress import DEFAULT_BUDGET, TickBudget, TickDataset, TickResult
 from assets.arrivals.tick import tick
-from assets.ingest import recuts
 from assets.pages.report import dagster_name
 from assets.sources import DEFAULT_LIMITS, LANDING, BatchLimits, Source
 from assets.spec import DatasetSpec
+from assets.stages import recut_requests
 from dagster_project.code_location import code_location_of, tags_of
 from dagster_project.last_run import LAUNCHED
 from dagster_project.sensors.recovery import again
@@ -82,7 +82,7 @@ def discovery_sensor(
         context: dg.SensorEvaluationContext, root: RootResource, landing: LandingResource
     ) -> dg.SensorResult | dg.SkipReason:
         with root.opened() as opened:
-            work = Dataset(
+            work = TickDataset(
                 store=opened.store,
                 name=dataset,
                 limits=limits,
@@ -99,7 +99,7 @@ def discovery_sensor(
             label = here.label if here else ""
             new = _to_run(context.instance, opened.store, dataset, known, waiting, max_runs, label)
             asked = list(islice(new, max_runs))
-            overtaken = {f"cut-again-{txn}": key for key, txn in recuts.noted(opened.store, dataset)}
+            overtaken = {f"cut-again-{txn}": key for key, txn in recut_requests(opened.store, dataset)}
         forgotten = sorted(set(through) - set(known))[:_TAKEN_BACK]
         said = "; ".join(map(told, steps))
         for line in [line for step in steps for line in step.set_aside][:_SET_ASIDE]:
@@ -124,15 +124,15 @@ def discovery_sensor(
     return discovery
 
 
-def told(step: Step) -> str:
+def told(step: TickResult) -> str:
     """Return one line about a source, for the tick's page."""
-    if step.note and not (step.listed or step.made):
+    if step.note and not (step.listed or step.batches):
         return f"{step.source}: {step.note}"
     at = f"listed as far as {step.cursor!r}" if step.cursor else f"listed to its end ({step.n_passes} times)"
     wait = f", the oldest for {step.oldest_s:.0f} s" if step.waiting else ""
     refused = ", ".join(f"{n} {reason}" for reason, n in sorted(step.not_taken.items()))
     return (
-        f"{step.source}: {step.listed} listed, {step.found} new, {len(step.made)} batches made, {step.waiting} "
+        f"{step.source}: {step.listed} listed, {step.n_new} new, {len(step.batches)} batches made, {step.waiting} "
         f"objects wait for a full batch{wait}; {at}; not taken: {refused or 'none'}"
         f"{f'; {step.note}' if step.note else ''}"
     )

@@ -9,7 +9,7 @@ import pytest
 
 from assets.arrivals.batch_manifests import manifests
 from assets.arrivals.make_batches import discover
-from assets.arrivals.progress import Dataset, TickBudget
+from assets.arrivals.progress import TickBudget, TickDataset
 from assets.arrivals.reconcile import reconcile
 from assets.arrivals.tick import tick
 from assets.sources import BatchLimits, Source
@@ -66,7 +66,7 @@ def _ticked(place, root, budget, *sources, n=1) -> list[Any]:
     def opened(source):
         yield place()
 
-    dataset = Dataset(store=root, name="d", limits=LIMITS, now_us=NOW_US)
+    dataset = TickDataset(store=root, name="d", limits=LIMITS, now_us=NOW_US)
     steps = []
     for number in range(n):
         (step,) = tick(replace(dataset, now_us=NOW_US + number), sources, opened, budget)
@@ -104,7 +104,7 @@ def test_a_source_that_excludes_such_objects_does_not_count_them(place, root):
 
 def test_discovery_and_reconciliation_go_on_beside_them(place, root):
     report = reconcile(
-        Dataset(store=root, name="d", limits=LIMITS, now_us=NOW_US), Source(), place(), write=False
+        TickDataset(store=root, name="d", limits=LIMITS, now_us=NOW_US), Source(), place(), write=False
     )
     assert report.n_there == 3
     assert report.not_taken == {"not_listed": 3}

@@ -127,7 +127,7 @@ def test_a_new_version_has_the_new_features_and_the_old_one_stays(
     old = root.open("demo@1")
     assert stale(root, spec_of(1)) == []
     (one,) = stale(root, spec_of(2))
-    assert (one.stage, one.partition, one.was, one.wanted) == ("feature_sizes", batch, "1-0", "2-0")
+    assert (one.stage, one.partition, one.was, one.version) == ("feature_sizes", batch, "1-0", "2-0")
     shards = tars(root)
 
     refresh(spec_of(2), batch)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import loader
-from assets.arrivals.rebuild import rebuild_of
+from assets.arrivals.make_batches import rebuild_of
 from assets.feedback.exclusions import excluded_units
 from assets.media.policy import CutPolicy, ImagePolicy
 from assets.spec import DatasetSpec

@@ -16,7 +16,7 @@ from rosbags.typesys import Stores, get_typestore
 import loader
 from assets.arrivals.batch_manifests import read_manifest
 from assets.arrivals.make_batches import discover
-from assets.arrivals.progress import Dataset, read_progress
+from assets.arrivals.progress import TickDataset, read_progress
 from assets.arrivals.reconcile import reconcile
 from assets.arrivals.tick import tick
 from assets.gate import Gate
@@ -234,9 +234,12 @@ def test_neither_notices_nor_an_inventory_tell_of_objects_of_several_files(
         Source(format="rosbag", listed=False, feed=Feed(url="/notices"))
     with pytest.raises(InvalidStore, match="leave the inventory out"):
         reconcile(
-            Dataset(store=root.store, name="demo", limits=BatchLimits()), SOURCE, seen(place), inventory="x"
+            TickDataset(store=root.store, name="demo", limits=BatchLimits()),
+            SOURCE,
+            seen(place),
+            inventory="x",
         )
-    report = reconcile(Dataset(store=root.store, name="demo", limits=BatchLimits()), SOURCE, seen(place))
+    report = reconcile(TickDataset(store=root.store, name="demo", limits=BatchLimits()), SOURCE, seen(place))
     assert (report.n_there, report.n_batched, report.not_taken) == (3, 0, {"not_media": 7})
 
 
@@ -278,7 +281,7 @@ def test_a_takedown_of_a_further_file_that_nobody_knew_names_the_object_to_ask_f
     place: Path, root: loader.Root
 ) -> None:
     """It was requested when its object was not discovered yet, or as it was."""
-    dataset = Dataset(store=root.store, name="demo", limits=BatchLimits())
+    dataset = TickDataset(store=root.store, name="demo", limits=BatchLimits())
     (step,) = tick(dataset, [SOURCE], lambda source: nullcontext(seen(place)))
     assert step.waiting == 3
     waiting = read_progress(root.store, "demo", SOURCE.name).waiting.values()

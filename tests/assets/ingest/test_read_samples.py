@@ -18,10 +18,10 @@ from rosbags.typesys import Stores, get_typestore
 
 import loader
 from assets.gate import Gate
-from assets.ingest import recuts
 from assets.source_formats import read_formats
 from assets.sources import Source
 from assets.spec import DatasetSpec, Feature
+from assets.stages import recut_requests
 from assets.tables import read_table
 from loader.dataset.log.denies import Target
 from loader.dataset.reading.verified_bucket_reads import read_fields
@@ -295,7 +295,7 @@ def test_a_batch_that_waits_beside_another_of_the_same_object_is_cut_again(
         assert run("ingest", demo, batches[-1], place).success
     assert run("release", demo, place=place).success
     assert len(root.open("demo@latest")) == 1
-    assert [batch for batch, _ in recuts.noted(root.store, "demo")] == batches[1:]
+    assert [batch for batch, _ in recut_requests(root.store, "demo")] == batches[1:]
     assert run("ingest", demo, batches[1], place).success
     assert run("release", demo, place=place).success
     found = stored(root.open("demo@latest"), "text.txt")

@@ -77,7 +77,7 @@ def test_a_release_leaves_a_card_and_does_not_depend_on_it(run, root, arrive, ph
     assert "short_side_px=48" in made["policies"][0]["policy"]
     features = {one["name"]: one for one in made["featurizers"]}
     assert set(features) == {"picture", "tokens"}
-    assert features["picture"]["version"] == Feature(name="picture").made().version
+    assert features["picture"]["version"] == Feature(name="picture").build().version
     assert features["tokens"]["parameters"] == "image=caption.txt"
     assert made["filters"] == [{"filter": "width_px at least 60", "batches": 1}]
     assert {check["name"]: check["batches"] for check in made["checks"]} == dict.fromkeys(

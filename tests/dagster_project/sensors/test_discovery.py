@@ -10,10 +10,10 @@ from PIL import Image
 import loader
 from assets.arrivals.batch_manifests import manifests
 from assets.arrivals.make_batches import discover
-from assets.ingest.recuts import noted
 from assets.ingest.units import published_labels
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec
+from assets.stages import recut_requests
 from assets.watch.batches import Batches
 from dagster_project.definitions import batches_of, build_defs
 from dagster_project.sensors.discovery import discovery_sensor
@@ -143,7 +143,7 @@ def test_a_batch_that_another_one_has_overtaken_is_cut_again(
         samples = root.open(f"{DATASET}@latest").samples().collect()
         assert samples["raw_sha256"].n_unique() == len(samples) == len(set(landed.values()))
         assert published_labels(root, DATASET) == labels
-        assert not list(noted(root.store, DATASET))
+        assert not list(recut_requests(root.store, DATASET))
 
 
 def test_a_run_that_was_made_and_not_launched_is_asked_for_again(

@@ -12,8 +12,7 @@ import pytest
 from PIL import Image
 
 import loader
-from assets.features.compute import compute_part, gpus_of
-from assets.features.store import model_here
+from assets.features.compute import compute_part, gpus_of, model_here
 from assets.featurizers import Features
 from assets.featurizers import make as featurizer
 from assets.featurizers.models import MODELS, ModelFeaturizer, cropped

@@ -9,10 +9,10 @@ from loader.dataset.writing.part_extension import read_part
 from loader.modalities import decoder_for
 from loader.storage import Store
 
-from ..dedup.embeddings import Embeddings, embeddings_of
+from ..dedup.near_pairs import Embeddings, embeddings_of
 from ..dedup.policy import KINDS, NearDuplicates
 from ..dedup.published import near_published, published_samples
-from ..dedup.settle import Copy, settle
+from ..dedup.settle import DuplicateOf, settle
 from ..dedup.table import candidates_of, table_of
 
 CODE = "near_duplicate"
@@ -27,7 +27,7 @@ class Copies:
 
     compared_with: str | None = None
     """Id of the version that they were compared with; "" for none yet, None where the dataset has no policy."""
-    of: Mapping[str, Copy] = field(default_factory=dict)
+    of: Mapping[str, DuplicateOf] = field(default_factory=dict)
     """Key -> the original that it copies."""
     supersede: Mapping[str, str] = field(default_factory=dict)
     """Key of a published sample -> why a new one takes its place."""

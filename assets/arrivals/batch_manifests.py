@@ -49,6 +49,7 @@ class RawObject:
     key: str
     """Key relative to the source's location."""
     uri: str
+    """Full URI."""
     nbytes: int
     """Bytes."""
     etag: str
@@ -89,9 +90,11 @@ class Manifest:
     dataset: str
     """Name."""
     number: int
+    """From 1."""
     landing: str
     """URL, without secrets, that the objects' keys are relative to."""
     objects: tuple[RawObject, ...]
+    """Its raw objects."""
     named: str = ""
     """The batch's original key, if a takedown has redacted its objects; else ""."""
 
@@ -121,11 +124,11 @@ class Manifest:
 class Book:
     """Every manifest of a dataset, read once; `read_on` adds what other writers append.
 
-    before: an earlier book of this process. It replaces the hint and the manifests that it has read, unless
-    one of those files has changed since.
+    before: an earlier book of this process. It replaces the hint and the manifests that it has read, unless one of
+    those files has changed since.
 
-    Costs one listing of the folder (a request per 1,000 manifests), a GET of the newest hint, a GET per later
-    batch, and one for a batch that the listing missed. Memory: 0.15 kB per object.
+    Costs one listing of the folder (a request per 1,000 manifests), a GET of the newest hint and a GET per later batch.
+    Memory: 0.15 kB per object.
     """
 
     def __init__(self, store: Store, dataset: str, before: "Book | None" = None) -> None:

@@ -237,6 +237,7 @@ class ReceivedMessages:
     """Messages that a tick has read."""
 
     source: MessageSource
+    """Where they come from."""
     messages: list[Message] = field(default_factory=list)
     """In the order of reading."""
     uris: dict[str, list[str]] = field(default_factory=dict)

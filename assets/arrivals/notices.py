@@ -32,6 +32,7 @@ class Notice:
     """An object that was written."""
 
     key: str
+    """Key; "" if `uri` is set."""
     bucket: str = ""
     """"" if the key is relative to the source."""
     uri: str = ""

@@ -52,6 +52,7 @@ class Waiting:
     """An object that waits for a batch."""
 
     item: RawObject
+    """The object."""
     arrived_us: int
     """Last write, or first sight if the store has no times; microseconds since 1970."""
 
@@ -63,6 +64,7 @@ class Progress:
     cursor: str = ""
     """Last key that was listed and handled; "" between two passes."""
     n_passes: int = 0
+    """Complete passes."""
     listed: int = 0
     """Objects listed in this pass."""
     not_taken: dict[str, int] = field(default_factory=dict)
@@ -206,6 +208,7 @@ class TickResult:
     """Results of a tick at one source."""
 
     source: str
+    """Name of the source."""
     listed: int = 0
     """Keys listed."""
     n_new: int = 0
@@ -239,7 +242,9 @@ class TickDataset:
     store: Store
     """The root's."""
     name: str
+    """Name."""
     limits: BatchLimits
+    """Sizes of batches."""
     denies: Sequence[Deny] = ()
     """Takedowns of the root."""
     now_us: int = 0
@@ -256,7 +261,9 @@ class SourceTick:
     """One source in one tick."""
 
     dataset: TickDataset
+    """The tick's dataset."""
     source: Source
+    """The source."""
     place: Store
     """The source's, opened."""
     progress: Progress

@@ -42,6 +42,7 @@ class Reconciled:
     """Result of a reconciliation."""
 
     source: str
+    """Name of the source."""
     differences: "pl.DataFrame"
     """Columns status, key, uri, nbytes, etag, modified_us, batch (number, 0: none), sorted by status, key."""
     n_there: int

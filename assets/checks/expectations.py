@@ -30,17 +30,10 @@ _NEEDS: Mapping[str, tuple[str, ...]] = {"in_set": ("values",), "matches": ("pat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """A rule for a table, by its kind.
-
-    - column: `column` exists, with polars type `type` ("String", "Int64", "Float64" ...) if that is set - not_null:
-    values of `column`; NaN is a value - between: low <= value <= high; null passes, NaN does not - in_set: value in
-    `values`; null passes - unique: no value twice; null passes - matches: the regular expression `pattern` is found in
-    the value; null passes - row_count: low <= number of rows <= high
-
-    Raises: ValueError for an inconsistent expectation.
-    """
+    """A rule for a table, by its kind."""
 
     kind: Kind
+    """One of the kinds above."""
     column: str = ""
     """"" for row_count."""
     type: str = ""
@@ -92,9 +85,11 @@ class ExpectationResult:
     """Outcome of one expectation."""
 
     expectation: Expectation
+    """The rule."""
     status: Status
     """"error": it could not be evaluated, which counts as failed."""
     observed: str
+    """Text of the observation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +97,7 @@ class CheckReport:
     """Outcome of a suite."""
 
     n_rows: int
+    """Rows of the table."""
     results: tuple[ExpectationResult, ...]
     """In the order of the suite."""
 

@@ -20,7 +20,9 @@ class CheckResult:
     """Outcome of one check. Raises: ValueError for another severity, or if `passed` or `approvable` is no boolean."""
 
     name: str
+    """Name of the check."""
     passed: bool
+    """True if it passed."""
     severity: "Severity | AssetCheckSeverity" = "error"
     """A failed "error" stops the publication; a failed "warn" only shows. Also Dagster's `AssetCheckSeverity`."""
     value: float | None = None

@@ -1,9 +1,9 @@
 """All 64-bit hashes within a few bits of another, by exact multi-index hashing.
 
 M. Norouzi, A. Punjani, D. J. Fleet, "Fast Search in Hamming Space with Multi-Index Hashing", CVPR 2012. Hashes are cut
-into m chunks and indexed by each chunk. Two hashes that differ in at most r = m q + a bits (0 <= a < m) differ in at
-most q bits in one of the first a + 1 chunks, or in at most q - 1 bits in one of the others. So looking up each chunk's
-neighbourhood misses nothing, and each hit is checked in full.
+into m chunks and indexed by each chunk. Take two hashes that differ in at most r = m q + a bits (0 <= a < m). They
+differ in at most q bits in one of the first a + 1 chunks, or in at most q - 1 bits in one of the others. So looking up
+each chunk's neighbourhood misses nothing, and each hit is checked in full.
 
 Cost: O(n) and 12 n bytes per chunk to build. A query looks up `lookups` values and compares the hashes there: n /
 2^bits per value for random bits, twice that for real images. The number of chunks minimizes the sum. A query costs
@@ -98,6 +98,7 @@ class ChunkTable:
     """Hashes indexed by one chunk."""
 
     chunk: Chunk
+    """Chunk of the index."""
     rows: np.ndarray[Any, np.dtype[np.int32]]
     """int32 [n]: rows, sorted by the chunk's value."""
     hashes: UInt64s
@@ -113,6 +114,7 @@ class HashIndex:
     hashes: UInt64s
     """uint64 [n, k]."""
     max_distance: int
+    """Bits."""
     tables: tuple[ChunkTable, ...]
     """One per chunk, by the first of the k hashes."""
 

@@ -1,8 +1,8 @@
 """Near pairs of samples, by perceptual hashes of images or by embeddings.
 
 A photo has one hash, a clip three: of its first, middle and last frame. Two samples are near if they are of one kind,
-have the same flat images, and each other image is near to its counterpart: a clip that begins half its length later is
-another clip. A sample of only flat images has no near samples.
+have the same flat images, and each other image is near to its counterpart. So a clip that begins half its length later
+is another clip. A sample of only flat images has no near samples.
 """
 
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ _PREFERRED = (1, 0, 2)
 """Order of the images to search by: the middle one first, since clips begin and end in fades."""
 
 HASH, MIRROR, EMBEDDING = range(3)
-"""How two samples were found near, the surest first."""
+"""Means by which a pair was found, the surest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +141,7 @@ class IndexedForm:
     places: tuple[int, ...]
     """Images that are not flat; the search looks up the first."""
     index: HashIndex
+    """Index of the hashes of these images."""
 
 
 def index_images(pictures: ImageHashes, max_distance: int) -> dict[int, IndexedForm]:

@@ -1,4 +1,4 @@
-"""How a dataset treats near-duplicates."""
+"""Policy of a dataset on near-duplicates."""
 
 from dataclasses import dataclass
 from typing import Literal

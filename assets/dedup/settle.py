@@ -1,15 +1,15 @@
-"""Which of several near samples stay: one rule, equal in every process and any order of search.
+"""Choice among near samples: one rule, equal in every process and any order of search.
 
 Samples are visited from best to worst. A sample near to a better one that stays is a copy of the nearest such sample;
 every other sample stays. So no two near samples stay, unless they are of one raw object, which are never compared. This
 is an order, not a clustering: new samples do not regroup others, and the ends of a chain of near images both stay.
 
 Better means, in this order: more source pixels, more bytes per pixel and second, sharper (featurizer `picture`),
-published before, landed before, smaller key. The first three are compared in classes (a quarter of an octave of pixels,
-half an octave of the others), so 1 % more bytes is not better; unknown is the lowest class.
+published before, landed before, smaller key. The first three are compared in classes: a quarter of an octave of pixels,
+half an octave of the others. So 1 % more bytes is not better; unknown is the lowest class.
 
-A worse published sample is superseded by a new one, unless it is pinned: under `mark` or `first`, or if a new near
-sample is of another split, so that no training sample becomes a validation sample.
+A new sample supersedes a worse published one, unless that is pinned: under `mark` or `first`, or if a new near sample
+is of another split. No training sample becomes a validation sample.
 """
 
 from dataclasses import dataclass
@@ -106,6 +106,7 @@ class Candidates:
     objects: Strings
     """str [n]: raw objects."""
     pictures: ImageHashes
+    """Their image hashes."""
     measured: Float64s
     """float64 [n, 3], see `measured`."""
     embeddings: Embeddings | None = None

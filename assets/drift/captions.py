@@ -1,8 +1,6 @@
 """Texts that belong to another object: shifted by a row, they fit the neighbour better.
 
-Two links are tested, over the objects of a batch in the order of their keys: words that a text shares with the label,
-title and file name of its object; and, for objects with a duration, its rank correlation with the text's length. Texts
-with neither link are not tested.
+Two links are tested, over the objects of a batch in the order of their keys:
 """
 
 import math
@@ -29,6 +27,7 @@ class Texts:
     """Objects with a text."""
 
     keys: tuple[str, ...]
+    """Sorted keys of the objects."""
     fits: Bools
     """bool [keys]: whether the text shares a word with its own label, title or name."""
     shifted: Mapping[int, Bools]

@@ -41,6 +41,7 @@ class GateInputs:
     protected: tuple[loader.Version, ...]
     """Versions whose samples must not appear."""
     thresholds: Thresholds
+    """The dataset's."""
 
 
 def drift(compared: GateInputs) -> CheckResult:

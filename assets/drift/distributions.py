@@ -95,8 +95,8 @@ def by_chance(now: Drawn, before: Drawn, alpha: float, *, rises: bool) -> float:
     """Return the largest distance between the means of two draws of one distribution, at alpha / 2 on this side.
 
     The distribution is both draws together. The mean of n objects drawn from it lies beyond d with a chance of at most
-    exp(-n I(d)), with I the rate function of Cramer and Chernoff; without replacement it is even smaller (Hoeffding
-    1963). Either side may be the draw, so the smaller of two bounds holds.
+    exp(-n I(d)), with I the rate function of Cramer and Chernoff. Without replacement the chance is even smaller
+    (Hoeffding 1963). Either side may be the draw, so the smaller of two bounds holds.
     """
     n, m = now.evidence, before.evidence
     values = np.concatenate([now.values, before.values])

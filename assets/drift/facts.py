@@ -38,7 +38,9 @@ class BatchFacts:
     media: "pl.DataFrame"
     """Media table."""
     outcomes: Outcomes = UNKNOWN
+    """Outcomes of its objects."""
     texts: Texts | None = None
+    """Texts of its objects."""
     features: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Featurizer -> content of its record."""
     features_now: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -50,6 +52,7 @@ class Baseline:
     """The version that a batch is compared with."""
 
     version: loader.Version
+    """The version."""
     batches: tuple[BatchFacts, ...]
     """Newest first."""
     types: Mapping[str, str]

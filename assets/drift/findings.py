@@ -99,6 +99,7 @@ class DriftFinding:
     what: str
     """Kind of finding, such as "distribution"."""
     column: str
+    """Name of the column."""
     of: str = ""
     """Samples concerned, such as "audio"; "" for all."""
     before: str = ""

@@ -51,11 +51,17 @@ class SampleRange:
     """Rows [start, stop) of a part, for one featurizer."""
 
     store: RangeReader
+    """Store of the part."""
     part: loader.Part
+    """The part."""
     kind: str
+    """Kind of its samples."""
     featurizer: Featurizer
+    """The featurizer."""
     start: int
+    """First row."""
     stop: int
+    """Row after the last."""
     place: str = ""
     """Device of a model, "cpu" or "cuda:0"; "": the worker's."""
     removed: frozenset[int] = frozenset()
@@ -67,10 +73,13 @@ class FeatureRow:
     """Features of a sample, a refusal, or neither if its row is removed."""
 
     key: str
+    """Key of the sample."""
     features: Features | None = None
+    """Features; None if refused or removed."""
     code: str = ""
     """Code of the refusal; "" for none."""
     reason: str = ""
+    """Text of the refusal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +91,7 @@ class RangeResult:
     fault: str = ""
     """One of `_FAULTS`; "" for none."""
     reason: str = ""
+    """Text of the fault."""
 
 
 def inputs_of(featurizer: Featurizer, kind: str, part: loader.Part) -> dict[str, str]:

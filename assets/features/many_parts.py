@@ -26,7 +26,9 @@ class FeatureInput:
     """A part that a featurizer takes."""
 
     kind: str
+    """Kind of its samples."""
     part: loader.Part
+    """The part."""
     removed: frozenset[int] = frozenset()
     """Rows that no version has any more; they get no features."""
 
@@ -40,7 +42,9 @@ class FeaturesOf:
     reader: RangeReader
     """Reads the parts' shards: the store, or one that also finds shards in place."""
     featurizer: Featurizer
+    """The featurizer."""
     names: FeatureNames
+    """Names of its fields."""
     about: str
     """For people: 'demo/feature_mel/b000007'."""
     fingerprint: str

@@ -27,6 +27,7 @@ class FeatureNames:
     """Names of a featurizer's fields in a dataset."""
 
     group: str
+    """Group of the fields."""
     fields: Mapping[str, str]
     """Declared name -> stored name."""
     generation: int = 1
@@ -68,7 +69,7 @@ def names_of(
 ) -> FeatureNames:
     """Return the names of a featurizer's fields for a batch; a version new to the dataset gets its own.
 
-    Costs two or three requests per generation, and for a new version a GET per batch: names are reused only if no other
+    Costs two or three requests per generation, and for a new version a GET per batch. Names are reused only if no other
     batch's record and no group of the newest version has them. Raises: Corrupt; StoreError.
     """
     if not any(featurizer.outputs.values()):

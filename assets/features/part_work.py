@@ -83,8 +83,11 @@ class PartTask:
     part: dict[str, Any]
     """JSON."""
     kind: str
+    """Kind of its samples."""
     featurizer: PlainFeaturizer
+    """The featurizer."""
     names: FeatureNames
+    """Names of its fields."""
     removed: list[int]
     """Rows that no version has any more."""
     txn: str | None

@@ -40,6 +40,7 @@ class Stale:
     """A published batch whose features are not from the dataset's current featurizer."""
 
     stage: str
+    """Stage of the featurizer."""
     partition: str
     """The batch."""
     was: str
@@ -77,9 +78,10 @@ def stale(root: loader.Root, spec: DatasetSpec, before: StaleCache | None = None
     """Return the stale features of published batches, oldest batch first.
 
     Batches that the gate refused with this featurizer version are left out: they need a person. before: cache of an
-    earlier call in this process. Costs the opening of the newest version and one listing of the dataset's stages (a
-    request per 1,000 records), then a GET per new record and a manifest per published refresh. Reads weights without a
-    stated sha256.
+    earlier call in this process.
+
+    Costs the opening of the newest version and one listing of the dataset's stages (a request per 1,000 records). Then
+    it costs a GET per new record and a manifest per published refresh. Reads weights without a stated sha256.
 
     Raises: Corrupt; InvalidWeights; StoreError.
     """
@@ -121,7 +123,7 @@ def _is_done(included: "Included", record: StageRecord) -> bool:
 
 
 class Included:
-    """Whether a version has, or can still get, the features of a published batch's record.
+    """Predicate: a version has, or can still get, the features of a published batch's record.
 
     Answers from the root's state at construction.
     """

@@ -18,6 +18,7 @@ class SampleFormat:
     """A format whose raw objects hold samples."""
 
     name: str
+    """Name of the format."""
     choices: dict[str, Any]
     """Reader options, as `Options.to_json`."""
     batch: str

@@ -31,7 +31,9 @@ class CutInto:
     """Destination of a batch's units."""
 
     root: Store
+    """The root's store."""
     txn: str
+    """Transaction of the parts."""
     labels: Sequence[str]
     """Class names, by number."""
     provenance: Mapping[str, str]

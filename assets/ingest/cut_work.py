@@ -36,11 +36,13 @@ class CutTask:
     root: str
     """URL of the store for the parts."""
     txn: str
+    """Transaction of the parts."""
     raw: dict[str, Any]
     """Row of `raw_objects`."""
     audit: dict[str, Any]
     """Row of `media`."""
     policy: CutPolicy
+    """Cut policy."""
     words: dict[str, str]
     """The policy of its kind as text, part of the units' ids."""
     staging: str
@@ -55,17 +57,22 @@ class CutTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitFiles:
-    """A unit whose bytes are files of the object's folder. Other fields: as in `Unit`."""
+    """A unit whose bytes are files of the object's folder."""
 
     files: dict[str, str]
     """Field -> file name."""
     values: dict[str, Any]
     """Field -> JSON value."""
     start: str
+    """As `Unit.start`."""
     end: str
+    """As `Unit.end`."""
     metadata: dict[str, Any]
+    """As `Unit.metadata`."""
     groups: dict[str, str]
+    """As `Unit.groups`."""
     request: str
+    """As `Unit.request`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +82,7 @@ class CutResult:
     kind: Kind | None = None
     """None if refused."""
     pieces: list[UnitFiles] = field(default_factory=list)
+    """The units."""
     refusal: dict[str, Any] | None = None
     """Row of `refusals`."""
 

@@ -24,6 +24,7 @@ class HashTask:
     landing: str
     """URL of its store."""
     key: str
+    """Key of the object."""
     uri: str
     """For messages."""
     etag: str

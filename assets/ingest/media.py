@@ -100,6 +100,7 @@ class AuditOf:
     """The batch of an audit."""
 
     root: Store
+    """The root's store."""
     partition: str
     """The batch."""
     fingerprint: str

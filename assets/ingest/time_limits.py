@@ -29,6 +29,7 @@ class Limit:
     """Time limit of an object."""
 
     seconds: float
+    """Time limit."""
     work: Work | None = None
     """Estimated work; None for unknown."""
 

@@ -22,8 +22,11 @@ class CutUnit:
     """A unit whose bytes are in scratch files."""
 
     unit_id: str
+    """Id."""
     kind: Kind
+    """Kind of media."""
     unit: Unit
+    """The unit."""
     raw: Mapping[str, Any]
     """Row of `raw_objects`."""
     audit: Mapping[str, Any]

@@ -206,8 +206,8 @@ def published_labels(root: "loader.Root", dataset: str) -> list[str]:
 def clash(root: "loader.Root", record: StageRecord, parts: Sequence["loader.Part"]) -> str:
     """Return why waiting parts no longer fit the dataset, or "".
 
-    Since they were cut, class numbers, fields of a group or types of columns have changed, or the same raw bytes or
-    other samples of the same raw objects were published. record: of their units, or of their samples.
+    Since they were cut, class numbers, fields of a group or types of columns have changed. Or the same raw bytes, or
+    other samples of the same raw objects, were published. record: of their units, or of their samples.
     """
     dataset, labels = record.dataset, record.body["labels"]
     known = published_labels(root, dataset)

@@ -31,13 +31,17 @@ class CopyTask:
     root: str
     """URL of the store for the part."""
     txn: str
+    """Transaction of the part."""
     number: int
+    """Number of the part in its batch."""
     raws: list[Row]
     """Rows of `raw_objects` of a shard, by key."""
     run: int
+    """Number of the run in the shard."""
     groups: dict[str, str]
     """Field -> group."""
     rules: TakingRules
+    """Rules for the samples."""
     limit_s: float
     """Time limit."""
     columns: dict[str, str] = field(default_factory=dict)
@@ -55,7 +59,7 @@ class CopiedPart:
     rows: list[Row]
     """Rows of `units`."""
     admission: Admission
-    """Which samples were admitted."""
+    """Admitted samples."""
 
 
 def copy_run(task: CopyTask, node: Node) -> CopiedPart:

@@ -24,6 +24,7 @@ class NewestVersion(NamedTuple):
     """The newest version of a dataset; empty before the first."""
 
     id: str = ""
+    """Its id; "" before the first."""
     groups: Mapping[str, Mapping[str, Any]] = {}
     """As in its manifest."""
     columns: Mapping[str, Mapping[str, Any]] = {}

@@ -36,6 +36,7 @@ class ReadTask:
     root: str
     """URL of the store for the parts."""
     txn: str
+    """Transaction of the parts."""
     name: str = ""
     """Name of the first part in its transaction."""
     raws: list[Row] = field(default_factory=list)
@@ -45,6 +46,7 @@ class ReadTask:
     groups: dict[str, list[str]]
     """Known group -> its fields."""
     rules: TakingRules
+    """Rules for the samples."""
     limit_s: float
     """Time limit."""
     texts: list[str] = field(default_factory=list)
@@ -72,7 +74,7 @@ class ReadParts:
     notes: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Why a JSON value became no column -> (count, example)."""
     admission: Admission = field(default_factory=Admission)
-    """Which samples were admitted."""
+    """Admitted samples."""
 
 
 def read_samples(task: ReadTask, node: Node) -> ReadParts:

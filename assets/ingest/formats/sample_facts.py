@@ -40,6 +40,7 @@ class BatchSamples:
     parts: Sequence[tuple[str, loader.Part]] = ()
     """(kind, part)."""
     rows: list[Row] = field(default_factory=list)
+    """Rows of `units`."""
     refusals: list[Row]
     """Rows of `refusals`."""
     labels: Sequence[str] = ()
@@ -62,14 +63,16 @@ class BatchSamples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakingRules:
-    """How a dataset takes the samples of its raw objects. Part of tasks."""
+    """Rules by which a dataset takes the samples of its raw objects. Part of tasks."""
 
     dataset: str
     """Dataset that decides the splits."""
     splits: dict[str, float]
     """Split -> share."""
     split_by: str
+    """As `DatasetSpec.split_by`."""
     format: str
+    """Format of the raw objects."""
     choices: dict[str, Any]
     """Reader options, as `Options.to_json`."""
     provenance: dict[str, str]
@@ -121,7 +124,7 @@ def source_of(rules: TakingRules, raw: Row, source_key: str, own: Mapping[str, s
     """Return the provenance of a sample, without its position in the object.
 
     raw: its object's row; `first_sha256`, if it was published before with other bytes, keeps its split. own: provenance
-    from its format; a split there is the sample's, unless the source leaves `split` out.
+    from its format. A split there is the sample's, unless the source leaves `split` out.
     """
     own_split = rules.own_split(own)
     by_subject = rules.split_by == "subject"

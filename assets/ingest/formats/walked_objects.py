@@ -168,7 +168,9 @@ class KnownSample:
     key: str
     """Key in the dataset."""
     metadata: Mapping[str, Any]
+    """Column -> value."""
     source: Mapping[str, str]
+    """Provenance column -> value."""
     has_own_split: bool
     """True if its format names the split."""
 

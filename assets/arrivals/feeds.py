@@ -237,7 +237,7 @@ class ReceivedMessages:
     """Messages that a tick has read."""
 
     source: MessageSource
-    """Where they come from."""
+    """Source of the messages."""
     messages: list[Message] = field(default_factory=list)
     """In the order of reading."""
     uris: dict[str, list[str]] = field(default_factory=dict)

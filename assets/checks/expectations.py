@@ -30,7 +30,18 @@ _NEEDS: Mapping[str, tuple[str, ...]] = {"in_set": ("values",), "matches": ("pat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """A rule for a table, by its kind."""
+    """A rule for a table, by its kind.
+
+    - column: `column` exists, with polars type `type` ("String", "Int64", "Float64" ...) if that is set
+    - not_null: values of `column`; NaN is a value
+    - between: low <= value <= high; null passes, NaN does not
+    - in_set: value in `values`; null passes
+    - unique: no value twice; null passes
+    - matches: the regular expression `pattern` is found in the value; null passes
+    - row_count: low <= number of rows <= high
+
+    Raises: ValueError for an inconsistent expectation.
+    """
 
     kind: Kind
     """One of the kinds above."""

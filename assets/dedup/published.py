@@ -67,7 +67,7 @@ def published_samples(
     names = [name for name in schema() if name in columns or name in ("key", "split")]
     table = typed(scan_samples(version, names).collect()) if version else typed({})
     table = table.filter(table["kind"].is_in(KINDS) & ~table["key"].is_in(list(but)))
-    candidates, members = looks(table, alone=policy.embedding is not None)
+    candidates, members = looks(table, ungrouped=policy.embedding is not None)
     return Published(
         opened=version,
         table=table,

@@ -1,6 +1,11 @@
 """Texts that belong to another object: shifted by a row, they fit the neighbour better.
 
 Two links are tested, over the objects of a batch in the order of their keys:
+
+- words that a text shares with the label, title and file name of its object;
+- for objects with a duration, its rank correlation with the text's length.
+
+Texts with neither link are not tested.
 """
 
 import math

@@ -2,6 +2,15 @@
 
 A sample is identified by its raw object's URI and its `source_key`; if keys belong to a whole source
 (`DatasetSpec.keyed_by_place`), by the source. Against the newest version, a sample
+
+- with the content of a live sample is left out, as published before;
+- with another content replaces the live samples of its identity, and keeps their split;
+- with the content of a removed sample stays removed;
+- is new otherwise, with the split of the object's first publication, unless its format names one.
+
+Content is fields and metadata; `units` tables hold its hashes, and a missing hash counts as another content. Samples in
+place have no hashes, since earlier bytes are gone: all are admitted but removed ones, and replace all live samples of
+the object, also lost ones.
 """
 
 import hashlib

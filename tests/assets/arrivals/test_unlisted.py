@@ -13,7 +13,7 @@ from assets.arrivals.progress import TickBudget, TickDataset
 from assets.arrivals.reconcile import reconcile
 from assets.arrivals.tick import tick
 from assets.sources import BatchLimits, Source
-from dagster_project.sensors.discovery import told
+from dagster_project.sensors.discovery import tick_line
 from loader.errors import InvalidStore
 from loader.storage import ObjectInfo, open_store
 
@@ -90,7 +90,7 @@ def test_ticks_count_and_name_what_is_not_listed_once_a_pass(place, root, max_li
     assert _batched(root) == ["a.jpg", "c.jpg", "e.jpg"]
     whole = next(step for step in steps if step.n_passes)
     assert whole.not_taken == {"not_listed": 3}
-    assert "3 not_listed" in told(whole)
+    assert "3 not_listed" in tick_line(whole)
     until = steps[: steps.index(whole) + 1]
     assert len([line for step in until for line in step.unlisted]) == 3
 

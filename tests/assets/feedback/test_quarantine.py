@@ -27,7 +27,7 @@ from assets.feedback.quarantine import (
 from assets.pages.quarantine_page import quarantine_metadata
 from assets.spec import DatasetSpec
 from assets.tables import write_table
-from dagster_project.sensors.quarantine import quarantine_sensor
+from dagster_project.sensors.trainings import quarantine_sensor
 from loader.errors import StoreError
 from penstock.compute.pool import InlineCompute
 from penstock.compute.pool.contract import Failure, Outcome

@@ -1,4 +1,4 @@
-"""Addresses of the viewer's pages, for links on Dagster's: below PENSTOCK_VIEW_URL, none where it is not set."""
+"""Addresses of the viewer's pages, for links in Dagster: below PENSTOCK_VIEW_URL, none if it is not set."""
 
 from urllib.parse import quote, urlsplit
 
@@ -10,9 +10,9 @@ VARIABLE = "PENSTOCK_VIEW_URL"
 
 
 def viewer_url() -> str:
-    """Return the address of the viewer without a slash at its end; "" where the variable is not set.
+    """Return the viewer's address without a trailing slash; "" if the variable is not set.
 
-    Raises: InvalidRuntime for anything but http(s)://host/path: everybody sees it who sees Dagster's pages.
+    Raises: InvalidRuntime for anything but http(s)://host/path, since all users of Dagster see it.
     """
     url = (dg.EnvVar(VARIABLE).get_value() or "").rstrip("/")
     if not url:
@@ -21,7 +21,7 @@ def viewer_url() -> str:
     is_plain = not (parts.username or parts.password or parts.query or parts.fragment)
     if parts.scheme not in ("http", "https") or not parts.hostname or not is_plain:
         raise InvalidRuntime(
-            f"{VARIABLE} is no address that may be shown to everybody; accepted: http(s)://host:port/path without a "
+            f"{VARIABLE} is not an address for all users of Dagster; accepted: http(s)://host:port/path without a "
             "password, query or fragment"
         )
     return url
@@ -33,7 +33,7 @@ def version_page(dataset: str, number: int) -> str:
 
 
 def sample_page(dataset: str, number: int, ordinal: int) -> str:
-    """Return the address of the page of a version's sample; "" for no viewer. Raises: as `viewer_url`."""
+    """Return the address of a sample's page; "" for no viewer. Raises: as `viewer_url`."""
     return _page("v", dataset, number, "s", ordinal)
 
 

@@ -204,7 +204,7 @@ OPENERS = re.compile(r"(Of|What|Whoever|Who|Where|Which|Whether|How)\b")
 SPECS = {
     "assets.spec": "DatasetSpec",
     "assets.sources": "Source",
-    "assets.gate": "Gate",
+    "assets.gate_checks": "Gate",
     "assets.drift.findings": "Thresholds",
     "loader.storage.spec": "StoreSpec",
     "loader.testing.backend": "Backend",

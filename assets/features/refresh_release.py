@@ -26,12 +26,12 @@ from penstock.stages import StageRecord, Upstream, append_record, current_record
 from resources.storage import RootResource
 
 from ..checks import CheckReport, CheckResult, run_checks, run_expectations
-from ..field_facts import facts_told
-from ..gate import EXPECTATIONS, Gate
+from ..gate_checks import EXPECTATIONS, Gate
 from ..ingest.units import published_labels
 from ..pages.report import Metadata, markdown_table
 from ..spec import DatasetSpec, Filter, stage_name
 from ..stages import REFRESH
+from ..tables import facts_of_fields
 from .refresh import REFRESHED, settled, transaction
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def _extension(
         for (name, made_by, _), tables in sorted(by_column.items(), key=lambda item: item[0])
     ]
     own_shards = [one for one in shards if one.part in part_ids]
-    facts = facts_told(own_shards, *(batch.record.body.get("facts", {}) for batch in batches))
+    facts = facts_of_fields(own_shards, *(batch.record.body.get("facts", {}) for batch in batches))
     return Extension(shards=own_shards, rows=rows, exclude=exclude, facts=facts)
 
 

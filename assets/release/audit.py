@@ -23,7 +23,7 @@ from ..checks import CheckReport, CheckResult, run_checks, run_expectations
 from ..drift.compare import DRIFT_CHECKS, GateInputs
 from ..drift.facts import baseline_of, facts_of
 from ..drift.page import before_of, plotted, render, save, shown_of
-from ..gate import CODE_VERSION, DEFAULTS, EXPECTATIONS, SUITE, Gate
+from ..gate_checks import CODE_VERSION, DEFAULTS, EXPECTATIONS, SUITE, Gate
 from ..samples.candidate import candidate
 from ..stages import VERSION
 

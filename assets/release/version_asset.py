@@ -17,7 +17,7 @@ from penstock.upkeep.exclude import obey
 from resources.storage import RootResource
 
 from ..feedback.exclusions import excluded_by_reason
-from ..gate import GATE, Gate
+from ..gate_checks import GATE, Gate
 from ..ingest.units import clash, published_labels
 from ..pages.plots import MAX_VERSIONS
 from ..pages.report import Metadata, exclusions_metadata, version_metadata

@@ -16,7 +16,6 @@ from resources.storage import RootResource
 from ..dedup.policy import NearDuplicates
 from ..feedback.exclusions import excluded_units
 from ..feedback.quarantine import kept_out
-from ..field_facts import CUT, facts_told
 from ..ingest.refusals import rates
 from ..media.unit import OUTCOMES
 from ..pages.report import check_metadata, samples_metadata
@@ -24,7 +23,7 @@ from ..pages.stage_events import as_failures, check_and_materialize
 from ..pages.table_columns import samples_columns
 from ..spec import DatasetSpec
 from ..stages import MEDIA, RAW_OBJECTS, SAMPLES, UNITS, require_published, require_read
-from ..tables import read_table, write_table
+from ..tables import CUT_FACTS, facts_of_fields, read_table, write_table
 from .assembly import Assembled, assemble, audit
 from .candidate import candidate
 from .card_facts import made_of
@@ -111,9 +110,9 @@ def samples_stage(
                 if name in units.body
             },
             "parts": [] if nothing_new else [part.to_json() for part in assembled.parts],
-            "facts": facts_told(
+            "facts": facts_of_fields(
                 [shard for part in assembled.parts for shard in part.shards],
-                CUT,
+                CUT_FACTS,
                 units.body.get("facts", {}),
                 *(record.body.get("facts", {}) for record in features),
             ),

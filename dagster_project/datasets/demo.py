@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from assets.checks import CheckResult, audio_rate
 from assets.dedup.policy import NearDuplicates
-from assets.gate import SUITE, Gate
+from assets.gate_checks import SUITE, Gate
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec, Feature, Filter

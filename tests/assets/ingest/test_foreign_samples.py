@@ -18,7 +18,7 @@ import pytest
 import loader
 from assets.arrivals.make_batches import discover
 from assets.checks import Expectation
-from assets.gate import Gate
+from assets.gate_checks import Gate
 from assets.ingest.formats.read_place import ReadPlace
 from assets.ingest.formats.walked_objects import WalkedPlace
 from assets.ingest.media import media_stage

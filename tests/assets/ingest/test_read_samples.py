@@ -17,7 +17,7 @@ from rosbags.rosbag1 import Writer as RosWriter
 from rosbags.typesys import Stores, get_typestore
 
 import loader
-from assets.gate import Gate
+from assets.gate_checks import Gate
 from assets.source_formats import read_formats
 from assets.sources import Source
 from assets.spec import DatasetSpec, Feature

@@ -12,7 +12,7 @@ import pytest
 
 import loader
 from assets.checks import CheckResult, Expectation
-from assets.gate import SUITE, Gate
+from assets.gate_checks import SUITE, Gate
 from assets.spec import DatasetSpec
 from assets.stages import require_published
 from loader.dataset.log.entries import canonical

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import loader
-from assets.gate import GATE
+from assets.gate_checks import GATE
 from assets.release.audit import Audit
 from assets.release.settled import NOTED_AT_ONCE
 from assets.release.version_asset import _publish_passed, audit_waiting, publish_batches

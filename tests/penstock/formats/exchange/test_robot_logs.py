@@ -22,7 +22,7 @@ from rosbags.rosbag2 import Writer as Ros2Writer
 from rosbags.typesys import Stores, TypesysError, get_types_from_msg, get_typestore
 
 import loader
-from fuzz.priority import ordinary_priority
+from fuzz.seeds import ordinary_priority
 from loader.errors import PenstockError
 from loader.modalities import decoder_for
 from loader.storage import open_store

@@ -1,4 +1,4 @@
-"""The checks that a batch must pass to be published: expectations of its rows, drift, and checks of one's own."""
+"""Checks that a batch must pass before its publication: expectations, drift, and a dataset's own checks."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ EXPECTATIONS = "expectations"
 DEFAULTS = Thresholds()
 
 TableCheck = Callable[["pl.DataFrame", "pl.LazyFrame | None"], CheckResult]
-"""A check of the samples table that a batch would add, beside that of the newest version (None before the first)."""
+"""(samples table that a batch would add, the newest version's or None before the first) -> result."""
 
 SUITE = (
     Expectation(kind="row_count", low=1),
@@ -34,37 +34,34 @@ SUITE = (
     Expectation(kind="in_set", column="kind", values=("image", "video", "audio", "text", "other")),
     Expectation(kind="not_null", column="kind"),
 )
-"""Expectations of every dataset: unique keys, and a way back to the raw object, its licence and the run."""
+"""Expectations of every dataset: unique keys, and the provenance to raw object, licence and run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
     """Checks that a batch must pass to be published.
 
-    Raises: ValueError for a check with a name of the gate's own, and for `baseline` or `protected` without
-    `thresholds`.
+    Raises: ValueError for a check with a built-in name, and for `baseline` or `protected` without `thresholds`.
     """
 
     suite: tuple[Expectation, ...] = SUITE
-    """Expectations of the rows. The fingerprint has a hash of them."""
+    """Expectations of the rows."""
     checks: Mapping[str, TableCheck] = field(default_factory=dict)
-    """Name -> check, each shown in Dagster under its name."""
+    """Name -> check, shown in Dagster under its name."""
     thresholds: Thresholds | None = DEFAULTS
-    """Allowed distance of a batch from the baseline (`assets.drift`); None compares with nothing."""
+    """Allowed differences from the baseline (`assets.drift`); None compares with nothing."""
     baseline: str = ""
-    """Ref of the version to compare with; "" for the newest of the dataset."""
+    """Ref of the version to compare with; "" for the dataset's newest."""
     protected: tuple[str, ...] = ()
-    """Refs of versions, of any dataset of the root, whose samples must not come."""
+    """Refs of versions, of any dataset of the root, whose samples must not appear."""
     version: str = "1"
-    """Version of the code in `checks`; change it with any change of behaviour there."""
+    """Version of the code in `checks`; change it with their behaviour."""
 
     def __post_init__(self) -> None:
-        if taken := {EXPECTATIONS, *CHECK_NAMES} & set(self.checks):
-            raise ValueError(
-                f"a check cannot be called {min(taken)!r}: that is the name of one of the gate's own"
-            )
+        if reserved := {EXPECTATIONS, *CHECK_NAMES} & set(self.checks):
+            raise ValueError(f"a check cannot be called {min(reserved)!r}: the gate has a check of this name")
         if self.thresholds is None and (self.baseline or self.protected):
-            raise ValueError("baseline and protected are compared with by thresholds: give Thresholds()")
+            raise ValueError("baseline and protected need thresholds: pass thresholds=Thresholds()")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -72,12 +69,12 @@ class Gate:
         return (EXPECTATIONS, *(CHECK_NAMES if self.thresholds else ()), *self.checks)
 
     def text_of(self, name: str) -> str:
-        """Return what the check of that name compares, in one sentence."""
+        """Return one sentence on what the check compares."""
         if name == EXPECTATIONS:
             rules = ", ".join(f"{one.kind} {one.column}".strip() for one in self.suite) or "none"
             return f"Compares each sample's row with the dataset's expectations: {rules}."
         if name == "protected" and self.protected:
-            return f"Compares the samples with those of {', '.join(self.protected)}, which must stay unseen."
+            return f"Compares the samples with {', '.join(self.protected)}, which must stay unseen."
         if name in CHECK_TEXTS:
             return CHECK_TEXTS[name]
         doc = (getattr(self.checks[name], "__doc__", None) or "").strip().partition("\n\n")[0]

@@ -216,6 +216,6 @@ def check_sources(sources: tuple[Source, ...]) -> None:
     settings = [(one.format, one.keep, one.key, dict(one.fields), sorted(one.without)) for one in sources]
     if others := [one for one in settings if one != settings[0]]:
         raise ValueError(
-            f"sources with (format, keep, key, fields, without) of {settings[0]} and {others[0]}; accepted: one of them, "
-            "else make two datasets"
+            f"sources with (format, keep, key, fields, without) of {settings[0]} and {others[0]}; accepted: one "
+            "of them, or make two datasets"
         )

@@ -180,8 +180,8 @@ class DatasetSpec:
                 raise ValueError(f"{name}={getattr(self, name)}; accepted: 0 to 1")
         if self.streaming and not self.batch.max_wait_s <= MAX_STREAMING_WAIT_S:
             raise ValueError(
-                f"streaming with max_wait_s={self.batch.max_wait_s}: set batch=BatchLimits(max_wait_s=0); accepted is up "
-                f"to {MAX_STREAMING_WAIT_S:g}"
+                f"streaming with max_wait_s={self.batch.max_wait_s}: set batch=BatchLimits(max_wait_s=0); "
+                f"accepted is up to {MAX_STREAMING_WAIT_S:g}"
             )
         for name in ("work_timeout_s", "max_work_timeout_s"):
             if not 0 < (seconds := getattr(self, name)) < math.inf:

@@ -26,10 +26,9 @@ from dagster_project.sensors.alerting import jobs_sensor, run_failure_sensor
 from dagster_project.sensors.recovery import recovery_sensor
 from dagster_project.sensors.trainings import quarantine_job
 from dagster_project.tidy import collect_job, collect_schedule, tidy_job, tidy_schedule
-from resources.alerts import AlertsResource
+from resources.alerts import AlertsResource, viewer_url
 from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
-from resources.viewer import viewer_url
 
 Asset = dg.AssetsDefinition | dg.AssetSpec
 
@@ -97,7 +96,6 @@ def build_defs(
 
 
 def _own_defs(shared: dg.Definitions) -> list[dg.Definitions]:
-    """Return the definitions of datasets outside of this repository; broken ones become reports."""
     loaded, broken = load_datasets()
     parts = []
     for own in loaded:
@@ -111,7 +109,6 @@ def _own_defs(shared: dg.Definitions) -> list[dg.Definitions]:
 
 
 def _dataset_defs(spec: DatasetSpec) -> dg.Definitions:
-    """Return assets, jobs and sensors of one dataset."""
     batches = batches_of(spec)
     features = [feature_asset(spec, feature, batches) for feature in spec.features]
     per_batch = [

@@ -108,7 +108,6 @@ def report(broken: Iterable[BrokenDataset]) -> dg.Definitions:
 
 
 def _read(named: str) -> Iterator[OwnDataset | BrokenDataset]:
-    """Yield the dataset of each file, or its error."""
     if os.sep in named or os.path.isdir(named):
         folder = Path(named).expanduser().resolve()
         if not folder.is_dir():
@@ -165,7 +164,6 @@ def _load(module: str, file: str) -> OwnDataset | BrokenDataset:
 
 
 def _spec_of(module: ModuleType, name: str, file: str) -> OwnDataset:
-    """Return the module's dataset. Raises: ImportError for another module of that name; TypeError without SPEC."""
     if not module.__file__ or not os.path.exists(file) or not os.path.samefile(module.__file__, file):
         raise ImportError(
             f"the name {name!r} belongs to {module.__file__ or 'a built-in module'}; rename the file"
@@ -189,7 +187,6 @@ def _raised_at(error: BaseException, file: str) -> tuple[str, int]:
 
 
 def _line_of_spec(file: str) -> int:
-    """Return the line that assigns SPEC, 1 for none."""
     lines = (
         Path(file).read_text(encoding="utf-8", errors="replace").splitlines() if file.endswith(".py") else []
     )

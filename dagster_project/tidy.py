@@ -66,7 +66,6 @@ def _old_runs(
 
 
 def _makers(instance: dg.DagsterInstance) -> set[str]:
-    """Return the runs with the newest materialization of an asset or partition."""
     run_ids: set[str] = set()
     storage, kind = instance.event_log_storage, dg.DagsterEventType.ASSET_MATERIALIZATION
     for key in instance.all_asset_keys():
@@ -81,7 +80,6 @@ def _makers(instance: dg.DagsterInstance) -> set[str]:
 
 
 def _has_newest_check(instance: dg.DagsterInstance, run_id: str, newest: dict[dg.AssetCheckKey, str]) -> bool:
-    """Return whether a check's newest result is of this run. newest: cache, check -> run."""
     events = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION).records
     for event in events:
         evaluation = event.event_log_entry.get_dagster_event().asset_check_evaluation_data

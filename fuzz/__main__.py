@@ -52,14 +52,12 @@ def main() -> int:
 
 
 def _saved(path: Path, peers: bool) -> Case:
-    """Return a case that `save` wrote; other files become case 0."""
     facts = path.with_suffix(".json")
     number = json.loads(facts.read_text())["number"] if facts.exists() else 0
     return Case(number=number, seed=0, data=path.read_bytes(), peers=peers)
 
 
 def _run(arguments: argparse.Namespace) -> tuple[Tally, list[str]]:
-    """Return the tally, and a line for each saved case."""
     with tempfile.TemporaryDirectory(prefix="fuzz-seeds-") as folder:
         own, corpus = write_seeds(Path(folder)), corpus_seeds()
         print(f"{len(own)} files made here, {len(corpus)} of the corpus", flush=True)
@@ -78,7 +76,6 @@ def _run(arguments: argparse.Namespace) -> tuple[Tally, list[str]]:
 
 
 def _run_places(arguments: argparse.Namespace) -> tuple[Tally, list[str]]:
-    """Return the same for datasets in other formats."""
     with tempfile.TemporaryDirectory(prefix="fuzz-places-") as folder:
         places = tuple(map(str, write_places(Path(folder))))
         print(f"{len(places)} formats", flush=True)

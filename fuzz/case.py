@@ -143,7 +143,6 @@ def run_case(case: Case) -> Report:
 def _through(
     case: Case, data: bytes, folder: Path, broken: list[str]
 ) -> tuple[AuditResult, CutResult | None]:
-    """Audit and cut the object."""
     rng = random.Random(case.number)
     key = f"media/{case.number}{rng.choice(_WRONG_NAMES)}"
     landing = folder / "landing"
@@ -208,14 +207,12 @@ def _decode(case: Case, data: bytes, source: str, broken: list[str]) -> str:
 
 
 def _packets(data: bytes, rng: random.Random) -> None:
-    """Read the file's packet table, and a damaged copy."""
     table = index_packets(data)
     read_packets(table)
     read_packets(damaged(table, rng, data)[0])
 
 
 def _numeric(warned: Iterable[warnings.WarningMessage]) -> list[warnings.WarningMessage]:
-    """Return warnings of overflows and divisions, which make a column meaningless."""
     return [one for one in warned if issubclass(one.category, RuntimeWarning)]
 
 

@@ -102,7 +102,6 @@ def run_place_case(case: PlaceCase) -> Report:
 
 
 def _imported(folder: Path, format: str, broken: list[str]) -> tuple[str, str, str]:
-    """Return outcome, code and reason of an import."""
     with loader.Root(folder / "imported") as root:
         try:
             done = import_place(
@@ -124,7 +123,6 @@ def _imported(folder: Path, format: str, broken: list[str]) -> tuple[str, str, s
 
 
 def _registered(folder: Path, format: str, imported: str, broken: list[str]) -> None:
-    """Register the source and read it: it must have the bytes of the import."""
     with loader.Root(folder / "registered") as root:
         try:
             options = OPTIONS.get(format, NO_OPTIONS)

@@ -71,7 +71,6 @@ def _add_ros(writer: Writer) -> None:
 
 
 def _frames() -> list[bytes]:
-    """Return a video's encoded frames, without reordering."""
     with av.open(io.BytesIO(small_video("h264.mp4")), "r") as container:
         pictures: Any = list(container.decode(video=0))[:_N]
     coder: Any = av.CodecContext.create("libx264", "w")
@@ -228,7 +227,6 @@ def _records() -> Iterator[tuple[str, bytes]]:
 
 
 def _shards() -> Iterator[tuple[str, bytes]]:
-    """Yield a compressed MDS shard with a text column, and its index."""
     rows = [f"row {i}".encode() for i in range(_N)]
     ends = np.cumsum([8 + 4 * _N, *map(len, rows)])
     raw = np.array([_N, *ends], "<u4").tobytes() + b"".join(rows)
@@ -249,7 +247,6 @@ def _shards() -> Iterator[tuple[str, bytes]]:
 
 
 def _chunk() -> Iterator[tuple[str, bytes]]:
-    """Yield a compressed LitData chunk with a text leaf, and its index."""
     rows = [f"row {i}".encode() for i in range(_N)]
     items = [struct.pack("<I", len(row)) + row for row in rows]
     ends = np.cumsum([4 * (_N + 2), *map(len, items)])
@@ -262,7 +259,6 @@ def _chunk() -> Iterator[tuple[str, bytes]]:
 
 
 def _example(number: int) -> bytes:
-    """Return a tf.train.Example with a name and two integers."""
     integers = _message(3, _message(1, bytes([number, 127])))
     features = {b"name": _message(1, _message(1, b"row %d" % number)), b"ids": integers}
     entries = (_message(1, _message(1, name) + _message(2, value)) for name, value in features.items())
@@ -270,7 +266,6 @@ def _example(number: int) -> bytes:
 
 
 def _steps() -> Iterator[tuple[str, bytes]]:
-    """Yield an RLDS dataset: three episodes of two steps, with an action of two numbers and a flag."""
     shapes = {"action": ({"dimensions": ["2"]}, "float32"), "is_last": ({}, "bool")}
     tensors = {name: {"tensor": {"shape": shape, "dtype": dtype}} for name, (shape, dtype) in shapes.items()}
     steps = {"sequence": {"feature": {"featuresDict": {"features": tensors}}}}
@@ -282,12 +277,10 @@ def _steps() -> Iterator[tuple[str, bytes]]:
 
 
 def _message(number: int, data: bytes) -> bytes:
-    """Return a protobuf field of fewer than 128 bytes."""
     return bytes([number << 3 | 2, len(data)]) + data
 
 
 def _record(data: bytes) -> bytes:
-    """Return a TFRecord record: length and bytes, each followed by a masked checksum."""
     length = struct.pack("<Q", len(data))
     return b"".join(part + _masked(part) for part in (length, data))
 
@@ -298,7 +291,6 @@ def _masked(data: bytes) -> bytes:
 
 
 def _fragment() -> Iterator[tuple[str, bytes]]:
-    """Yield a Lance dataset with one fragment."""
     with TemporaryDirectory(prefix="fuzz-lance-") as folder:
         dataset = lance.write_dataset(pa.Table.from_pylist(_ROWS), folder)
         dataset.delete("name = 'row 3'")

@@ -51,7 +51,6 @@ def implausible(row: Row, units: Sequence[Unit], scratch: Path) -> list[str]:
 
 
 def _fields(unit: Unit) -> list[str]:
-    """Read every field with the loader's decoder."""
     wrong = []
     for name, value in unit.fields.items():
         word = name.rpartition(".")[2]
@@ -94,7 +93,6 @@ def _video(row: Row, units: Sequence[Unit]) -> list[str]:
 
 
 def _clip(row: Row, unit: Unit) -> list[str]:
-    """Check that a clip has the listed frames at their times."""
     times = unit.fields["json"]["pts"]
     if times != sorted(set(times)) or not times:
         return [f"times of a clip: {times[:20]}"]

@@ -101,7 +101,6 @@ def corpus_seeds() -> list[Path]:
 
 
 def _frames() -> Iterator[np.ndarray[Any, np.dtype[np.uint8]]]:
-    """Yield moving stripes over a still texture, with a cut in the middle."""
     width, height = _SIZE
     rng = np.random.default_rng(5)
     scenes = [np.kron(rng.integers(0, 256, (6, 10, 3)), np.ones((8, 8, 1))) for _ in range(2)]

@@ -1,9 +1,9 @@
-"""Alerts to the log, a webhook, or a channel of Slack or a service with Slack's message format.
+"""Alerts, and links to the viewer's pages.
 
     PENSTOCK_ALERTS="slack+https://hooks.slack.com/services/...,webhook+https://oncall.example/hook"
 
-Hook addresses are secrets: they are read from the environment when an alert is sent, and messages, logs and
-configuration have only their host. The log gets every alert.
+Alerts go to the log, a webhook, or a channel of Slack or a service with its message format. Hook addresses are secrets:
+they are read when an alert is sent, and messages, logs and configuration have only their host.
 """
 
 import json
@@ -14,10 +14,12 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Literal
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import dagster as dg
 from pydantic import Field
+
+from loader.errors import InvalidRuntime
 
 Severity = Literal["error", "warning", "resolved"]
 HANDBOOK = "docs/operations.md"
@@ -165,11 +167,8 @@ def _plain(alert: Alert) -> dict[str, str]:
     return asdict(alert) | {"handbook": alert.handbook}
 
 
+# https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks
 def _slack(alert: Alert) -> dict[str, str]:
-    """Return an incoming webhook's message.
-
-    https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks
-    """
     lines = [
         f"{_SIGNS[alert.severity]} *{_escaped(alert.name)}* {_escaped(alert.dataset)}",
         _escaped(alert.what),
@@ -181,3 +180,44 @@ def _slack(alert: Alert) -> dict[str, str]:
 
 def _escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+VARIABLE = "PENSTOCK_VIEW_URL"
+
+
+def viewer_url() -> str:
+    """Return the viewer's address without a trailing slash; "" if the variable is not set.
+
+    Raises: InvalidRuntime for anything but http(s)://host/path, since all users of Dagster see it.
+    """
+    url = (dg.EnvVar(VARIABLE).get_value() or "").rstrip("/")
+    if not url:
+        return ""
+    parts = urlsplit(url)
+    is_plain = not (parts.username or parts.password or parts.query or parts.fragment)
+    if parts.scheme not in ("http", "https") or not parts.hostname or not is_plain:
+        raise InvalidRuntime(
+            f"{VARIABLE} is not an address for all users of Dagster; accepted: http(s)://host:port/path without a "
+            "password, query or fragment"
+        )
+    return url
+
+
+def version_page(dataset: str, number: int) -> str:
+    """Return the address of a version's page; "" for no viewer. Raises: as `viewer_url`."""
+    return _page("v", dataset, number)
+
+
+def sample_page(dataset: str, number: int, ordinal: int) -> str:
+    """Return the address of a sample's page; "" for no viewer. Raises: as `viewer_url`."""
+    return _page("v", dataset, number, "s", ordinal)
+
+
+def run_page(run: str) -> str:
+    """Return the address of a training's page; "" for no viewer. Raises: as `viewer_url`."""
+    return _page("r", run)
+
+
+def _page(*segments: str | int) -> str:
+    url = viewer_url()
+    return "/".join([url, *(quote(str(one), safe="") for one in segments)]) if url else ""

@@ -69,7 +69,6 @@ class ComputeResource(dg.ConfigurableResource[None]):
 
 
 def _show_job(context: dg.AssetExecutionContext, state: "JobState") -> None:
-    """Add a finished job to the metadata of the step's asset."""
     rows = {
         "job": state.id,
         "place": state.status.place,

@@ -200,7 +200,6 @@ class Book:
 
 
 def _in_few_pieces(table: pa.Table) -> pa.Table:
-    """Return the table, with its chunks combined if many ticks have grown it."""
     return table.combine_chunks() if table.column(0).num_chunks > _MOST_PIECES else table
 
 
@@ -295,7 +294,6 @@ def _read(store: Store, dataset: str, number: int) -> Manifest | None:
 
 
 def _object(item: Mapping[str, Any]) -> RawObject:
-    """Return the object of a manifest's entry. Raises: TypeError."""
     obj = RawObject(**{**item, "files": tuple(item.get("files", ()))})
     if not all(isinstance(value, str) for value in (obj.key, obj.uri, obj.etag, *obj.files)):
         raise TypeError(f"key, uri, etag and files are text, got {item!r:.200}")

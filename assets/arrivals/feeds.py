@@ -148,8 +148,7 @@ class _Files:
             limit -= max(1, len(message.notices))
             yield message
 
-    def hide(self, names: Sequence[str], seconds: float) -> None:
-        """Do nothing: the source's progress names them."""
+    def hide(self, names: Sequence[str], seconds: float) -> None: ...
 
     def remove(self, names: Sequence[str]) -> None:
         self._store.delete_many(names)

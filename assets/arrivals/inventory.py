@@ -3,8 +3,7 @@
     s3://inventories/raw/daily/2026-11-20T01-00Z/manifest.json      S3 Inventory, in Parquet or CSV, with its data/
     s3://inventories/raw.parquet, gs://x/report.csv.gz              a table with a header
 
-Columns, by any of their usual names: key (Key, name, path) or uri, size, etag, last modified, and for several buckets
-or versions: bucket, is_latest, is_delete_marker. An inventory is a day or two old, so new objects are looked up first.
+Columns, by any of their usual names: key or uri, size, etag, last modified, bucket, is_latest, is_delete_marker.
 """
 
 import hashlib
@@ -139,7 +138,6 @@ def _normal(table: "pl.DataFrame", place: str, url: str) -> "pl.DataFrame":
 
 
 def _time(table: "pl.DataFrame", column: str | None) -> "pl.Expr":
-    """Return microseconds since 1970 of a time, a text or a number."""
     import polars as pl
 
     if column is None:

@@ -1,12 +1,8 @@
 """Put new raw objects into batches: every object version is in exactly one.
 
-A listing is compared with all manifests, so a key that arrives late, or sorts before others, is found. An
-overwritten object (another etag) lands again; SHA-256 decides later whether its bytes are new. A killed run
-can be repeated.
-
-`discover` lists a whole source and waits for nothing; `tick` does the same in bounded steps, for a sensor.
-Costs one listing and a `batch_manifests.Book`. Memory: 0.3 kB per object ever seen and 0.5 kB per new one,
-which `BatchLimits.max_batches` bounds.
+A listing is compared with all manifests, so late keys are found, and an overwritten object (another etag) lands again.
+`discover` lists a whole source; `tick` does the same in bounded steps. Costs one listing and a `batch_manifests.Book`;
+memory: 0.3 kB per object ever seen and 0.5 kB per new one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,10 +48,8 @@ def discover(
 ) -> list[str]:
     """Write manifests of all new objects, also of batches that are not full; return their keys, oldest first.
 
-    denies: takedowns of the root, see `DeniedObjects`. Deterministic: the same listing over the same
-    manifests makes the same batches. Several processes may run at once.
-
-    Raises: InvalidName; Corrupt for an unreadable manifest; StoreError for a failed listing.
+    denies: takedowns of the root. The same listing over the same manifests makes the same batches. Several processes
+    may run at once. Raises: InvalidName; Corrupt; StoreError.
     """
     book = Book(store, dataset)
     limit = None if limits.max_batches is None else limits.max_batches * limits.max_objects
@@ -165,7 +159,6 @@ def _undiscovered(landing: Store, book: Book, source: Source, denied: DeniedObje
 
 
 def _first_batch(objects: Sequence[RawObject], limits: BatchLimits) -> tuple[int, bool]:
-    """Return how many objects, from the first on, make a batch, and whether it is full."""
     nbytes = 0
     for count, item in enumerate(objects):
         nbytes += item.nbytes

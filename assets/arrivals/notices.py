@@ -50,7 +50,6 @@ def read_notices(text: bytes | str) -> list[Notice]:
 
 
 def _checked(notice: Notice) -> Notice:
-    """Return the notice. Raises: UnreadableNotice if a name is not text, or all are empty."""
     for name in ("key", "bucket", "uri"):
         if not is_text(value := getattr(notice, name)):
             raise UnreadableNotice(f"{name} is {value!r:.100}; {_ACCEPTED}")

@@ -119,7 +119,6 @@ def read_progress(store: Store, dataset: str, source: str) -> Progress:
 
 
 def _typed(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts of `write_progress`, type-checked. Raises: the errors of `DAMAGED`."""
     return {_FIELDS.get(name, name): _FACTS[name](value) for name, value in facts.items()}
 
 

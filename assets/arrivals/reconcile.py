@@ -4,8 +4,8 @@
     overwritten:  present with another etag than in its batch
     vanished:     in a batch, no longer present
 
-Late and overwritten objects become batches. Vanished ones are reported, and versions keep their samples.
-Costs one listing (or inventory) of the whole source and every manifest; about 1 kB of memory per object.
+Late and overwritten objects become batches; vanished ones are reported. Costs one listing (or inventory) of the whole
+source and every manifest; memory: 1 kB per object.
 """
 
 from collections.abc import Mapping, Sequence
@@ -117,7 +117,6 @@ def reconcile(
 def _written(
     dataset: TickDataset, place: Store, report: Reconciled, why: Sieve, *, confirm: bool
 ) -> Reconciled:
-    """Write batches of the late and overwritten objects, and the table of differences."""
     changed = report.differences.filter(report.differences["status"] != "vanished")
     infos = _confirmed(place, changed["key"].to_list(), why) if confirm else _as_listed(changed)
     objects = [raw_object(place, info) for info in infos if is_there(place, info)]
@@ -157,7 +156,6 @@ def _frame(infos: Sequence[ObjectInfo]) -> "pl.DataFrame":
 
 
 def _sifted(there: "pl.DataFrame", source: Source) -> tuple["pl.DataFrame", dict[str, int]]:
-    """Return the objects that the source takes, and counts of the others by reason."""
     import polars as pl
 
     why, keys, sizes = source.sieve(), there["key"], there["nbytes"]
@@ -208,8 +206,6 @@ def _as_listed(rows: "pl.DataFrame") -> list[ObjectInfo]:
 
 
 def _confirmed(place: Store, keys: Sequence[str], why: Sieve) -> list[ObjectInfo]:
-    """Return the inventory's objects as the store has them now: one HEAD each."""
-
     def now(key: str) -> ObjectInfo | None:
         try:
             return place.head(key)

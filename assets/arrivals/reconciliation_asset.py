@@ -81,7 +81,6 @@ def reconciliation_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
 
 
 def _selected(spec: DatasetSpec, config: ReconcileConfig) -> list[Source]:
-    """Return the sources to reconcile. Raises: dg.Failure."""
     sources = [source for source in spec.sources if config.source in ("", source.name)]
     if not sources or (config.inventory and len(sources) != 1):
         names = ", ".join(source.name for source in spec.sources)

@@ -1,14 +1,10 @@
 """One tick of discovery: advance every source of a dataset by a bounded step.
 
-Each tick lists a source from where the last one stopped, and from the beginning after the end. So the next
-pass finds keys that arrive late or sort before the cursor. New objects wait until they fill a batch or have
-waited long enough.
-
     list and compare -> let objects wait -> write manifests -> save the cursor -> acknowledge notices
 
-Only manifests count (`batch_manifests.Book`): killed or concurrent ticks still put every object into exactly
-one batch. Costs at most `TickBudget.max_listed` keys (a request per 1,000), a HEAD per notice, a GET and a
-PUT per source, and a `Book`. Memory: the keys of one tick and (uri, etag) of all objects in batches.
+Each tick lists on from the last cursor, and from the beginning after the end, so late keys are found in the next pass.
+Only manifests count: killed or concurrent ticks still put every object into exactly one batch. Costs at most
+`TickBudget.max_listed` keys (a request per 1,000), a HEAD per notice, a GET and a PUT per source, and a `Book`.
 """
 
 import logging
@@ -56,10 +52,8 @@ def tick(
 ) -> list[TickResult]:
     """Advance every source that is not paused; return the results in the order of `sources`.
 
-    book: this dataset's, made for this tick. A source that fails has the error in its step and does not stop
-    the others. A feed that fails does not stop the listing of its source.
-
-    Raises: InvalidName; Corrupt for an unreadable manifest; StoreError of the root.
+    book: this dataset's, made for this tick. A failed source has the error in its step and does not stop the others; a
+    failed feed does not stop its listing. Raises: InvalidName; Corrupt; StoreError of the root.
     """
     progresses = {source.name: read_progress(dataset.store, dataset.name, source.name) for source in sources}
     book = book or Book(dataset.store, dataset.name)
@@ -120,7 +114,6 @@ def _advance(
 
 
 def _read_feed(work: SourceTick, stack: ExitStack) -> ReceivedMessages | None:
-    """Return the messages of the source's feed; None without one, or if it cannot be read."""
     if work.source.feed is None:
         return None
     try:
@@ -131,14 +124,12 @@ def _read_feed(work: SourceTick, stack: ExitStack) -> ReceivedMessages | None:
 
 
 def _fail(step: TickResult, error: Exception) -> None:
-    """Record the error in the step; log the traceback of an unexpected one."""
     step.note, step.failed = f"{type(error).__name__}: {redact(str(error))}", True
     if not isinstance(error, PenstockError):
         _log.error("source %s failed", step.source, exc_info=error)
 
 
 def _continue_listing(work: SourceTick) -> bool:
-    """Continue the listing, let new objects wait, and return whether there is more to list now."""
     source, progress, budget = work.source, work.progress, work.budget
     why, ends, n_left = source.sieve(), time.monotonic() + budget.max_s, budget.max_listed
     refused = _RefusedNames(work, why)
@@ -166,12 +157,10 @@ class _RefusedNames:
         self._waiting = list[tuple[str, str, str]]()
 
     def __call__(self, name: str, reason: str) -> None:
-        """Receive one; the source's own reason not to take it goes first."""
         own = self._why(ObjectInfo(key=name, nbytes=self._work.source.min_bytes, etag=""))
         self._waiting.append((name, own or "not_listed", reason))
 
     def count(self, cursor: str | None) -> None:
-        """Count those before the cursor; None: all."""
         waiting, self._waiting = self._waiting, []
         for name, kind, reason in waiting:
             if cursor is not None and name > cursor:
@@ -183,7 +172,6 @@ class _RefusedNames:
 
 
 def _admit_chunk(work: SourceTick, chunk: Sequence[ObjectInfo], why: Sieve, room: int) -> int:
-    """Return the number of objects of the chunk that were handled."""
     reasons = [why(info) for info in chunk]
     positions = [position for position, reason in enumerate(reasons) if not reason]
     n_admitted = work.admit([chunk[position] for position in positions], room)
@@ -234,7 +222,6 @@ def _make_batches(work: SourceTick, *, hold: bool) -> None:
 
 
 def _summarize(progress: Progress, step: TickResult, now_us: int) -> None:
-    """Fill the step with the source's state after it."""
     step.waiting, step.cursor, step.n_passes = len(progress.waiting), progress.cursor, progress.n_passes
     oldest_us = min((one.arrived_us for one in progress.waiting.values()), default=now_us)
     step.oldest_s = max(0, now_us - oldest_us) / 1_000_000

@@ -189,7 +189,6 @@ def _wrong_types(
 
 
 def _of_no_rows(suite: Sequence[Expectation], frame: "pl.DataFrame") -> dict[int, ExpectationResult]:
-    """Return "passed" for expectations of rows that do not exist."""
     conditions = {item.where for item in suite if item.where and item.where[0] in frame.columns}
     none = {(name, value) for name, value in conditions if not (frame[name] == value).any()}
     return {
@@ -200,7 +199,6 @@ def _of_no_rows(suite: Sequence[Expectation], frame: "pl.DataFrame") -> dict[int
 
 
 def _validate(frame: "pl.DataFrame", suite: Mapping[int, Expectation]) -> dict[int, ExpectationResult]:
-    """Return results by number. Raises: MissingDependency."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # its dependencies' modules
@@ -231,7 +229,6 @@ def _validate(frame: "pl.DataFrame", suite: Mapping[int, Expectation]) -> dict[i
 
 
 def _translated(number: int, item: Expectation) -> Any:
-    """Return the expectation of Great Expectations."""
     gxe: Any = import_module("great_expectations.expectations")
     conditions: Any = import_module("great_expectations.expectations.row_conditions")
     options: dict[str, Any] = {"meta": {"number": number}}
@@ -272,7 +269,6 @@ def _result(item: Expectation, answer: Any) -> ExpectationResult:
 
 
 def _raised(info: Mapping[str, Any]) -> str:
-    """Return the message of the exception, or "". info: an exception, or metric -> exception."""
     several = [info] if "raised_exception" in info else list(info.values())
     messages = [str(one.get("exception_message")) for one in several if one.get("raised_exception")]
     return messages[0] if messages else ""

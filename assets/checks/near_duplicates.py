@@ -84,7 +84,6 @@ def near_of(table: "pl.DataFrame", others: "pl.LazyFrame", max_distance: int) ->
 
 
 def _across(new: Candidates, others: Candidates, max_distance: int, mirrored: bool) -> dict[int, Pair]:
-    """Return row of `new` -> the nearest of another split."""
     filed = index_images(others.pictures, max_distance)
     nearest: dict[int, Pair] = {}
     for first in range(0, len(new), _AT_ONCE):

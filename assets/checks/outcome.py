@@ -85,7 +85,6 @@ class CheckResult:
 
 
 def _severity(severity: Any) -> Severity:
-    """Return the severity as a word. Raises: ValueError."""
     word = severity
     if isinstance(severity, Enum):
         from dagster import AssetCheckSeverity  # the caller has imported it

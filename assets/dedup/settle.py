@@ -1,12 +1,10 @@
 """Choice among near samples: one rule, equal in every process and any order of search.
 
 Samples are visited from best to worst. A sample near to a better one that stays is a copy of the nearest such sample;
-every other sample stays. So no two near samples stay, unless they are of one raw object, which are never compared. This
-is an order, not a clustering: new samples do not regroup others, and the ends of a chain of near images both stay.
-
-Better means, in this order: more source pixels, more bytes per pixel and second, sharper (featurizer `picture`),
-published before, landed before, smaller key. The first three are compared in classes: a quarter of an octave of pixels,
-half an octave of the others. So 1 % more bytes is not better; unknown is the lowest class.
+every other sample stays. This is an order, not a clustering: new samples do not regroup others. Better means more
+source pixels, more bytes per pixel and second, sharper, published before, landed before, smaller key, in this order.
+The first three are compared in classes (a quarter of an octave of pixels, half an octave else), so 1 % more bytes is
+not better.
 
 A new sample supersedes a worse published one, unless that is pinned: under `mark` or `first`, or if a new near sample
 is of another split. No training sample becomes a validation sample.
@@ -249,7 +247,6 @@ class _Course:
             )
 
     def _why(self, sample: int, other: int) -> str:
-        """Return why another sample of the batch stays."""
         better = why(self._new.measured[other], self._new.measured[sample]) if self._by_quality else ""
         return f"the other {better or 'landed before'}"
 

@@ -159,7 +159,6 @@ def _lengths(batches: Sequence[Texts]) -> Texts:
 
 
 def _correlated(now: Texts, before: Texts, alpha: float) -> EffectSize:
-    """Return the difference of two rank correlations; chance by Fisher's z."""
     current, usual = _rank_correlation(now, 0), _rank_correlation(before, 0)
     chance = _chance(alpha, len(now.lengths), len(before.lengths))
     edge = math.tanh(math.atanh(usual) - chance)  # lowest correlation by chance

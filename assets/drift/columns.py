@@ -181,7 +181,6 @@ def _types() -> Any:
 
 
 def _is_category(columns: Sequence["pl.Series"]) -> bool:
-    """Return whether the column is a text, a boolean, or an integer with few values."""
     import polars as pl
 
     kind = columns[0].dtype
@@ -209,7 +208,6 @@ def n_objects(table: "pl.DataFrame") -> float:
 
 
 def _known(column: "pl.Series") -> Floats:
-    """Return the numbers without nulls."""
     if column.null_count():
         column = column.drop_nulls()
     return column.to_numpy().astype(np.float64)
@@ -303,6 +301,5 @@ def _plain(name: str) -> str:
 
 
 def _without_echoes(findings: Sequence[DriftFinding]) -> list[DriftFinding]:
-    """Leave out findings of a source that all samples of its kind show."""
     whole = {(one.what, one.column) for one in findings if "," not in one.of}
     return [one for one in findings if "," not in one.of or (one.what, one.column) not in whole]

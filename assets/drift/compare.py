@@ -108,12 +108,10 @@ DRIFT_CHECKS: Mapping[str, Callable[[GateInputs], CheckResult]] = dict(
 
 
 def _of_media(findings: list[DriftFinding]) -> list[DriftFinding]:
-    """Label findings of the table of objects."""
     return [replace(one, of=f"objects: {one.of}") for one in findings]
 
 
 def _types(table: "pl.DataFrame") -> dict[str, str]:
-    """Return column -> Arrow type, "null" for a column without values."""
     schema: Any = table.head(0).to_arrow().schema
     named = {"large_string": "string", "string_view": "string"}
     return {

@@ -120,7 +120,6 @@ def _beyond(centred: Floats, weights: Floats, rate: float) -> float:
         return 0.0
 
     def tilted(t: float) -> tuple[float, float]:
-        """Return (the mean under exp(t x), its rate function)."""
         tilt = weights * np.exp(t * (centred - highest))
         total = float(tilt.sum())
         mean = float(tilt @ centred) / total

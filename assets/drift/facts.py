@@ -124,7 +124,6 @@ def facts_of(
 
 
 def _identities(records: Mapping[str, StageRecord | None]) -> dict[str, Mapping[str, Any]]:
-    """Return featurizer -> content of its record, for featurizers that took samples of the batch."""
     return {
         str(one.body["featurizer"]): {name: value for name, value in one.body.items() if name != "shards"}
         for one in records.values()

@@ -1,7 +1,6 @@
-"""The page of a verdict: its findings, plots and examples, at `gates/<dataset>/<batch>-<hash>.html` in the root.
+"""The page of a verdict: findings, plots and examples, at `gates/<dataset>/<batch>-<hash>.html` in the root.
 
-Written once and named by its content; the verdict and the version's manifest refer to it. A takedown deletes the pages
-of its datasets, since they hold keys and images of samples.
+Written once and named by its content. A takedown deletes the pages of its datasets, which hold keys and images.
 """
 
 import hashlib
@@ -68,7 +67,6 @@ def plotted(compared: "GateInputs", results: Sequence[CheckResult]) -> str:
 
 
 def _values(frame: "pl.DataFrame", name: str, kind: str) -> list[Any]:
-    """Return a column's values, of rows of a kind; "" for all."""
     if name not in frame.columns:
         return []
     if kind and "kind" in frame.columns:
@@ -204,13 +202,11 @@ def _hash(key: str) -> bytes:
 
 
 def _different(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the first row of each object, then the others."""
     firsts = set({row.get("raw_key"): row["key"] for row in reversed(rows)}.values())
     return sorted(rows, key=lambda row: row["key"] not in firsts)
 
 
 def _chosen(results: Sequence[CheckResult], table: "pl.DataFrame") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (text of the finding, row)."""
     rows = _rows(table, {str(key) for one in results for each in one.findings for key in each["keys"]})
     seen: set[str] = set()
     for finding in (each for one in results for each in one.findings):
@@ -224,7 +220,6 @@ def _chosen(results: Sequence[CheckResult], table: "pl.DataFrame") -> Iterator[t
 
 
 def _rows(table: "pl.DataFrame", names: set[str]) -> dict[str, dict[str, Any]]:
-    """Return key of a sample, or of its raw object -> row."""
     import polars as pl
 
     rows: dict[str, dict[str, Any]] = {}
@@ -238,7 +233,6 @@ def _rows(table: "pl.DataFrame", names: set[str]) -> dict[str, dict[str, Any]]:
 
 
 def _live(root: loader.Root, dataset: str, table: "pl.DataFrame") -> "pl.DataFrame":
-    """Return the rows that no takedown denies."""
     import polars as pl
     import pyarrow as pa
 

@@ -60,7 +60,6 @@ def share_difference(now: Counted, before: Counted, alpha: float) -> EffectSize:
 
 @lru_cache(maxsize=65_536)
 def _hits_by_chance(objects: int, hits: int, drawn: int, alpha: float, most: bool) -> float:
-    """Return the most, or else the fewest, hits among drawn objects."""
     from scipy.stats import hypergeom
 
     return float((hypergeom.isf if most else hypergeom.ppf)(alpha, objects, hits, drawn))

@@ -119,12 +119,10 @@ class _Expected:
         )
 
     def ratios(self, objects: "pl.DataFrame") -> Floats:
-        """Return the samples of each object over the expected ones."""
         ratios: Floats = objects["n"].to_numpy() / self._means[self._bins(objects["duration_s"].to_numpy())]
         return ratios
 
     def _bins(self, seconds: Floats) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Return 0 for an unknown duration, else 1 + its tenth."""
         tenths = np.searchsorted(self._edges, np.nan_to_num(seconds)) + 1
         return np.where(np.isfinite(seconds), tenths, 0)
 
@@ -158,7 +156,6 @@ def size_findings(
 
 
 def _per_object(samples: "pl.DataFrame", media: "pl.DataFrame") -> "dict[str, pl.DataFrame]":
-    """Return kind -> n and duration_s (NaN for unknown), a row per used object."""
     import polars as pl
 
     if not {"raw_key", "kind"} <= set(samples.columns):
@@ -174,7 +171,6 @@ def _per_object(samples: "pl.DataFrame", media: "pl.DataFrame") -> "dict[str, pl
 
 
 def _sizes(table: "pl.DataFrame") -> dict[str, int]:
-    """Return name of a count -> samples."""
     sizes = {"all samples": len(table)}
     for name in ("kind", "split", "source"):
         if name in table.columns:
@@ -184,5 +180,4 @@ def _sizes(table: "pl.DataFrame") -> dict[str, int]:
 
 
 def _size(n: int, usual: float) -> EffectSize:
-    """Return |ln(n / usual)|, without chance: deliveries are of one size."""
     return EffectSize(effect=abs(math.log(n / usual)) if n else math.inf, chance=0.0, noise=0.0)

@@ -221,7 +221,6 @@ def _outcomes(
     timeout_s: float,
     progress: Progress | None = None,
 ) -> Iterator[Outcome[RangeResult]]:
-    """Yield the outcome of every range, in order. gpus: one worker each."""
     variables = store_variables(
         *(one.store for one in work[:1]), *weights_of(*(one.featurizer for one in work[:1]))
     )
@@ -335,7 +334,6 @@ def model_here(compute: Compute, featurizer: ModelFeaturizer, timeout_s: float) 
 def _recorded(
     featurizer: Featurizer, kind: str, rows: Iterator[FeatureRow], table: list[dict[str, Any]]
 ) -> Iterator[FeatureRow]:
-    """Yield the rows, added to the table. Raises: FieldMismatch for undeclared names."""
     for row in rows:
         if row.features is not None:
             for what, names, declared in (

@@ -44,11 +44,10 @@ def feature_stage(
 ) -> tuple[StageRecord, list[dict[str, Any]]]:
     """Compute and publish one featurizer's group and columns for a batch; return the record and its rows.
 
-    An unchanged batch is not computed again. A refused sample has empty fields, and the samples stage leaves it out. A
-    model is loaded once before the first sample.
+    An unchanged batch is not computed again. A refused sample has empty fields, and the samples stage leaves it out.
 
-    Raises: StageNotPublished; InvalidWeights; ModelFailed; Conflict, before the computation, if the units have this
-    group, field or column already; StoreError.
+    Raises: StageNotPublished; InvalidWeights; ModelFailed; Conflict if the units have this group, field or column
+    already; StoreError.
     """
     stage = stage_name(featurizer.name)
     upstream = require_published(root.store, dataset, "units", partition)
@@ -92,7 +91,6 @@ def feature_stage(
 
 
 def _check_names(store: Store, featurizer: Featurizer, inputs: Sequence[FeatureInput]) -> None:
-    """Raise Conflict if the parts have this group, field or column already."""
     for item in inputs:
         check_beside(
             featurizer,

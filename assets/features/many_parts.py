@@ -108,7 +108,6 @@ class BatchFeatures:
         return published
 
     def _plain(self) -> PlainFeaturizer | None:
-        """Return the featurizer for nodes; None if this process computes."""
         of = self._of
         if not isinstance(self._compute, Jobs) or of.reader is not of.store:
             return None
@@ -119,7 +118,6 @@ class BatchFeatures:
     def _facts(
         self, model: ModelFeaturizer, inputs: Sequence[FeatureInput], done: Sequence[PartFeatures | None]
     ) -> dict[str, Any]:
-        """Return the record's facts of a model, loaded here if parts remain. Raises: ModelFailed."""
         here = model_here(self._compute, model, self._of.timeout_s) if None in done else {}
         ran_on = {
             one.part.id: here if part is None else part.ran_on for one, part in zip(inputs, done, strict=True)
@@ -143,10 +141,6 @@ class BatchFeatures:
     def _on_cluster(
         self, inputs: Sequence[FeatureInput], plain: PlainFeaturizer
     ) -> list[PartFeatures | None]:
-        """Return the features of each part; None for a part that no node could compute.
-
-        Raises: ModelFailed for a model that does not run on a node.
-        """
         of = self._of
         tasks = [
             PartTask(

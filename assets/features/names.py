@@ -1,12 +1,9 @@
 """Names of a featurizer's fields in a dataset, so that a field never changes its meaning.
 
-The first published version of a featurizer has the declared names: group `mel`, field `mel.npy`. Every other version
-has names by its generation: group `mel_r2`, field `mel.r2.npy`. Generations are numbered in
-
     stages/<dataset>/generations/<featurizer>/<r>.json        code_version: the featurizer's; body.generation: 1, 2 ...
 
-The last record of a generation counts: an unpublished version passes its names on. Columns keep their names, since new
-values are annotations of each version of the dataset.
+The first published version of a featurizer has the declared names: group `mel`, field `mel.npy`. Every other version
+has names by its generation: group `mel_r2`, field `mel.r2.npy`. An unpublished version passes its names on.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -92,7 +89,6 @@ def _records(store: Store, dataset: str, featurizer: str) -> Iterator[StageRecor
 
 
 def _owners(records: Iterable[StageRecord]) -> dict[int, str]:
-    """Return generation -> featurizer version."""
     return {int(record.body["generation"]): record.code_version for record in records}
 
 
@@ -101,7 +97,6 @@ def _generation_of(records: Iterable[StageRecord], version: str) -> int | None:
 
 
 def _claim(root: loader.Root, dataset: str, stage: str, featurizer: Featurizer, partition: str) -> None:
-    """Append a generation for a version without one."""
     owners = _owners(_records(root.store, dataset, featurizer.name))
     used = [
         str(record.body["version"])

@@ -75,13 +75,10 @@ class StaleCache:
 
 
 def stale(root: loader.Root, spec: DatasetSpec, before: StaleCache | None = None) -> list[Stale]:
-    """Return the stale features of published batches, oldest batch first.
+    """Return the stale features of published batches, oldest batch first, without batches that the gate refused.
 
-    Batches that the gate refused with this featurizer version are left out: they need a person. before: cache of an
-    earlier call in this process.
-
-    Costs the opening of the newest version and one listing of the dataset's stages (a request per 1,000 records). Then
-    it costs a GET per new record and a manifest per published refresh. Reads weights without a stated sha256.
+    before: cache of an earlier call. Costs the opening of the newest version, one listing of the dataset's stages, a
+    GET per new record and a manifest per published refresh. Reads weights without a stated sha256.
 
     Raises: Corrupt; InvalidWeights; StoreError.
     """
@@ -118,7 +115,6 @@ def settled(featurizer: Featurizer) -> Featurizer:
 
 
 def _is_done(included: "Included", record: StageRecord) -> bool:
-    """Return whether the gate refused the record, or it waits, or is published."""
     return record.verdict == "failed" or included(record)
 
 
@@ -147,7 +143,6 @@ class Included:
         return listed is None or listed.get(record.stage, {}).get(record.partition) == record.r
 
     def _came_with_its_batch(self, record: StageRecord) -> bool:
-        """Return whether it is the first record, or the one that the samples' record has read."""
         if record.r == 1 or record.path in self._came:
             return True
         samples = current_record(self._store, record.dataset, "samples", record.partition)
@@ -187,11 +182,11 @@ def refresh_stage(
 ) -> tuple[StageRecord, list[dict[str, Any]]]:
     """Compute one featurizer for the live samples of a published batch; return the record and its rows.
 
-    Uses the batch's parts in the newest version, and publishes nothing yet. Features that are published or waiting are
-    not computed again. If more samples are refused than `max_reject_rate` allows, the verdict is "failed".
+    Publishes nothing yet. Published or waiting features are not computed again. The verdict is "failed" if
+    `max_reject_rate` is exceeded.
 
-    Raises: InvalidWeights; ModelFailed; Conflict, before the computation, if something else has this field or column;
-    VersionNotFound; StoreError.
+    Raises: InvalidWeights; ModelFailed; Conflict if something else has this field or column; VersionNotFound;
+    StoreError.
     """
     featurizer = settled(featurizer)
     stage, store = stage_name(featurizer.name), root.store

@@ -90,12 +90,10 @@ def waiting(root: loader.Root, spec: DatasetSpec) -> list[StageRecord]:
 def publish_refresh(root: loader.Root, spec: DatasetSpec, run_id: str) -> Refresh:
     """Publish all waiting features as one version, or none; the gate's verdict is written first.
 
-    A batch with a sample that was excluded at its computation and is back is left out: it is stale and recomputed. A
-    refused refresh is dropped, batch by batch: its records have the reason, and it is recomputed only by hand or by
-    another featurizer version.
+    A batch with a sample that was excluded at its computation and is back is left out. A refused refresh is dropped:
+    its records have the reason, and only a person or another featurizer version repeats it.
 
-    Raises: StageNotPublished with the reason; Conflict if another writer changed the same cells, groups or samples: run
-    it again, nothing is lost.
+    Raises: StageNotPublished with the reason; Conflict if another writer changed the same cells: run it again.
     """
     records = waiting(root, spec)
     if not records:
@@ -159,7 +157,6 @@ def _words(results: Sequence[CheckResult]) -> str:
 def _batches(
     spec: DatasetSpec, root: loader.Root, version: loader.Version, records: Sequence[StageRecord]
 ) -> list[RefreshedBatch]:
-    """Return the batches of the records. Reads the version's keys, and a table per record, into memory."""
     live = pa.array(scan_samples(version, ["key"]).collect()["key"].to_list(), pa.string())
     columns = {one.name: one.columns for one in (feature.build() for feature in spec.features)}
     return [
@@ -213,7 +210,6 @@ def _batch(
 
 
 def _left_out(filters: Sequence[Filter], batch: RefreshedBatch) -> Iterator[tuple[str, str]]:
-    """Yield (key, why) of samples to exclude, as for a new batch."""
     featurizer = batch.record.body["featurizer"]
     for table in batch.tables:
         own_filters = [one for one in filters if one.column in table.column_names]

@@ -7,7 +7,7 @@ import dagster as dg
 
 import loader
 from loader.api.report import Report
-from resources.viewer import run_page, version_page
+from resources.alerts import run_page, version_page
 
 from ..pages.report import code_block, link, markdown_table, viewer_metadata
 from ..stages import VERSION

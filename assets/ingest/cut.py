@@ -21,7 +21,7 @@ from ..spec import DatasetSpec
 from ..stages import written_part
 from .clip_staging import StagingOf, segments_of
 from .cut_work import CUT, CutResult, CutTask
-from .time_limits import Limit, Tell, limits_decoded, log
+from .limits import Limit, Tell, limits_decoded, log
 
 Row = dict[str, Any]
 
@@ -140,7 +140,6 @@ def _task(landing: Store, spec: DatasetSpec, row: Row, raw: Row, limit: Limit, i
 
 
 def _source(spec: DatasetSpec, raw: Row) -> dict[str, str]:
-    """Return the provenance of an object's samples: location, split and subject."""
     by_subject = spec.split_by == "subject"
     identity = str(raw["label"] if by_subject else raw["sha256"])
     return {

@@ -29,8 +29,7 @@ from ..stages import MEDIA, RAW_OBJECTS, require_published
 from ..tables import read_table, write_table
 from .audit_work import AUDIT, Audited, AuditTask, SampleFormat
 from .clip_staging import StagingOf, clear_staging, segments_of, staging_of
-from .refusals import rates, refusal_counts, refusal_of_copy, stop_reason
-from .time_limits import Limit, Tell, limits_probed, log
+from .limits import Limit, Tell, limits_probed, log, rates, refusal_counts, refusal_of_copy, stop_reason
 
 CODE_VERSION = "3"
 CHECK = "readable"
@@ -191,7 +190,6 @@ def _task(
 
 
 def _check_readable(row: Mapping[str, Any], spec: DatasetSpec) -> None:
-    """Raise Unusable for an object that was unreadable at landing, or is not media."""
     if row["error_code"] in _SUPERSEDED:
         raise dropped("land", row["error_code"], row["error_reason"])
     if row["error_code"]:

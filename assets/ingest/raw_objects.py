@@ -67,7 +67,6 @@ def read_origins(landing: Store) -> Mapping[str, object]:
 
 
 def _facts(origin: object) -> dict[str, str]:
-    """Return the facts of an entry. Raises: Corrupt for anything but text in an object."""
     if not isinstance(origin, dict):
         raise Corrupt(
             f"its entry in {ORIGINS} is {origin!r:.100}; expected an object with {', '.join(_FACTS)}"
@@ -94,9 +93,7 @@ def raw_rows(
     """Read every object once, and yield its row, in order: SHA-256, type by content, licence and origin.
 
     A row has an error if the object was replaced, vanished or is forbidden, or if its entry in `_origins.json` or in
-    the table of segments is invalid. If that table is unreadable, every video and audio object has an error.
-
-    hashes: reads the objects; None: threads of this process.
+    the table of segments is invalid. hashes: reads the objects; None: threads of this process.
 
     Raises: Corrupt for an invalid `_origins.json`; Throttled and Transient; as `hashes`.
     """
@@ -126,7 +123,6 @@ def _by_threads(landing: Store, objects: Sequence[RawObject]) -> Iterator[Hashed
 def _on_cluster(
     compute: Compute, job: Job[HashTask, Hashed], landing: Store, objects: Sequence[RawObject]
 ) -> Iterator[Hashed]:
-    """Yield the contents that a cluster's nodes read. Raises: StoreError for an object that no node could read."""
     tasks, contents = [_task(landing, item) for item in objects], list[Hashed]()
     for block in blocks_of(compute, job, lambda: tasks):
         for number, outcome in enumerate(block.outcomes, block.first):
@@ -145,7 +141,6 @@ def _task(landing: Store, item: RawObject) -> HashTask:
 
 
 def _row(item: RawObject, origin: object, segments: GivenSegments) -> dict[str, Any]:
-    """Return the facts of an object before it is read, or why it is not read."""
     row: dict[str, Any] = {
         "uri": item.uri,
         "key": item.key,
@@ -233,7 +228,6 @@ def land(
 
 
 def _plain(segments: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return segments without floats, which fingerprints do not take."""
     return [[str(value) for value in segment.values()] for segment in segments]
 
 

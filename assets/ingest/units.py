@@ -38,8 +38,7 @@ from ..stages import (
 from ..tables import read_table, write_table
 from .clip_staging import clear_staging, staging_of
 from .cut import CutInto, cut_objects, labels_of, new_objects, policy_fingerprint, untrue_reason
-from .refusals import DUPLICATE, refusal_counts, refusals_of_copies
-from .time_limits import Tell, log
+from .limits import DUPLICATE, Tell, log, refusal_counts, refusals_of_copies
 
 if TYPE_CHECKING:
     from .formats.sample_facts import BatchSamples
@@ -177,7 +176,6 @@ def _of_format(
     raws: Mapping[str, Row],
     provenance: Mapping[str, str],
 ) -> "BatchSamples":
-    """Return the samples of a batch whose objects hold samples."""
     common = spec, txn, audits, raws, published_objects(root, spec.name), provenance
     labels = published_labels(root, spec.name)
     if spec.format in read_formats():
@@ -222,14 +220,13 @@ def clash(root: "loader.Root", record: StageRecord, parts: Sequence["loader.Part
         if row["raw_sha256"] in published:
             return f"{row['raw_key']!r} has the same bytes as {published[row['raw_sha256']]}"
     if "replaces" in record.body and (newest := root.state.newest(dataset)) is not None:
-        from .formats.earlier_samples import published_since
+        from .formats.admission import published_since
 
         return published_since(root.open(newest.id), rows, record.body)
     return ""
 
 
 def _other_groups(root: "loader.Root", dataset: str, parts: Sequence["loader.Part"]) -> str:
-    """Return why the parts' groups differ from the newest version's, or ""."""
     newest = root.state.newest(dataset)
     groups = root.open(newest.id).manifest["groups"] if newest else {}
     for shard in (shard for part in parts for shard in part.shards):
@@ -239,7 +236,6 @@ def _other_groups(root: "loader.Root", dataset: str, parts: Sequence["loader.Par
 
 
 def _other_columns(root: "loader.Root", record: StageRecord) -> str:
-    """Return why types of JSON columns differ from the newest version's, or ""."""
     newest = root.state.newest(record.dataset) if record.body.get("columns") else None
     published = root.open(newest.id).manifest["columns"] if newest else {}
     for name, kind in record.body.get("columns", {}).items():

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 import loader
-from resources.viewer import sample_page, version_page
+from resources.alerts import sample_page, version_page
 
 from .report import Metadata, code_block, link, markdown_table, viewer_metadata
 

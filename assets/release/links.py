@@ -7,7 +7,7 @@ import dagster as dg
 
 import loader
 from penstock.text import markdown_text
-from resources.viewer import version_page
+from resources.alerts import version_page
 
 from ..pages.report import Markdown, Metadata, code_block, link, markdown_table, viewer_metadata
 from ..pages.table_columns import version_columns

@@ -14,7 +14,7 @@ from loader.errors import Conflict
 from loader.storage import Store
 from penstock.stages import StageRecord
 
-from ..ingest.refusals import stop_reason
+from ..ingest.limits import stop_reason
 from ..spec import DatasetSpec
 from ..stages import require_read
 from ..tables import read_table

@@ -16,7 +16,7 @@ from resources.storage import RootResource
 from ..dedup.policy import NearDuplicates
 from ..feedback.exclusions import excluded_units
 from ..feedback.quarantine import kept_out
-from ..ingest.refusals import rates
+from ..ingest.limits import rates
 from ..media.unit import OUTCOMES
 from ..pages.report import check_metadata, samples_metadata
 from ..pages.stage_events import as_failures, check_and_materialize

@@ -188,7 +188,6 @@ def _alarm(job: UnattendedJob) -> Alarm:
 
 
 def _end(context: dg.SensorEvaluationContext, folder: "JobFolder", compute: ComputeResource) -> None:
-    """Cancel a job on the resource's cluster; runners of another cluster end after their blocks."""
     from penstock.compute.attach import cancel
     from penstock.compute.cluster import read_cluster
 

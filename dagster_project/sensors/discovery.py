@@ -59,12 +59,9 @@ def discovery_sensor(
 
     by_subject: each folder is a subject, which a takedown may name; max_runs: requests per tick.
 
-    Manifests come first; requests follow from them and from Dagster's runs. So the next tick completes a killed one,
-    and a batch gets one run (run key = partition key). A batch with a record of `samples` needs none: in a new instance
-    it becomes a partition again without a run.
-
-    A tick costs `arrivals.tick`, four requests for the log, and listings of the manifests, of the `samples` records and
-    of the recut requests (a page per 1,000). Unchanged batches cost nothing else.
+    Requests follow from manifests and from Dagster's runs, so the next tick completes a killed one, and a batch gets
+    one run (run key = partition key). A batch with a record of `samples` needs none. A tick costs `arrivals.tick`, four
+    requests for the log, and three listings (a page per 1,000).
     """
     books: dict[str, Book] = {}  # the last tick's, as long as the code server lives
 

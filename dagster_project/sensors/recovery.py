@@ -1,14 +1,11 @@
 """Recovery: mark runs without a process as failed, and repeat runs that failed through no fault of their own.
 
-Dagster retries a crashed run (`run_retries`), and its monitor ends one that never began. These cases would need a
-person; the first three were seen when a code server was killed:
+Dagster retries a crashed run, and its monitor ends one that never began. These cases would need a person:
 
 - A running run stays "Started", since its launcher cannot check the health of a process.
-- A run that leaves the queue meanwhile fails.
-- A retry requested meanwhile is dropped.
+- A run that leaves the queue while a code server is down fails, and a retry requested then is dropped.
 - No retry follows a step that failed because the store, or Dagster's database, did not respond.
-- A promised retry may never come: Dagster checks each failure once, and skips it if its run is not stored as failed
-  yet.
+- A promised retry may never come: Dagster checks each failure once, and skips a run not yet stored as failed.
 """
 
 import os
@@ -211,7 +208,6 @@ def _answers(pid: int) -> bool:
 
 
 def _process_of(instance: dg.DagsterInstance, run_id: str) -> tuple[int, float] | None:
-    """Return (pid, time of its event); None before the event."""
     events = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ENGINE_EVENT, limit=50).records
     for event in events:
         if event.event_log_entry.step_key is not None:

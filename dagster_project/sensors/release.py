@@ -28,9 +28,8 @@ def release_sensor(dataset: str, *, minimum_interval_s: int = STREAMING_INTERVAL
     Batches that came together share one release. The cursor is the number of the newest event, and the run key contains
     it: a killed tick requests the same run again.
 
-    A failed release is requested again at once: its gate holds back the stopped batch by then, and the others can go.
-    Then it is requested after a minute, ten minutes, and every hour, until one succeeds or another batch comes. Each
-    attempt is a numbered run, and each failure an alert.
+    A failed release is requested again at once, since its gate holds back the stopped batch by then. Then it is
+    requested after a minute, ten minutes, and every hour, until one succeeds or another batch comes.
     """
     samples, job = dg.AssetKey([dataset, SAMPLES]), f"{dagster_name(dataset)}_release"
 
@@ -65,7 +64,6 @@ def release_sensor(dataset: str, *, minimum_interval_s: int = STREAMING_INTERVAL
 
 
 def _cursor(text: str | None) -> tuple[int, int]:
-    """Return (number of the event, attempt). Earlier releases stored `again` instead of an attempt."""
     cursor = json.loads(text or '{"event": 0}')
     return int(cursor["event"]), int(cursor.get("attempt", 2 if cursor.get("again") else 1))
 

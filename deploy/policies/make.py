@@ -183,7 +183,6 @@ def _statement(
 
 
 def _is_whole(place: str) -> bool:
-    """Return whether it is a key or a pattern, not a prefix."""
     return "*" in place or place.endswith(".json")
 
 

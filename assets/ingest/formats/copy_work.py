@@ -14,7 +14,7 @@ from penstock.formats.importing.span_units import samples_in
 from penstock.formats.registration.groups import COMMON
 from penstock.formats.registration.shard_rows import shards_of
 
-from .known_samples import Admission, EarlierSamples
+from .admission import Admission, EarlierSamples
 from .sample_facts import Row, TakingRules, unit_row
 from .walked_objects import landed_info, samples_of, walked_place
 

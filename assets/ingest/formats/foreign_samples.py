@@ -21,9 +21,8 @@ from penstock.formats.registration.shard_rows import Rows, Shard, agree, shards_
 
 from ...spec import DatasetSpec
 from ...stages import written_part
+from .admission import Admission, EarlierSamples, newest_version
 from .copy_work import COPY, CopiedPart, CopyTask
-from .earlier_samples import newest_version
-from .known_samples import Admission, EarlierSamples
 from .sample_facts import BatchSamples, Row, TakingRules, not_written, outcomes_of, unit_row, units_job
 from .walked_objects import KnownSample, WalkedPlace, fresh_objects, samples_of
 
@@ -97,7 +96,6 @@ def _admit_in_place(
     rules: TakingRules,
     earlier: Mapping[str, EarlierSamples],
 ) -> tuple[list[tuple[Shard, Rows]], list[list[KnownSample]], Admission]:
-    """Return the admitted rows, their samples, and the admission."""
     stay, samples, admission = list[tuple[Shard, Rows]](), list[list[KnownSample]](), Admission()
     for shard, rows in walked:
         known = list(samples_of(rules, shard, rows, raws))
@@ -147,7 +145,6 @@ def _tasks(
 def _copied(
     compute: Compute, job: Job[CopyTask, CopiedPart], tasks: Sequence[CopyTask]
 ) -> tuple[list[tuple[str, loader.Part]], list[Row], Admission]:
-    """Return kinds and parts, rows, and the admission, of copied runs. Raises: StoreError."""
     parts, rows, admissions = list[tuple[str, loader.Part]](), list[Row](), list[Admission]()
     for task, outcome in outcomes_of(compute, job, tasks):
         if outcome.value is None:
@@ -169,7 +166,6 @@ def _put_in_place(
     group_of: Mapping[str, str],
     raws: Mapping[str, Row],
 ) -> tuple[list[tuple[str, loader.Part]], dict[str, Any]]:
-    """Write an index per run, the samples tables, and the table of the objects. Raises: StoreError."""
     store, prefix = root.store, f"data/{txn}/{secrets.token_hex(8)}"
     shards = list(dict.fromkeys(shard for shard, _ in walked))
     place = place_id(landing, [info for shard in shards for info in shard.infos])

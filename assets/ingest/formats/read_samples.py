@@ -31,8 +31,7 @@ from ...media.objects import refusal_row
 from ...media.unit import rejected
 from ...spec import DatasetSpec
 from ...stages import written_part
-from .earlier_samples import newest_version
-from .known_samples import Admission, EarlierSamples
+from .admission import Admission, EarlierSamples, newest_version
 from .read_work import READ, ReadParts, ReadTask
 from .sample_facts import (
     OWN_COLUMNS,
@@ -142,8 +141,6 @@ def _agreed(
 def _units(
     raws: Sequence[Row], earlier: Mapping[str, EarlierSamples]
 ) -> Iterator[tuple[list[Row], dict[str, EarlierSamples]]]:
-    """Yield neighbours of at most a shard's bytes, with the dataset's samples of them; a larger object is a unit."""
-
     def unit() -> tuple[list[Row], dict[str, EarlierSamples]]:
         return members, {raw["key"]: earlier[raw["key"]] for raw in members if raw["key"] in earlier}
 
@@ -237,7 +234,6 @@ class _Batch:
     def in_groups(
         self, units_read: Sequence[ReadUnits], known: Mapping[str, Mapping[str, Any]]
     ) -> list[ReadUnits]:
-        """Return the samples with all fields in the groups of the whole batch. Raises: FieldMismatch; StoreError."""
         kinds = dict[tuple[str, ...], Rows]()
         for _, result in units_read:
             for names, key, of in result.kinds:

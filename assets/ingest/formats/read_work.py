@@ -18,7 +18,7 @@ from penstock.formats.importing.unit_writer import UnitWriter
 
 from ...media.objects import refusal_row
 from ...media.unit import Unusable
-from .known_samples import Admission, EarlierSamples
+from .admission import Admission, EarlierSamples
 from .read_place import ReadPlace, read_place
 from .sample_facts import Row, TakingRules, key_in_dataset, metadata_of, source_of
 from .walked_objects import landed_info, refused_where_unreadable
@@ -113,7 +113,6 @@ def read_samples(task: ReadTask, node: Node) -> ReadParts:
 
 
 def _samples(place: ReadPlace, raw: Row, result: ReadParts, partitions: Partitions) -> Iterator[Sample]:
-    """Yield the samples of an object; record its class names, columns and facts in `result`."""
     with refused_where_unreadable("cut"):
         info = landed_info(place.landing, raw)
         readable = place.readable(info)
@@ -129,7 +128,6 @@ def _samples(place: ReadPlace, raw: Row, result: ReadParts, partitions: Partitio
 
 
 def _written(task: ReadTask, node: Node, spilled: Spilled, any_values: bool) -> dict[str, Any]:
-    """Write the parts; return them and the kinds of samples. any_values: of `UnitWriter`."""
     kinds = [(list(kind), rows.source_keys[0], rows.objects[0]) for kind, rows in spilled.kinds.items()]
     if not kinds:
         return {}
@@ -155,7 +153,6 @@ def _drained(unit: SpilledUnit) -> Iterator[Sample]:
 
 
 def _for_dataset(rules: TakingRules, raw: Row, sample: Sample) -> Sample:
-    """Return a sample as the dataset stores it."""
     source_key = sample.source.get("source_key", sample.key)
     return replace(
         sample,

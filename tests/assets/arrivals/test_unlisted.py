@@ -126,7 +126,7 @@ def test_a_source_of_tables_with_a_log_of_their_own_is_refused(tmp_path, root, k
         (tmp_path / "lake" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "lake" / path).write_bytes(b"x")
     source = Source(format="parquet", fields={"text": "txt"})
-    with pytest.raises(InvalidStore, match=f"log of a {name} table.*export its live rows"):
+    with pytest.raises(InvalidStore, match=f"log of a {name} table.*export the live rows"):
         source.sieve()(ObjectInfo(key=key, nbytes=1, etag=""))
     (step,) = _ticked(lambda: open_store(str(tmp_path / "lake")), root, TickBudget(), source)
     assert step.failed

@@ -195,7 +195,7 @@ def test_a_featurizer_travels_by_class_and_parameters_alone() -> None:
     plain = plain_featurizer(made)
     assert plain is not None
     assert plain.build(["assets"]) == made
-    with pytest.raises(InvalidRuntime, match="accepted are those of the packages mine"):
+    with pytest.raises(InvalidRuntime, match="is not in the accepted packages mine"):
         plain.build(["mine"])
     assert plain_featurizer(Odd()) is None
 
@@ -204,5 +204,5 @@ def test_a_network_is_code_of_the_packages_too(model: Feature) -> None:
     plain = plain_featurizer(model.build())
     assert plain is not None
     assert plain.build(["assets", "tests_networks"]) == model.build()
-    with pytest.raises(InvalidRuntime, match=r"network 'tests_networks.two_towers:load'; accepted are those"):
+    with pytest.raises(InvalidRuntime, match=r"network 'tests_networks.two_towers:load' is not in the accepted"):
         plain.build(["assets"])

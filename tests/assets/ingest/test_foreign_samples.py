@@ -391,5 +391,5 @@ def test_archives_of_energon_are_walked(
 def test_sources_of_several_formats_are_refused() -> None:
     with pytest.raises(ValueError, match="make two datasets"):
         DatasetSpec(name="demo", sources=(Source(name="a"), Source(name="b", format="mds")))
-    with pytest.raises(ValueError, match="media are cut"):
+    with pytest.raises(ValueError, match="the policy cuts media"):
         Source(keep="in place")

@@ -171,14 +171,14 @@ def test_one_that_is_gone_or_replaced_after_it_was_discovered_is_dropped_by_name
     assert landed is not None
     (row, *rest) = read_table(root.store, landed.files["raw_objects"])
     assert (row["error_code"], {one["error_code"] for one in rest}) == ("ObjectNotFound", {""})
-    assert f"{film(0)} is not there" in row["error_reason"]
+    assert f"{film(0)} is missing" in row["error_reason"]
     video(str(place / film(2)), range(100, 100 + LENGTHS[2]))
     assert run(["media"], DEMO, batch, place).success
     record = current_record(root.store, "demo", "media", batch)
     assert record is not None
     assert (record.counts["admitted"], record.counts["dropped"]) == (1, 2)
     reasons = {row["key"]: row["reason"] for row in read_table(root.store, record.files["refusals"])}
-    assert f"{film(0)} is not there" in reasons[data(0)]
+    assert f"{film(0)} is missing" in reasons[data(0)]
     assert f"{film(2)} was written last" in reasons[data(2)]
 
 
@@ -213,7 +213,7 @@ def test_a_tick_reads_of_a_place_that_is_as_before_its_listing_alone(
 def test_an_object_waits_until_all_of_its_files_are_there(place: Path, tmp_path: Path) -> None:
     (place / film(0)).rename(tmp_path / "late.mp4")
     assert data(0) not in {info.key for info in seen(place).list()}
-    with pytest.raises(ObjectNotFound, match="is not whole"):
+    with pytest.raises(ObjectNotFound, match="is incomplete"):
         seen(place).head(data(0))
     (tmp_path / "late.mp4").rename(place / film(0))
     store = seen(place)
@@ -230,7 +230,7 @@ def test_an_object_waits_until_all_of_its_files_are_there(place: Path, tmp_path:
 def test_neither_notices_nor_an_inventory_tell_of_objects_of_several_files(
     place: Path, root: loader.Root
 ) -> None:
-    with pytest.raises(ValueError, match="let it be listed"):
+    with pytest.raises(ValueError, match="use listed=True"):
         Source(format="rosbag", listed=False, feed=Feed(url="/notices"))
     with pytest.raises(InvalidStore, match="leave the inventory out"):
         reconcile(

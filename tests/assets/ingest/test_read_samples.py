@@ -337,7 +337,7 @@ def test_choices_are_checked_where_a_source_is_made() -> None:
     for wrong, said in (
         ({"format": "parquet", "keep": "in place"}, "accepted for energon, files"),
         ({"format": "csvs"}, "accepted: arrow, csv"),
-        ({"key": "id"}, "media are cut"),
+        ({"key": "id"}, "the policy cuts media"),
         ({"format": "mcap", "key": "id"}, "for tables"),
     ):
         with pytest.raises(ValueError, match=said):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from assets.ingest.cut import CutInto, cut_objects
+from assets.ingest.limits import limits_decoded, limits_probed
 from assets.ingest.media import AuditOf, audit_objects
-from assets.ingest.time_limits import limits_decoded, limits_probed
 from assets.media.decode_time import PIXELS_PER_S, VALUES_PER_S, Work, told_of, work_of
 from assets.media.sniff import HEAD_BYTES, sniff
 from assets.spec import DatasetSpec

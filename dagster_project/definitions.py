@@ -74,7 +74,7 @@ def build_defs(
     """Return the definitions.
 
     overrides: resources by name, in place of the environment's. datasets: in place of the registered ones and
-    `PENSTOCK_DATASETS`. Raises: as `viewer_url`.
+    `PENSTOCK_DATASETS`.
     """
     viewer_url()  # an invalid address fails here, not at the end of a run
     resources: dict[str, Any] = {

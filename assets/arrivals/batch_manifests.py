@@ -132,7 +132,7 @@ class Book:
     """
 
     def __init__(self, store: Store, dataset: str, before: "Book | None" = None) -> None:
-        """Read the hint and the manifests behind it. Raises: InvalidName; Corrupt."""
+        """Read the hint and the manifests behind it."""
         self._store, self._dataset = store, check_dataset_name(dataset)
         etags = {info.key.rsplit("/", 1)[-1]: info.etag for info in store.list(_folder(dataset))}
         self.newest = max((int(match[1]) for name in etags if (match := _FILE.fullmatch(name))), default=0)

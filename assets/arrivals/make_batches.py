@@ -49,7 +49,7 @@ def discover(
     """Write manifests of all new objects, also of batches that are not full; return their keys, oldest first.
 
     denies: takedowns of the root. The same listing over the same manifests makes the same batches. Several processes
-    may run at once. Raises: InvalidName; Corrupt; StoreError.
+    may run at once.
     """
     book = Book(store, dataset)
     limit = None if limits.max_batches is None else limits.max_batches * limits.max_objects
@@ -60,7 +60,7 @@ def discover(
 
 
 def undiscovered(store: Store, landing: Store, dataset: str, source: Source = LANDING) -> list[RawObject]:
-    """Return the objects that `discover` would put into batches now. Raises: as `discover`."""
+    """Return the objects that `discover` would put into batches now."""
     return list(_undiscovered(landing, Book(store, dataset), source, DeniedObjects((), dataset)))
 
 
@@ -184,7 +184,7 @@ def take_over(
     """Give dataset `name` the batches of dataset `of`, number by number; return the new keys, oldest first.
 
     Leaves out objects that it has already, or that a takedown names. A killed run can be repeated. Costs a GET per
-    manifest of both datasets, and a PUT per batch. Raises: InvalidName; Corrupt.
+    manifest of both datasets, and a PUT per batch.
     """
     book, denied, batches = Book(store, name), DeniedObjects(denies, of, by_subject=by_subject), list[str]()
     seen: set[Identity] = {(row["uri"], row["etag"]) for row in book.seen().to_pylist()}

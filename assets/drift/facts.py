@@ -65,7 +65,7 @@ def baseline_of(root: loader.Root, version: loader.Version) -> Baseline:
     """Return the newest batches of a version: at least one, at most 16 and 50,000 samples.
 
     Reads the newest tables of samples and the statistics, and for each batch its manifest, samples record, and tables
-    `media` and `raw_objects`. Raises: Corrupt; StoreError.
+    `media` and `raw_objects`.
     """
     recent = recent_rows(version, MAX_ROWS)
     tables = dict(_by_batch(recent))

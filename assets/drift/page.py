@@ -115,7 +115,7 @@ def _findings(result: CheckResult) -> list[list[object]]:
 
 
 def save(store: Store, dataset: str, batch: str, html: str) -> str:
-    """Write the page, and return its path in the root. Raises: StoreError."""
+    """Write the page, and return its path in the root."""
     data = html.encode()
     path = f"gates/{dataset}/{batch}-{hashlib.sha256(data).hexdigest()[:16]}.html"
     with suppress(AlreadyExists):  # the same page
@@ -139,7 +139,7 @@ def shown_of(
     """Return (text of the finding, example), in the order of findings, each sample once; [] without drawing packages.
 
     table: the batch's rows. Examples of a finding come from different objects if possible; taken-down samples are left
-    out. Reads an index row group and the fields of at most a dozen samples. Raises: StoreError.
+    out. Reads an index row group and the fields of at most a dozen samples.
     """
     parts = {part.id: part for part in map(loader.Part.from_json, samples.body["parts"])}
     store = reader_of(root.store, samples)

@@ -51,7 +51,7 @@ def with_generation(field: str, word: str) -> str:
 
 
 def described(featurizer: Featurizer, names: FeatureNames) -> dict[str, Any]:
-    """Return a featurizer's facts for its record. Raises: as `stored_facts`."""
+    """Return a featurizer's facts for its record."""
     identity = {"featurizer": featurizer.name, "version": featurizer.version, "fields": dict(names.fields)}
     return {**identity, "facts": stored_facts(featurizer, names)}
 
@@ -67,7 +67,7 @@ def names_of(
     """Return the names of a featurizer's fields for a batch; a version new to the dataset gets its own.
 
     Costs two or three requests per generation, and for a new version a GET per batch. Names are reused only if no other
-    batch's record and no group of the newest version has them. Raises: Corrupt; StoreError.
+    batch's record and no group of the newest version has them.
     """
     if not any(featurizer.outputs.values()):
         return names_in(featurizer, 1)

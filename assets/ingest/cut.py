@@ -19,7 +19,7 @@ from ..media.policy import CutPolicy
 from ..media.unit import Kind, dropped, rejected
 from ..spec import DatasetSpec
 from ..stages import written_part
-from .clip_staging import StagingOf, segments_of
+from .audit_work import StagingOf, segments_of
 from .cut_work import CUT, CutResult, CutTask
 from .limits import Limit, Tell, limits_decoded, log
 
@@ -91,7 +91,7 @@ def cut_objects(
 ) -> CutBatch:
     """Cut objects, given by their media rows, and write their units as parts.
 
-    tell: called for objects whose time limit exceeds the dataset's. Raises: StoreError.
+    tell: called for objects whose time limit exceeds the dataset's.
     """
     limits = limits_decoded(audits, spec, tell)
     tasks = [

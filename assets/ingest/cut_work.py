@@ -22,7 +22,7 @@ from ..media.known_facts import ClipStaging
 from ..media.objects import CutRequest, cut_object, refusal_row
 from ..media.policy import CutPolicy
 from ..media.unit import Kind, Unit, rejected
-from .clip_staging import segments_of
+from .audit_work import segments_of
 
 CAPTION = "caption.txt"
 """Field of the text that came with an object or segment, in a group of its own."""

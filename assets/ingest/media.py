@@ -27,8 +27,16 @@ from ..pages.stage_events import as_failures, check_and_materialize
 from ..spec import DatasetSpec
 from ..stages import MEDIA, RAW_OBJECTS, require_published
 from ..tables import read_table, write_table
-from .audit_work import AUDIT, Audited, AuditTask, SampleFormat
-from .clip_staging import StagingOf, clear_staging, segments_of, staging_of
+from .audit_work import (
+    AUDIT,
+    Audited,
+    AuditTask,
+    SampleFormat,
+    StagingOf,
+    clear_staging,
+    segments_of,
+    staging_of,
+)
 from .limits import Limit, Tell, limits_probed, log, rates, refusal_counts, refusal_of_copy, stop_reason
 
 CODE_VERSION = "3"
@@ -120,7 +128,7 @@ def audit_objects(
     """Return (media rows, refusal rows), in landing order.
 
     Only the first of objects with the same bytes is audited: the others are refused like it, or are its duplicates.
-    tell: called for objects whose time limit exceeds the dataset's. Raises: StoreError.
+    tell: called for objects whose time limit exceeds the dataset's.
     """
     refusals: dict[str, Row] = {}
     readable, copies = list[Row](), list[Row]()

@@ -92,8 +92,8 @@ def raw_rows(
 ) -> Iterator[dict[str, Any]]:
     """Read every object once, and yield its row, in order: SHA-256, type by content, licence and origin.
 
-    A row has an error if the object was replaced, vanished or is forbidden, or if its entry in `_origins.json` or in
-    the table of segments is invalid. hashes: reads the objects; None: threads of this process.
+    A row has an error if the object was replaced, vanished or is forbidden. It also has one if its entry in
+    `_origins.json` or in the table of segments is invalid. hashes: reads the objects; None: threads of this process.
 
     Raises: Corrupt for an invalid `_origins.json`; Throttled and Transient; as `hashes`.
     """

@@ -36,7 +36,7 @@ from ..stages import (
     require_read,
 )
 from ..tables import read_table, write_table
-from .clip_staging import clear_staging, staging_of
+from .audit_work import clear_staging, staging_of
 from .cut import CutInto, cut_objects, labels_of, new_objects, policy_fingerprint, untrue_reason
 from .limits import DUPLICATE, Tell, log, refusal_counts, refusals_of_copies
 

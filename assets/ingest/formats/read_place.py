@@ -28,7 +28,7 @@ class ReadPlace:
     """Raw objects of a read format, in their source."""
 
     def __init__(self, files: Store, format: str, options: Options) -> None:
-        """Open the source. Costs a listing if other files describe an object. Raises: StoreError."""
+        """Open the source. Costs a listing if other files describe an object."""
         importer = importer_named(format)
         assert importer is not None, format
         self._importer: Importer = importer
@@ -70,7 +70,7 @@ class ReadPlace:
         return readable
 
     def has_samples(self, info: ObjectInfo) -> bool:
-        """Read an object to its end; return whether it holds a sample. Raises: as `samples`."""
+        """Read an object to its end; return whether it holds a sample."""
         return sum(1 for _ in self.samples(info)) > 0
 
     def samples(self, info: ObjectInfo, readable: Readable | None = None) -> Iterator[Sample]:

@@ -168,7 +168,7 @@ class _Batch:
     jobs: list[Job[Any, Any]] = field(default_factory=list)
 
     def read(self, tasks: Sequence[ReadTask]) -> list[ReadUnits]:
-        """Return the samples of units, in order. Raises: StoreError.
+        """Return the samples of units, in order.
 
         A unit that kills or blocks its worker is read in halves, down to the object at fault, which is refused.
         """

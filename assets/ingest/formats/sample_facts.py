@@ -177,7 +177,7 @@ def units_job(
 
 
 def outcomes_of(compute: Compute, job: Job[U, R], units: Sequence[U]) -> Iterator[tuple[U, Outcome[R]]]:
-    """Yield each unit with its outcome, in order. Raises: as `blocks_of`."""
+    """Yield each unit with its outcome, in order."""
     for block in blocks_of(compute, job, lambda: units):
         yield from zip(units[block.first :], block.outcomes, strict=False)
 

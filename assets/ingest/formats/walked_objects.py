@@ -52,7 +52,7 @@ def fresh_objects(
 ) -> tuple[list[ObjectInfo], list[Row]]:
     """Return the admitted objects that are new to the dataset, by key, and refusals of the others.
 
-    published: sha256 -> where the dataset has these bytes. Raises: StoreError.
+    published: sha256 -> where the dataset has these bytes.
     """
     infos, refusals = list[ObjectInfo](), list[Row]()
     for row in audits:
@@ -96,7 +96,7 @@ class WalkedPlace:
     """Raw objects of a walked format, in their source."""
 
     def __init__(self, landing: Store, format: str, options: Options) -> None:
-        """Open the source. Costs a listing if an index describes all objects. Raises: StoreError."""
+        """Open the source. Costs a listing if an index describes all objects."""
         self.landing, self._options = landing, options
         self._name, self._format = format, registered_named(format)
         self._all: FoundObjects | PenstockError | None = None
@@ -132,12 +132,12 @@ class WalkedPlace:
         return objects.reading(self._options.without, OWN_COLUMNS, self.members)
 
     def has_samples(self, info: ObjectInfo) -> bool:
-        """Walk an object to its end; return whether it holds a sample. Raises: as `objects_of`."""
+        """Walk an object to its end; return whether it holds a sample."""
         (shard,) = shards_of([info], 1)
         return bool(self.rows(shard))
 
     def rows(self, shard: Shard) -> Sequence[Rows]:
-        """Return the rows of a shard, in runs with the same fields. Raises: as `objects_of`."""
+        """Return the rows of a shard, in runs with the same fields."""
         return rows_of(
             shard, [self.objects_of(one).samples(one) for one in shard.infos], self._options.without
         )

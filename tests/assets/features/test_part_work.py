@@ -204,5 +204,7 @@ def test_a_network_is_code_of_the_packages_too(model: Feature) -> None:
     plain = plain_featurizer(model.build())
     assert plain is not None
     assert plain.build(["assets", "tests_networks"]) == model.build()
-    with pytest.raises(InvalidRuntime, match=r"network 'tests_networks.two_towers:load' is not in the accepted"):
+    with pytest.raises(
+        InvalidRuntime, match=r"network 'tests_networks.two_towers:load' is not in the accepted"
+    ):
         plain.build(["assets"])

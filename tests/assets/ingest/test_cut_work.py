@@ -14,7 +14,7 @@ from assets.arrivals.make_batches import discover
 from assets.ingest import hash_work, units
 from assets.ingest import media as validation
 from assets.ingest import raw_objects as landing_stage
-from assets.ingest.clip_staging import clear_staging
+from assets.ingest.audit_work import clear_staging
 from assets.spec import DatasetSpec
 from loader.dataset.shards.part import part_rows
 from loader.errors import Corrupt, StoreError

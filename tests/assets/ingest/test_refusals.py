@@ -197,7 +197,9 @@ def test_error_pages_in_the_place_of_photos_stop_the_batch(
     (place / "denied.png").write_bytes(b"<?xml version='1.0'?><Error>AccessDenied</Error>")
     record, refused = media_of(root, place, replace(SPEC, max_not_media_rate=0.5))
     assert record.verdict == "failed"
-    assert record.reason.startswith("5 of 7 objects are not media, allowed are 50.0%: 'about.png' (web_page: ")
+    assert record.reason.startswith(
+        "5 of 7 objects are not media, allowed are 50.0%: 'about.png' (web_page: "
+    )
     assert refused["copy 2.jpg"] == ("not_media", "web_page")
     assert refused["denied.png"] == ("not_media", "other_content")
     assert refused["about.html"] == ("dropped", "type_not_taken")

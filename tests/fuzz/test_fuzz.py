@@ -258,7 +258,7 @@ def test_what_is_left_behind_is_told(planted: Callable[[Audit], list[str]]) -> N
         ({"start_pts": 10**9}, "it ends at"),
         ({"end_pts": 1}, "a clip from"),
         ({"scene_cuts": [10**9]}, "scene cuts at"),
-        ({"n_frames_decoded": 0}, "without a picture"),
+        ({"n_frames_decoded": 0}, "without a frame"),
     ],
 )
 def test_what_cannot_be_is_told(

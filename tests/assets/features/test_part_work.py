@@ -180,7 +180,7 @@ def test_a_poison_sample_costs_itself_on_a_cluster_too(
     compute = on(replace(LOCAL, packages=packages, slot=replace(LOCAL.slot, cpus=1)))
     _, rows = featurized(cut, "poison", Feature(name="tests_poison:Poison"), compute)
     assert sorted(row["code"] for row in rows) == ["", "crashed"]
-    assert ("its process" if packages else "name its package in `packages`") in str(SAID)
+    assert ("its process" if packages else "add its package to `packages`") in str(SAID)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

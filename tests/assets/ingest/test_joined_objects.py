@@ -179,7 +179,7 @@ def test_one_that_is_gone_or_replaced_after_it_was_discovered_is_dropped_by_name
     assert (record.counts["admitted"], record.counts["dropped"]) == (1, 2)
     reasons = {row["key"]: row["reason"] for row in read_table(root.store, record.files["refusals"])}
     assert f"{film(0)} is missing" in reasons[data(0)]
-    assert f"{film(2)} was written last" in reasons[data(2)]
+    assert f"its newest file is {film(2)}" in reasons[data(2)]
 
 
 @pytest.mark.parametrize("format", ["lerobot", "rosbag"])
@@ -232,7 +232,7 @@ def test_neither_notices_nor_an_inventory_tell_of_objects_of_several_files(
 ) -> None:
     with pytest.raises(ValueError, match="use listed=True"):
         Source(format="rosbag", listed=False, feed=Feed(url="/notices"))
-    with pytest.raises(InvalidStore, match="leave the inventory out"):
+    with pytest.raises(InvalidStore, match="omit the inventory"):
         reconcile(
             TickDataset(store=root.store, name="demo", limits=BatchLimits()),
             SOURCE,

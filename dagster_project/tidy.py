@@ -33,8 +33,7 @@ def superfluous(
 ) -> Iterator[str]:
     """Yield ids of runs that ended before that time and that nothing needs, among the oldest `max_runs`, oldest first.
 
-    label: their code location; other locations delete their own. Costs a query per asset, per 1,000 partitions and per
-    check, and two per checked run.
+    Costs a query per asset, per 1,000 partitions and per check, and two per checked run.
     """
     makers, checked = _makers(instance), dict[dg.AssetCheckKey, str]()
     for record in _old_runs(instance, before_s, max_runs, label):

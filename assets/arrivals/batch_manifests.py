@@ -303,11 +303,7 @@ def _object(item: Mapping[str, Any]) -> RawObject:
 
 
 class DeniedObjects:
-    """Takedowns of the root that exclude objects of a dataset.
-
-    They name the key or URI of one of an object's files, or its folder if each folder is a subject
-    (`DatasetSpec.split_by`).
-    """
+    """Takedowns of the root that exclude a dataset's objects, by key, URI, or folder if each folder is a subject."""
 
     def __init__(self, denies: Sequence[Deny], dataset: str, *, by_subject: bool = False) -> None:
         self._denied, self._by_subject = DenyList(denies, dataset), by_subject

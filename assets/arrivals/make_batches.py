@@ -172,8 +172,7 @@ def rebuild_of(spec: DatasetSpec, name: str, **changes: Any) -> DatasetSpec:
 
         SPEC_720 = rebuild_of(SPEC, "demo_720", policy=CutPolicy(video=VideoPolicy(short_side_px=720)))
 
-    It takes over the batches of `spec` once; its own discovery finds later objects. Versions of `spec` do not
-    change.
+    It takes over the batches of `spec` once. Raises: as `DatasetSpec`.
     """
     return replace(spec, name=name, rebuild_of=spec.rebuild_of or spec.name, **changes)
 
@@ -183,8 +182,8 @@ def take_over(
 ) -> list[str]:
     """Give dataset `name` the batches of dataset `of`, number by number; return the new keys, oldest first.
 
-    Leaves out objects that it has already, or that a takedown names. A killed run can be repeated. Costs a GET per
-    manifest of both datasets, and a PUT per batch.
+    Leaves out objects that it has, or that a takedown names. Costs a GET per manifest of both datasets, a PUT per
+    batch.
     """
     book, denied, batches = Book(store, name), DeniedObjects(denies, of, by_subject=by_subject), list[str]()
     seen: set[Identity] = {(row["uri"], row["etag"]) for row in book.seen().to_pylist()}

@@ -68,11 +68,10 @@ def reconcile(
 ) -> Reconciled:
     """Compare a source with the manifests, and make batches of the objects that are in none.
 
-    inventory: its URL, see `inventory`; "": list the source. write: False only reports. A killed run can be
-    repeated; the sensor may run meanwhile.
+    inventory: its URL; "": list the source. write: False only reports. The sensor may run meanwhile.
 
-    Raises: InvalidName; InvalidStore for an inventory of raw objects with several files; Corrupt for an
-    unreadable manifest or inventory; StoreError.
+    Raises: InvalidStore for an inventory of raw objects with several files; Corrupt for an unreadable manifest or
+    inventory.
     """
     import polars as pl
 

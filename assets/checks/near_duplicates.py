@@ -35,8 +35,7 @@ def near_duplicates_across_splits(
 ) -> CheckResult:
     """Check photos and clips of the batch for a near-duplicate in another split, in the batch or the newest version.
 
-    Uses the perceptual hash, whatever the dataset's policy; pieces of one object count too. Samples of these kinds
-    without a hash fail. value: samples of the batch. Cost: see `dedup.hamming`.
+    Uses the perceptual hash; samples of these kinds without one fail. value: samples of the batch.
     """
     samples = table.filter(table["kind"].is_in(list(kinds))) if "kind" in table.columns else table
     if not len(samples):

@@ -119,10 +119,7 @@ def column_findings(
 ) -> tuple[list[DriftFinding], int]:
     """Return (findings, number of comparisons).
 
-    known: column -> all categories of the version. alpha: chance of any finding by chance.
-
-    O(columns x strata x rows of the batch and the baseline). Batches of the baseline are compared with each other only
-    for columns that differ.
+    known: column -> all categories of the version. alpha: chance of any finding by chance. O(columns x strata x rows).
     """
     columns = compared_columns(now, batches, thresholds.ignore)
     every = list(strata(now, batches, thresholds.within, thresholds.min_batches))

@@ -62,11 +62,7 @@ class Baseline:
 
 
 def baseline_of(root: loader.Root, version: loader.Version) -> Baseline:
-    """Return the newest batches of a version: at least one, at most 16 and 50,000 samples.
-
-    Reads the newest tables of samples and the statistics, and for each batch its manifest, samples record, and tables
-    `media` and `raw_objects`.
-    """
+    """Return the newest batches of a version: at least one, at most 16 and 50,000 samples."""
     recent = recent_rows(version, MAX_ROWS)
     tables = dict(_by_batch(recent))
     records = published_records(root, version, MAX_BATCHES)
@@ -178,10 +174,7 @@ def _by_batch(rows: "pl.DataFrame") -> Iterator[tuple[str, "pl.DataFrame"]]:
 
 
 def recent_rows(version: loader.Version, most: int) -> "pl.DataFrame":
-    """Return the newest live rows of the samples table, without annotations.
-
-    Reads whole tables from the end of the manifest's lists, and of the last one only its newest rows.
-    """
+    """Return the newest live rows of the samples table, without annotations."""
     import polars as pl
 
     entries = [dict(entry) for entry in version.manifest["samples"] if not is_annotation(entry)]

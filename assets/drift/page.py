@@ -138,8 +138,7 @@ def shown_of(
 ) -> Shown:
     """Return (text of the finding, example), in the order of findings, each sample once; [] without drawing packages.
 
-    table: the batch's rows. Examples of a finding come from different objects if possible; taken-down samples are left
-    out. Reads an index row group and the fields of at most a dozen samples.
+    table: the batch's rows. Examples come from different objects if possible; taken-down samples are left out.
     """
     parts = {part.id: part for part in map(loader.Part.from_json, samples.body["parts"])}
     store = reader_of(root.store, samples)
@@ -160,8 +159,8 @@ def shown_of(
 def before_of(root: loader.Root, baseline: Baseline, shown: Shown) -> Shown:
     """Return (kind and version, baseline sample) for each kind in `shown`, in its order.
 
-    Samples come from the newest batch with that kind, by the hash of their keys, from different objects if possible.
-    Taken-down and unreadable samples are left out. Reads an index row group and the fields of at most nine samples.
+    Samples come from the newest batch with that kind, by the hash of their keys. Taken-down and unreadable ones are
+    left out.
     """
     examples: Shown = []
     nbytes = 0

@@ -296,8 +296,7 @@ def store_part(
 ) -> None:
     """Write the part's new shard, and add each row's values to the table.
 
-    Writes no shard for a featurizer without fields, without samples, or if the part has this group. Holds one row's
-    fields in memory. txn: see `add_part_group`.
+    Writes no shard for a featurizer without fields, without samples, or if the part has this group.
 
     Raises: FieldMismatch if the featurizer's names differ from its declaration; Conflict; StoreError.
     """

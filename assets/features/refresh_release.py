@@ -68,10 +68,7 @@ class Refresh:
 
 
 def waiting(root: loader.Root, spec: DatasetSpec) -> list[StageRecord]:
-    """Return records of features of published batches that wait for a version, by stage, then batch.
-
-    Costs a listing and a GET per batch of each feature. Raises: Corrupt; InvalidWeights; StoreError.
-    """
+    """Return records of features of published batches that wait for a version, by stage, then batch."""
     open_txns = {name for name, txn in root.log.refresh().txns.items() if txn.status == "open"}
     result = []
     for feature in spec.features:

@@ -63,9 +63,7 @@ def media_stage(
     """Audit a batch and publish the verdict; return the record, the admitted and the refused rows.
 
     The verdict is `failed` if more objects are damaged, or not media, than the dataset allows. An unchanged batch is
-    not audited again. tell: called about time limits.
-
-    Raises: StageNotPublished without raw objects; StoreError if scratch space is full.
+    not audited again. Raises: StageNotPublished without raw objects; StoreError if scratch space is full.
     """
     store = root.store
     upstream = require_published(store, spec.name, RAW_OBJECTS, partition)

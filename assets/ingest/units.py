@@ -63,9 +63,7 @@ def units_stage(
     """Cut a batch and publish its parts; return the record, the rows of its units, and the refusals.
 
     Raw objects of the newest version are dropped as duplicates. An unchanged batch is not cut again, unless its
-    transaction was aborted. tell: called about time limits and left-out samples.
-
-    Raises: StageNotPublished; StoreError.
+    transaction was aborted. Raises: StageNotPublished; StoreError.
     """
     store = root.store
     media = require_published(store, spec.name, MEDIA, partition)

@@ -22,8 +22,7 @@ def training_sensor(
 ) -> dg.SensorDefinition:
     """Show every training's report after the cursor, the number of the last one.
 
-    Dagster stores the events of a tick before its cursor. So after a killed tick the same reports are read again; shown
-    and repeated ones are skipped.
+    Dagster stores the events of a tick before its cursor. So shown and repeated reports are skipped.
     """
 
     @dg.sensor(
@@ -68,8 +67,7 @@ def quarantine_job(spec: DatasetSpec) -> str:
 def quarantine_sensor(spec: DatasetSpec, *, minimum_interval_s: int = 300) -> dg.SensorDefinition:
     """Request one run of the job when there are ledgers without a judgement.
 
-    There is no cursor: the store has the judged ledgers, so a killed tick loses nothing. The same ledgers are requested
-    once a day, so a failed run is repeated.
+    The store has the judged ledgers, so a killed tick loses nothing. The same ledgers are requested once a day.
     """
 
     @dg.sensor(

@@ -174,8 +174,7 @@ class NewestVersion(NamedTuple):
 def newest_version(root: loader.Root, spec: "DatasetSpec", raws: Sequence[Row]) -> NewestVersion:
     """Return the newest version and its samples of these raw objects, given by their rows.
 
-    Costs the column `raw_uri` of the version; for objects that are in it, the tables of keys that name them and the
-    `units` tables of their batches. Memory: 1 kB per sample.
+    Costs the column `raw_uri` of the version, and for known objects the tables that name them. Memory: 1 kB per sample.
     """
     record = root.state.newest(spec.name)
     if record is None:

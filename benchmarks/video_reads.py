@@ -160,7 +160,7 @@ def speed(folder: Path, original: Path, rounds: int, n_reads: int) -> list[str]:
     lines += [
         f"The original: {original.name}, {width} x {height} px, {len(clocks[0])} frames, up to {gop} to a keyframe. "
         f"Original and clip: {sizes}.",
-        "The second row is FFmpeg's decoder alone; penstock's rest is resizing, mostly, tables, reads and checksums.",
+        "The second row is only FFmpeg's decoder; penstock's rest is resizing, mostly, tables, reads and checksums.",
         "",
     ]
     return lines

@@ -187,7 +187,7 @@ def test_a_forged_outcome_names_no_file_of_others(
         else:
             part["shards"][0]["path" if where == "shard" else "index_path"] = name
         root.store.put(key, to_frame(json.dumps(line).encode() for line in lines))
-        with pytest.raises(Corrupt, match=r"a node (says|names)"):
+        with pytest.raises(Corrupt, match=r"a node (reports|names)"):
             run("second")
 
 

@@ -1,11 +1,11 @@
-"""Digest of a version's content, independent of order and layout: equal for equal samples.
+"""Digest of a version's content, independent of order and layout.
 
 It is the sum modulo 2**256 of one SHA-256 per field and one per row of metadata, over the live samples. Each
-SHA-256 hashes its parts, each preceded by its length (uint64, little-endian):
+hashes its parts, each preceded by its length (uint64, little-endian):
 
-- field: `field`, key, name of the field, nbytes (uint64), CRC-32C (uint32); little-endian
+- field: `field`, key, name of the field, nbytes (uint64), CRC-32C (uint32)
 - field, all bytes read: `payload`, key, name of the field, SHA-256 of the bytes
-- row: `row`, key, JSON of the metadata columns that are not null, names in order. Provenance does not count.
+- row: `row`, key, JSON of the metadata columns that are not null, by name. Provenance does not count.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ class DigestReport:
     version: str
     """The version's name."""
     digest: str = ""
-    """`c-` (lengths and checksums) or `cf-` (all bytes), and 64 hex digits; "" if samples could not be read."""
+    """`c-` (lengths and checksums) or `cf-` (all bytes), and 64 hex digits; "" after failures."""
     samples: int = 0
     """Live samples."""
     nbytes: int = 0
@@ -65,13 +65,12 @@ def content_digest(
 ) -> DigestReport:
     """Return the digest of a version's live samples.
 
-    full: read and verify every byte; otherwise trust the lengths and checksums of the indexes.
+    full: verify every byte; otherwise trust the indexes' lengths and checksums.
     without: fields and metadata columns to leave out. workers: threads.
 
-    Costs the indexes and the samples table; a row of the table in memory for every sample. Time: O(samples x
-    fields).
+    Memory: a row of the samples table per sample.
 
-    Raises: InvalidRuntime for registered bytes without checksums, unless `full`; as `select`; StoreError.
+    Raises: InvalidRuntime for registered bytes without checksums, unless `full`; as `select`.
     """
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
@@ -90,8 +89,6 @@ def content_digest(
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """Digests one unit."""
-
     selection: ExportSelection
     full: bool
 
@@ -135,13 +132,12 @@ def _hashed(*parts: bytes) -> bytes:
 
 
 def _row(key: bytes, columns: dict[str, Any]) -> bytes:
-    """Return the hash of a row, even if it is empty: a sample without fields counts."""
+    """Return the hash of a row; samples without fields count too."""
     text = json.dumps(columns, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=_plain)
     return _hashed(b"row", key, text.encode("utf-8", "surrogatepass"))
 
 
 def _plain(value: object) -> object:
-    """Return a JSON value for a type that JSON lacks."""
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, timedelta):

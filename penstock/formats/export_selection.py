@@ -1,4 +1,4 @@
-"""Select the samples, fields and columns of an export, and read their bytes."""
+"""Select the samples, fields and columns of an export, and read them."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,9 +19,9 @@ from loader.keywords import did_you_mean
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 READ_BYTES = 32 * 2**20
-"""Limit on the payloads read together, and held in memory; a larger field is read by itself."""
+"""Limit on the payloads in memory together; a larger field is read by itself."""
 ADDRESSES = 2048
-"""Samples whose addresses are looked up together: a row group of an index."""
+"""Samples whose addresses are looked up together: an index's row group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class ExportSelection:
     columns: dict[str, str]
     """Metadata or provenance column with any value -> its type."""
     members: Bools
-    """True for live ordinals that are exported, bool [len(version)]."""
+    """True for live ordinals to export, bool [len(version)]."""
     frame: Any
     """polars table of these columns, a row per live ordinal; None without columns."""
 
@@ -92,7 +92,7 @@ class ExportSelection:
         return out
 
     def samples(self, unit: WorkUnit) -> Iterator[ExportSample]:
-        """Yield the samples of a unit in order, each field verified. Raises: Corrupt; StoreError."""
+        """Yield the samples of a unit in order, each field verified. Raises: Corrupt."""
         pins: dict[str, str] = {}
         for start in range(0, len(unit.ordinals), ADDRESSES):
             ordinals = unit.ordinals[start : start + ADDRESSES]
@@ -115,12 +115,11 @@ class ExportSelection:
 
 
 def select(version: Version, where: str | None = None, without: Collection[str] = ()) -> ExportSelection:
-    """Select what to export of a version: live samples for which `where` is true.
+    """Select the live samples to export.
 
-    without: names of fields and columns to leave out.
+    where: SQL expression. without: fields and columns to leave out.
 
-    Raises: FieldNotFound for a name or an expression that the version does not have; EmptyVersion without
-    samples; MissingDependency without polars.
+    Raises: FieldNotFound for an unknown name; EmptyVersion without samples; MissingDependency without polars.
     """
     columns = _columns(version)
     if unknown := sorted(set(without) - {*version.fields, *columns}):
@@ -148,13 +147,11 @@ def select(version: Version, where: str | None = None, without: Collection[str] 
 
 
 def _columns(version: Version) -> dict[str, str]:
-    """Return metadata and provenance columns -> type, sorted."""
     types = {name: str(body["type"]) for name, body in version.manifest["columns"].items()}
     return {name: types[name] for name in sorted({*types, *SOURCE_COLUMNS} & set(types)) if name != "key"}
 
 
 def _frame(version: Version, columns: Collection[str]) -> Any:
-    """Return the table of these columns, without columns of nulls; None if none is left."""
     if not columns:
         return None
     pl = import_polars()
@@ -165,7 +162,6 @@ def _frame(version: Version, columns: Collection[str]) -> Any:
 
 
 def _batches(addresses: Sequence[SampleAddress]) -> Iterator[list[SampleAddress]]:
-    """Yield neighbours whose fields have `READ_BYTES` together, or one with more."""
     batch, held = list[SampleAddress](), 0
     for address in addresses:
         nbytes = sum(place.nbytes for place in address.fields.values())
@@ -179,7 +175,7 @@ def _batches(addresses: Sequence[SampleAddress]) -> Iterator[list[SampleAddress]
 
 
 def metadata_json(columns: Mapping[str, Any]) -> bytes:
-    """Return columns as JSON, names sorted: times as ISO 8601 text, NaN and infinities as Python writes them."""
+    """Return columns as JSON, sorted; times as ISO 8601, NaN as Python writes it."""
     text = json.dumps(columns, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=_text)
     return text.encode()
 

@@ -1,4 +1,12 @@
-"""The interface of an exporter, and the refusal of lossy exports."""
+"""The interface of an exporter; its outbox and its journal.
+
+The journal is in the target. Readers of the formats skip names with a dot in front.
+
+- `.penstock/begun.json`: canonical JSON of the export's identity; created first.
+- `.penstock/units/<n>.json`: facts, n_samples and objects of a unit; put after its objects.
+- `.penstock/export.json`: begun.json with counts, types of columns and facts; put last.
+- `.penstock/copied.json`: the same, for registered objects that were copied unchanged.
+"""
 
 import hashlib
 import os
@@ -34,20 +42,20 @@ class HashedFile:
 
 
 class Outbox:
-    """Puts objects, and lists those it has put. Not thread-safe."""
+    """Puts objects and lists them. Not thread-safe."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.objects: list[dict[str, Any]] = []
 
     def put(self, key: str, data: bytes) -> None:
-        """Put an object. Raises: StoreError."""
+        """Put an object."""
         self.store.put(key, data)
         self._note(key, len(data), hashlib.sha256(data).hexdigest())
 
     @contextmanager
     def file(self, key: str) -> Iterator[HashedFile]:
-        """Put an object of the bytes written in the block; nothing if the block raises. Raises: StoreError."""
+        """Put an object of the bytes written in the block; nothing if the block raises."""
         with (
             on_scratch(
                 None,
@@ -65,7 +73,7 @@ class Outbox:
 
     @contextmanager
     def path(self, key: str) -> Iterator[str]:
-        """Put the file written at the yielded path; nothing if the block raises. Raises: StoreError."""
+        """Put the file written at the yielded path; nothing if the block raises."""
         with self.file(key) as file, held_folder("export") as folder:
             path = os.path.join(folder, "file")
             yield path
@@ -85,9 +93,9 @@ class ExportJournal:
     """Journal in one place; thread-safe."""
 
     def __init__(self, store: Store, of: dict[str, Any]) -> None:
-        """Begin an export, or continue it. of: version, format and options, as a JSON object.
+        """Begin or continue an export. of: its identity, as a JSON object.
 
-        Raises: Conflict if the place holds other objects, or another export; StoreError.
+        Raises: Conflict if the place holds other objects, or another export.
         """
         self._store, self._of = store, of
         self._there: dict[str, int] = {}
@@ -114,7 +122,7 @@ class ExportJournal:
             self._there = {info.key: info.nbytes for info in store.list()}
 
     def find(self, number: int) -> dict[str, Any] | None:
-        """Return the record of a unit whose objects all exist; else None. Raises: StoreError."""
+        """Return the record of a unit whose objects all exist; else None."""
         if (key := _unit(number)) not in self._there:
             return None
         try:
@@ -125,11 +133,11 @@ class ExportJournal:
         return note if all(self._there.get(one["path"]) == one["nbytes"] for one in objects) else None
 
     def add(self, number: int, note: dict[str, Any]) -> None:
-        """Record a unit whose objects all exist. Raises: StoreError."""
+        """Record a unit whose objects all exist."""
         self._store.put(_unit(number), canonical_json(note))
 
     def finish(self, facts: dict[str, Any], *, is_ours: bool) -> None:
-        """Record the end. is_ours: readers find columns as penstock exports them. Raises: StoreError."""
+        """Record the end. is_ours: True if penstock's columns can be read back."""
         self._store.put(_DONE if is_ours else _COPIED, canonical_json({**self._of, **facts}))
 
     def _other(self, what: str) -> Conflict:
@@ -146,9 +154,9 @@ class Loss(NamedTuple):
     """Something that a format cannot hold."""
 
     name: str
-    """The field or column, such as "field 'Jpg'"."""
+    """Such as "field 'Jpg'"."""
     why: str
-    """The reason, and the consequence."""
+    """Reason and consequence."""
 
 
 class Exporter(Protocol):
@@ -158,17 +166,17 @@ class Exporter(Protocol):
         """Return everything that the format cannot hold."""
 
     def units(self, selection: ExportSelection) -> list[WorkUnit]:
-        """Return runs of samples in order, each of which becomes whole objects; deterministic."""
+        """Return runs of samples, each of which becomes whole objects; deterministic."""
 
     def write(self, selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-        """Put the objects of a unit, and return facts for `finish`. Raises: Corrupt; StoreError."""
+        """Put the objects of a unit; return facts for `finish`. Raises: Corrupt."""
 
     def finish(self, selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
         """Put the objects that describe all units. facts: of each unit, in order."""
 
 
 def refuse(format: str, name: str, losses: Sequence[Loss]) -> None:
-    """Raise LossyExport that names each loss, if there are any. name: of the version."""
+    """Raise LossyExport if there are losses, naming each. name: of the version."""
     if losses:
         lines = [f"  {loss.name}: {loss.why}" for loss in losses]
         raise LossyExport(

@@ -1,7 +1,4 @@
-"""Find the files that a takedown deletes with a raw object: a bag's messages and LeRobot's videos.
-
-The metadata of their dataset name them. A video goes with the last object of rows that needs it.
-"""
+"""Find the files that a takedown deletes with a raw object: a bag's messages, LeRobot's videos."""
 
 from collections.abc import Collection, Iterator, Mapping
 
@@ -17,12 +14,12 @@ _UNREADABLE = (Corrupt, InvalidSample, InvalidStore, MissingDependency)
 
 
 def files_beside(alone: Mapping[str, Collection[str]], refused: dict[str, str]) -> dict[str, list[str]]:
-    """Return the URIs of the files that these raw objects alone need, each with the last object that does.
+    """Return the URIs of the files that only these raw objects need, by the last object that does.
 
-    alone: URI of each raw object that is to be deleted -> the places that it may lie below.
-    refused: gets the objects whose metadata cannot be read, or whose dataset cannot without them, with the reason.
+    doomed: URI of a raw object to delete -> the places that it may lie below.
+    refused: gets the objects whose metadata, or whose dataset without them, cannot be read, with the reason.
 
-    Costs a listing of each dataset, and its metadata. Raises: StoreError.
+    Costs a listing of each dataset, and its metadata.
     """
     found, mine = dict[str, list[str]](), dict[str, dict[str, str]]()
     for uri, places in alone.items():
@@ -52,7 +49,6 @@ def files_beside(alone: Mapping[str, Collection[str]], refused: dict[str, str]) 
 
 
 def _above(uri: str, places: Collection[str]) -> Iterator[str]:
-    """Yield the folders that an object lies in, as far as a place goes."""
     bases = {plain_uri(place).rstrip("/") for place in places}
     folder = uri.rpartition("/")[0]
     while any(folder == base or folder.startswith(f"{base}/") for base in bases):
@@ -61,14 +57,13 @@ def _above(uri: str, places: Collection[str]) -> Iterator[str]:
 
 
 def _messages(store: Store) -> list[str]:
-    """Return the names of the files of a bag. Raises: Corrupt; InvalidSample; MissingDependency; StoreError."""
     from .episodes.rosbag_import import names_of  # which imports image decoders
 
     return names_of(store, store.head(_OF_BAGS)) if is_there(store, _OF_BAGS) else []
 
 
 def _videos(store: Store, mine: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield the videos that no other object of rows needs which is there, each with its last object."""
+    """Yield each video that only these objects need, with the last of them."""
     infos = list(store.list())
     there = {info.key for info in infos}
     needed: dict[str, set[str]] = {}

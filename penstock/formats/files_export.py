@@ -32,7 +32,7 @@ def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[st
 
 
 def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
-    """Put the table with `key` and every column of metadata and provenance; nothing without columns."""
+    """Put the table of `key`, metadata and provenance, if there are columns."""
     if selection.frame is None:
         return
     import pyarrow as pa

@@ -1,7 +1,6 @@
-"""Export Megatron's indexed datasets: `<prefix>.bin` with the tokens of each document, and `<prefix>.idx`.
+"""Export Megatron's indexed datasets: `<prefix>.bin` with tokens, and `<prefix>.idx`.
 
-Documents that came from such files return to files of the same names. Other versions get a pair of files per
-part.
+Registered documents return to files of the same names. Other versions get a pair of files per part.
 """
 
 import io
@@ -36,14 +35,12 @@ class _Unit(WorkUnit):
 
 
 class _Index:
-    """An index, built document by document."""
-
     def __init__(self, word: str) -> None:
         self.word = word
         self._lengths, self._bounds, self._modes = array("i"), array("q", [0]), array("b")
 
     def add(self, lengths: Sequence[int], modes: Sequence[int]) -> None:
-        """Add a document. lengths: values of each sequence. modes: of each sequence, or empty."""
+        """Add a document. lengths, modes: of each sequence; modes may be empty."""
         self._lengths.extend(lengths)
         self._modes.extend(modes)
         self._bounds.append(len(self._lengths))
@@ -111,7 +108,6 @@ def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: 
 
 
 def _token_fields(selection: ExportSelection) -> list[str]:
-    """Return the fields that may be tokens."""
     names = [name for name in selection.fields if name.rpartition(".")[2] in (*_CODES, _NPY)]
     if not names:
         raise LossyExport(
@@ -122,7 +118,6 @@ def _token_fields(selection: ExportSelection) -> list[str]:
 
 
 def _units(selection: ExportSelection) -> list[_Unit]:
-    """Return the documents of each pair of files."""
     tokens, pieces = _token_fields(selection), list[tuple[str, Any]]()
     for unit in selection.by_part():
         own = [name for name in unit.fields if name in tokens]
@@ -144,7 +139,7 @@ def _units(selection: ExportSelection) -> list[_Unit]:
 
 
 def _files(selection: ExportSelection, pieces: Sequence[tuple[str, Any]]) -> list[str]:
-    """Return the file that each piece's documents came from; [] if there is no such file for every piece."""
+    """Return the file that each piece came from; [] unless all came from files."""
     names = list[str]()
     if "raw_key" not in selection.columns:
         return []
@@ -158,7 +153,7 @@ def _files(selection: ExportSelection, pieces: Sequence[tuple[str, Any]]) -> lis
 
 
 def _numbered(selection: ExportSelection, files: Sequence[_Unit]) -> bool:
-    """Return whether the keys equal the keys that registering the exported files would give."""
+    """Return whether registering the exported files would give the same keys."""
     pl = import_polars()
     keys = selection.version.samples().select("key").collect()["key"]
     for unit in files:
@@ -170,7 +165,6 @@ def _numbered(selection: ExportSelection, files: Sequence[_Unit]) -> bool:
 
 
 def _tokens(sample: ExportSample, field: str) -> tuple[str, Any]:
-    """Return dtype word and values of a document, little-endian."""
     data, word = sample.fields[field], field.rpartition(".")[2]
     if word != _NPY:
         if len(data) % int(word[1:]):
@@ -187,7 +181,6 @@ def _tokens(sample: ExportSample, field: str) -> tuple[str, Any]:
 
 
 def _sequences(sample: ExportSample, n: int) -> tuple[Sequence[int], Sequence[int]]:
-    """Return lengths and modes of a document's sequences."""
     lengths, modes = sample.columns.get(LENGTHS, [n]), sample.columns.get(MODES, [])
     for name, values, low, high in ((LENGTHS, lengths, 0, _MOST), (MODES, modes, -128, 127)):
         if not isinstance(values, list) or not all(type(v) is int and low <= v <= high for v in values):

@@ -1,7 +1,7 @@
 """Register Megatron's indexed datasets, `<prefix>.bin` and `<prefix>.idx`; only the index is read.
 
-A sample is a document: the sequences between two bounds of the index. Its tokens are one flat field, named
-after their dtype. If a document is not one sequence, a metadata column has the lengths of its sequences.
+A sample is a document, which is a run of sequences. Its tokens are one flat field, named after their dtype.
+Lengths and pointers of the index are compared with each other.
 """
 
 import struct
@@ -59,7 +59,7 @@ class Documents(NamedTuple):
     first: int
     """Number of the first document."""
     bounds: Int64s
-    """int64 [n + 1]: first sequence of each among `lengths`, and the end of the last."""
+    """int64 [n + 1]: first sequence of each, and the end of the last."""
     edges: Int64s
     """int64 [n + 1]: first byte of each in the object, and the end of the last."""
     lengths: Int64s
@@ -69,9 +69,9 @@ class Documents(NamedTuple):
 
 
 def documents_in(store: Store, index: ObjectInfo, data: ObjectInfo) -> Iterator[tuple[Header, Documents]]:
-    """Yield the documents of an index, at most `RUN_SAMPLES` at a time. data: the `.bin`, which is not read.
+    """Yield the documents of an index, at most `RUN_SAMPLES` at a time. data: the `.bin`, not read.
 
-    Raises: Corrupt with the byte of the index; Changed; StoreError.
+    Raises: Corrupt with the byte of the index.
     """
     windows = [Window(store, index) for _ in range(4)]  # each array is read forward
     try:
@@ -132,7 +132,6 @@ def _documents(windows: list[Window], name: str, nbytes: int) -> Iterator[tuple[
 
 
 def _header(window: Window) -> Header:
-    """Return the beginning of an index."""
     data = window.read(0, HEADER_BYTES)
     if data[: len(MAGIC)] != MAGIC[: len(data)] or not data:
         raise _corrupt(window, 0, "it is no index of Megatron: it does not begin with MMIDIDX")
@@ -165,7 +164,7 @@ def _corrupt(window: Window, at: int, what: str) -> Corrupt:
 OBJECTS_PER_SHARD = 1
 FIELD = "tokens"
 LENGTHS, MODES = "sequence_lengths", "sequence_modes"
-"""Metadata columns, lists of int64: number of values, and mode, of each sequence of a document."""
+"""Metadata columns, lists of int64: values and mode of each sequence."""
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
@@ -190,7 +189,6 @@ def samples(store: Store, indexes: Mapping[str, ObjectInfo], info: ObjectInfo) -
 
 
 def _metadata(documents: Documents) -> dict[str, pa.Array]:
-    """Return the columns of documents; none if each is one sequence without a mode."""
     bounds = pa.array(documents.bounds, pa.int32())
     out = {}
     if (np.diff(documents.bounds) != 1).any():

@@ -1,4 +1,4 @@
-"""Export a version in another format, unit by unit: a killed export is finished by running it again."""
+"""Export a version in another format, unit by unit; a killed export can be repeated."""
 
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
@@ -83,14 +83,12 @@ def export(
 
     where: SQL expression that is true for the samples to export. without: fields and columns to leave out.
     lossy: True leaves out what the format cannot hold; otherwise it is an error.
-    workers: threads, each with a unit of its own.
 
-    If the format is the one that was registered, objects whose samples are all exported are copied unchanged.
-    The report names units that fail; the others go on. Memory: 32 MiB, or one larger field, per thread; a row
-    of the samples table per sample.
+    In the registered format, objects whose samples are all exported are copied unchanged. The report names
+    units that fail. Memory: 32 MiB, or one larger field, per thread; a row of the samples table per sample.
 
     Raises: LossyExport; Conflict for a target with other objects; InvalidRuntime; InvalidStore for an unknown
-    format; as `select`; StoreError.
+    format; as `select`.
     """
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
@@ -125,8 +123,6 @@ def export(
 
 
 class _Work:
-    """Writes one unit, unless it exists."""
-
     def __init__(
         self, exporter: Exporter, selection: ExportSelection, store: Store, journal: ExportJournal
     ) -> None:

@@ -1,8 +1,7 @@
-"""Import a version from another format, in work units: a killed import is finished by running it again.
+"""Import a version from another format, in work units; a killed import can be repeated.
 
-Formats of `penstock.formats.REGISTERED` are walked as for registration, and their bytes copied. An importer
-decodes the others. The version's id follows from the dataset's name, the options, and the objects' keys, sizes
-and change tokens.
+Formats of `REGISTERED` are walked and their bytes copied; an importer decodes the others. The version's id
+follows from the dataset's name, the options, and the objects' keys, sizes and change tokens.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -57,7 +56,7 @@ from .unit_threads import in_threads
 _ENDINGS = {"json": ".json", "jsonl": ".jsonl"}
 """Text formats that users confuse -> ending of their objects' names."""
 WORKERS = 8
-"""Units that are copied at the same time, by default: half of them wait for the disk."""
+"""Units copied at the same time by default: half of them wait for the disk."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -137,11 +136,11 @@ def import_place(
     workers: threads, each with a part of its own.
     selection: objects to import.
 
-    The report names failures; the rest goes on, and no version is published. Memory: about 1 KB per sample of a
+    The report names failures, after which no version is published. Memory: about 1 KB per sample of a
     registered format, else the keys; 8 MiB or one larger sample per thread.
 
     Raises: InvalidStore; InvalidRuntime; Conflict if the dataset is of another place, or changed meanwhile;
-    EmptyVersion; FieldMismatch; StoreError.
+    EmptyVersion; FieldMismatch.
     """
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
@@ -182,7 +181,6 @@ def _find_objects(
     options: Options,
     parent: Version | None,
 ) -> FoundObjects | Readable:
-    """Return the objects of the format, and their reader; for tables with the columns of their folders."""
     objects: FoundObjects | Readable
     if importer is None:
         objects = registered_named(format).find_objects(store, listed.infos)
@@ -205,7 +203,7 @@ def _find_objects(
 def _chosen(
     format: str, importer: Importer | None, options: Options, shuffle: bool | None, shard_bytes: int
 ) -> dict[str, Any]:
-    """Return the options that the version's id follows from, as a JSON object."""
+    """Return the options that determine the version's id, as a JSON object."""
     if shuffle is None:
         shuffle = importer is None and registered_named(format).OBJECTS_PER_SHARD > 1
     chosen: dict[str, Any] = {
@@ -221,8 +219,6 @@ def _chosen(
 
 @dataclass(frozen=True, slots=True)
 class _Import:
-    """The import of new objects."""
-
     root: Root
     dataset: str
     store: Store
@@ -237,7 +233,6 @@ class _Import:
         return self.parent.manifest["groups"] if self.parent else {}
 
     def of_spans(self, objects: FoundObjects) -> Version | None:
-        """Copy bytes that are spans of objects. Return None after failures."""
         shards = shards_of(self.since.fresh, registered_named(self.chosen["format"]).OBJECTS_PER_SHARD)
         blocks = partial(blocks_of, self.store)
         columns = self.parent.manifest["columns"] if self.parent else {}
@@ -262,7 +257,6 @@ class _Import:
                 return self._publish(txn, in_order(written), members=objects.members)
 
     def of_samples(self, readable: Readable, options: Options) -> Version | None:
-        """Write decoded samples. Return None after failures."""
         failures = self.report.failures
         self._check_labels(readable.labels)
         units = read_units(readable, self.since.fresh, self.chosen["shard_bytes"], failures)
@@ -295,13 +289,13 @@ class _Import:
             return self._publish(txn, written, readable)
 
     def _check_columns(self, readable: Readable) -> None:
-        """Raise FieldMismatch for a column whose numbers have another width than the dataset's."""
+        """Raise FieldMismatch for a column of another width than the dataset's."""
         if readable.columns is not None and self.parent is not None:
             fields = {name for group in self.groups.values() for name in group["field_nbytes"]}
             readable.columns.check_known(fields, self.parent.name)
 
     def _check_labels(self, labels: Sequence[str] | None) -> None:
-        """Raise Conflict for other class names than the dataset's: its numbers would mean other classes."""
+        """Raise Conflict for other class names than the dataset's."""
         before = class_names_of(self.parent) if self.parent else None
         if labels is not None and before is not None and list(labels) != before:
             raise Conflict(
@@ -322,10 +316,7 @@ class _Import:
         size: int | None = None,
         any_values: bool = False,
     ) -> list[WrittenUnit[Unit]]:
-        """Return the parts of the units, in order, without failed units.
-
-        size: sum of the units' sizes, if they are not known yet. any_values: as `PartLayout` has it.
-        """
+        """Return the parts of the units, in order, without failed units. size: of all, for an iterator."""
         done = list[WrittenUnit[Unit]]()
         if size is None:
             units = [*units]
@@ -355,10 +346,7 @@ class _Import:
         readable: Readable | None = None,
         members: JsonMembers | None = None,
     ) -> Version | None:
-        """Publish the parts; return None after failures.
-
-        members: of JSON documents, whose columns agree once all are read.
-        """
+        """Publish the parts; return None after failures. members: of JSON documents."""
         self.report.failures.sort()
         parts = [part for unit in written for part in unit.parts]
         if self.report.failures:
@@ -387,7 +375,7 @@ class _Import:
         )
 
     def _agreed(self, parts: Sequence[Part], members: JsonMembers) -> list[pa.Table]:
-        """Return the samples table of each part, with columns that all samples and the dataset share."""
+        """Return the samples table of each part, with columns that all share."""
         tables = part_tables(self.root.store, parts)
         types = members.agreed(tables, self.parent.manifest["columns"] if self.parent else {})
         tables_agreed = [members.as_agreed(table, types) for table in tables]

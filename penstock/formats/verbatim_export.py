@@ -1,7 +1,6 @@
-"""Export registered objects unchanged: copied byte for byte if all their samples are exported.
+"""Export registered objects unchanged if all their samples are exported.
 
-An object that changed since registration is `Changed`. An index beside the objects is copied too, and the copy
-is read to check that it lists these objects.
+An object that changed since is `Changed`. An index beside the objects is copied, and the copy must list them.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -46,8 +45,7 @@ class Leaving(NamedTuple):
 def registered_objects(selection: ExportSelection, format: str) -> "RegisteredObjects | None":
     """Return the exporter of objects as they were registered; None if the export differs from them.
 
-    selection: without a field or column left out. Objects whose samples are all exported are copied, and
-    objects without exported samples are left out. Only archives are rewritten, without the samples that are not
+    selection: without a field or column left out. Only archives are rewritten, without the samples that are not
     exported.
     """
     version, manifest = selection.version, selection.version.manifest
@@ -83,7 +81,7 @@ def registered_objects(selection: ExportSelection, format: str) -> "RegisteredOb
 
 
 def _leaving(selection: ExportSelection, format: str) -> list[Leaving] | None:
-    """Return the objects with samples to export; None if one has other samples too, and is no archive."""
+    """Return the objects to export; None if one has other samples too, and is no archive."""
     version, members = selection.version, selection.members
     placed, first, n_rows = _placed(version), version.parts.first_ordinal, version.parts.n_rows
     positions, out = dict[str, list[int]](), list[Leaving]()
@@ -111,7 +109,7 @@ def _without_samples(
     objects: Sequence[ForeignObject],
     find_objects: Callable[[Store, list[ObjectInfo]], FoundObjects],
 ) -> list[Leaving]:
-    """Return the unchanged objects without samples. Costs a listing of their place."""
+    """Return the unchanged objects without samples. Lists their place."""
     placed = _placed(version)
     last = {one.key: one.shard for one in objects}  # the newest, of an object registered again
     shards = sorted(set(last.values()) - set(_paths(version)))
@@ -149,7 +147,7 @@ class RegisteredObjects:
         ]
 
     def write(self, selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-        """Put the objects of a shard. Raises: Changed; StoreError."""
+        """Put the objects of a shard."""
         placed, (objects, _, keys) = _placed(selection.version), self._leaving[unit.number]
         for item in objects:
             with outbox.file(_name(item)) as file:
@@ -161,7 +159,7 @@ class RegisteredObjects:
         return {"objects": [[_name(one), one.nbytes] for one in objects]}
 
     def finish(self, selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
-        """Copy the index, if the format has one. Raises: Changed for an index that lists other objects."""
+        """Copy the index, if the format has one. Raises: Changed if it lists other objects."""
         index_names = FORMATS[self._format].companions if self._format in REGISTERED else None
         if index_names is None:
             return
@@ -180,7 +178,7 @@ class RegisteredObjects:
 
 
 def note_of(version: Version) -> dict[str, Any] | None:
-    """Return fields and columns as the registered place's `export.json` names them; None without one."""
+    """Return the registered place's fields and columns by its `export.json`; None without one."""
     source = next(_objects(version)).store
     try:
         note = parse_json_object(source.get(NOTE).data)
@@ -203,7 +201,6 @@ def _paths(version: Version) -> list[str]:
 
 
 def _remaining(placed: PlacedStore, item: PlacedObject, keys: Collection[str]) -> list[Span]:
-    """Return the byte ranges of an archive with these samples."""
     placed.stored(item, Span(0, min(1, item.nbytes)))  # raises if the object changed
     window = Window(item.store, item.store.head(item.key))
     try:
@@ -213,7 +210,6 @@ def _remaining(placed: PlacedStore, item: PlacedObject, keys: Collection[str]) -
 
 
 def _name(item: PlacedObject) -> str:
-    """Return an object's key in its place."""
     return (
         item.key if item.modified_us is not None else item.key.split("/", 2)[2]
     )  # adopted: foreign/<place>/

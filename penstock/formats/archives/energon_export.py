@@ -1,6 +1,6 @@
-"""Export Megatron-Energon: WebDataset archives of one split each, their offsets, and the folder `.nv-meta`.
+"""Export Megatron-Energon: WebDataset archives per split, their offsets, and `.nv-meta`.
 
-The index follows from keys and sizes: it is built once all archives exist, without reading payloads.
+The index follows from keys and sizes, so payloads are not read for it.
 """
 
 import sqlite3
@@ -21,9 +21,9 @@ from .energon_index import FOLDER, INDEX, INFO, SPLIT
 from .webdataset_export import MemberPlace, end_of, metadata_loss, places, put_archive
 
 ALL = "train"
-"""Split of all samples of a version without the column `split`."""
+"""Split of all samples if the version has no column `split`."""
 DATASET = {"__class__": "CrudeWebdataset", "__module__": "megatron.energon"}
-"""Samples as mappings of fields to bytes, for the user's code to convert."""
+"""Dataset class that yields mappings of fields to bytes."""
 _TABLES = """
 CREATE TABLE samples (
     tar_file_id INTEGER NOT NULL, sample_key TEXT NOT NULL UNIQUE, sample_index INTEGER NOT NULL,
@@ -40,7 +40,7 @@ CREATE INDEX idx_sample_parts_full
 
 
 def losses(selection: ExportSelection) -> list[Loss]:
-    """Return metadata without a free name, and samples without a split, which Energon does not read."""
+    """Return metadata without a free name, and samples without a split."""
     out = metadata_loss(selection)
     if "split" in selection.columns:
         n = sum(one is None for one in selection.frame.filter(selection.members)["split"])
@@ -115,7 +115,7 @@ def _write_index(path: str, selection: ExportSelection, units_written: Sequence[
 
 
 def _layout(selection: ExportSelection, unit: WorkUnit) -> Iterator[tuple[str, list[MemberPlace]]]:
-    """Yield key and members of each sample, as `put_archive` places them."""
+    """Yield key and members of each sample in `put_archive`'s layout."""
     member, at = metadata_member(selection.fields), 0
     for first in range(0, len(unit.ordinals), ADDRESSES):
         ordinals = unit.ordinals[first : first + ADDRESSES]

@@ -1,7 +1,7 @@
-"""Read the index of an Energon dataset, `.nv-meta/index.sqlite`: samples and their members, by archive.
+"""Read `.nv-meta` of an Energon dataset: its archives, splits and samples.
 
-The database is untrusted. It is fetched whole and opened read-only, and each table is read once from end to
-end. Its own indexes, views, triggers and expressions are never used.
+The database is untrusted. It is opened read-only, and each table is read once from end to end, without its
+indexes, views and triggers.
 """
 
 import os
@@ -28,14 +28,14 @@ from .tar_headers import BLOCK_BYTES
 
 FOLDER = ".nv-meta/"
 INFO = ".info.json", ".info.yaml"
-"""Names of the list of archives; the first that exists counts."""
+"""Names of the list of archives; the first that exists is read."""
 SPLIT = "split.yaml", "split.json"
 MOST_BYTES = 16 * 2**20
-"""Limit on the bytes of such a file."""
+"""Limit on the bytes of a metadata file."""
 MOST_YAML_BYTES = 2**20
-"""Limit on the bytes of YAML: the parser needs a second for a third of it."""
+"""Limit on the bytes of YAML, which parses at a third of it per second."""
 MOST_NAMES = 10**6
-"""Limit on the names that a file's patterns expand to."""
+"""Limit on the names that patterns expand to."""
 _NESTED = 16
 _RANGE = re.compile(
     r"(-?\d{1,12})\.\.(-?\d{1,12})(?:\.\.(-?\d{1,12}))?|([a-zA-Z])\.\.([a-zA-Z])(?:\.\.(-?\d{1,6}))?"
@@ -43,21 +43,20 @@ _RANGE = re.compile(
 
 
 class NvMeta(NamedTuple):
-    """An Energon dataset, as its folder `.nv-meta` describes it."""
+    """The contents of `.nv-meta`."""
 
     counts: dict[str, int]
-    """Archive -> number of its samples, in the order of the index's numbers."""
+    """Archive -> number of its samples, in index order."""
     splits: dict[str, str]
-    """Archive -> its split; without archives of no split."""
+    """Archive -> its split; archives without a split are absent."""
     excluded: frozenset[str]
     """Excluded archives, and `<archive>/<key>` of excluded samples."""
 
 
 def meta_of(store: Store, objects: Mapping[str, ObjectInfo]) -> NvMeta:
-    """Return the description of the dataset at a place. objects: of the place, by key.
+    """Return the contents of `.nv-meta`. objects: of the place, by key.
 
-    Raises: InvalidStore without one, and for an archive of two splits; Corrupt by name; MissingDependency;
-    StoreError.
+    Raises: InvalidStore without it, or if an archive has two splits; Corrupt; MissingDependency.
     """
     info = next((FOLDER + name for name in INFO if FOLDER + name in objects), None)
     if info is None:
@@ -73,12 +72,11 @@ def meta_of(store: Store, objects: Mapping[str, ObjectInfo]) -> NvMeta:
 
 
 def expanded(pattern: str, name: str) -> Iterator[str]:
-    """Yield the names that a pattern with braces expands to, as in Bash. Raises: Corrupt for deep nesting."""
+    """Yield the names that Bash braces expand to. Raises: Corrupt for deep nesting."""
     yield from _expanded(pattern, name, 0)
 
 
 def _document(store: Store, info: ObjectInfo) -> Any:
-    """Return the parsed file; YAML scalars as text."""
     name = f"{store.url}/{info.key}"
     if info.nbytes > MOST_BYTES:
         raise Corrupt(f"{name} has {info.nbytes:,} bytes; at most {MOST_BYTES:,} are read")
@@ -121,7 +119,6 @@ def _count(n: Any) -> int:
 
 
 def _with_splits(counts: dict[str, int], document: Any, name: str) -> NvMeta:
-    """Return the description with the splits of split.yaml."""
     try:
         if (
             n := sum(map(len, document["split_parts"].values()))
@@ -150,7 +147,6 @@ def _with_splits(counts: dict[str, int], document: Any, name: str) -> NvMeta:
 
 
 def _names(patterns: list[str], name: str) -> Iterator[str]:
-    """Yield the names of patterns."""
     n = 0
     for pattern in patterns:
         for key in expanded(pattern, name):
@@ -182,7 +178,7 @@ def _expanded(pattern: str, name: str, depth: int) -> Iterator[str]:
 
 
 def _braces(pattern: str) -> tuple[int, int, list[int]]:
-    """Return the indices of the first pair of braces, and of its commas; -1 for a missing brace."""
+    """Return the indices of the first pair of braces and its commas; -1 for a missing brace."""
     start, open_, commas = pattern.find("{"), 0, list[int]()
     for at in range(max(0, start), len(pattern) if start >= 0 else 0):
         open_ += (pattern[at] == "{") - (pattern[at] == "}")
@@ -209,7 +205,7 @@ def _range(match: re.Match[str]) -> Iterator[str]:
 
 INDEX = ".nv-meta/index.sqlite"
 RECORD_BYTES = 20 * BLOCK_BYTES
-"""Writers of archives pad with zeros to a multiple of it."""
+"""Archives are padded with zeros to a multiple of it."""
 TEXT_BYTES = 2**20
 """Limit on the bytes of a name, and of a table's definition."""
 _LEAST_ROW = 8
@@ -248,9 +244,9 @@ class IndexedTar:
         self._parts.extend((number, self._names.setdefault(name, len(self._names)), offset, nbytes))
 
     def samples(self, nbytes: int, count: int) -> list[tuple[str, list[IndexedMember]]] | None:
-        """Return key and members of each sample, in order; None if they do not fill an archive of this size.
+        """Return key and members of each sample, in order; None if they do not fill an archive of `nbytes`.
 
-        nbytes: of the archive. count: number of its samples in the dataset's list.
+        count: samples in the dataset's list.
         """
         samples = np.array(self._samples, np.int64).reshape(-1, 3)
         parts = np.array(self._parts, np.int64).reshape(-1, 4)
@@ -269,10 +265,11 @@ class IndexedTar:
 
 
 def index_of(store: Store, info: ObjectInfo, n_archives: int) -> Mapping[int, IndexedTar]:
-    """Return number of an archive in the dataset's list -> its samples; empty for an index without members.
+    """Return number of an archive -> its samples; empty for an index without members.
 
-    Costs a copy of the object on scratch, read once. Memory: 64 bytes and the key per sample, 32 per member,
-    and never more than a few times the object. Raises: Corrupt with table and row; Changed; StoreError.
+    Copies the object to scratch. Memory: 64 bytes and the key per sample, 32 per member.
+
+    Raises: Corrupt with table and row.
     """
     name = f"{store.url}/{info.key}"
     with (
@@ -325,7 +322,6 @@ def _read(database: sqlite3.Connection, name: str, nbytes: int, n_archives: int)
 
 
 def _columns(database: sqlite3.Connection, table: str, required: tuple[str, ...], name: str) -> bool:
-    """Return whether the table exists."""
     definition = database.execute("SELECT type, sql FROM sqlite_master WHERE name = ?", (table,)).fetchone()
     if definition is None:
         return False
@@ -350,7 +346,6 @@ def _rows(
     nbytes: int,
     n_archives: int,
 ) -> Iterator[Any]:
-    """Yield the rows of a table."""
     kinds = tuple(str if column in ("sample_key", "part_name") else int for column in columns)
     rows = database.execute(f"SELECT {', '.join(columns)} FROM {table} NOT INDEXED")
     for number, row in enumerate(rows):
@@ -360,10 +355,9 @@ def _rows(
 
 
 def _fills(samples: Int64s, parts: Int64s, nbytes: int) -> bool:
-    """Return whether samples are contiguous to the archive's end, and members leave room for headers.
+    """Return whether samples fill the archive, and members leave room for headers.
 
-    samples: number, first byte, nbytes, by number. parts: number of the sample, name, first byte, nbytes, by
-    offset.
+    samples: number, first byte, nbytes. parts: number of the sample, name, first byte, nbytes; by offset.
     """
     for table in (samples[:, 1:], parts[:, 2:]):
         if not ((table >= 0) & (table <= nbytes)).all():

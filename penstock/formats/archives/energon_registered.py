@@ -1,10 +1,7 @@
-"""Register Energon's archives: samples come from the index if it fits an archive, else from the archive's headers.
+"""Register Energon's archives, by the index if it fits the archive, else by the archive's headers.
 
-An index fits if its samples fill the archive to its end, and the last member's header is in its place; an index
-may be older than its archives. The member `json` is always read, because its values become columns.
-
-Keys and fields are as Energon reads them: like WebDataset's, but field names keep their case. An archive's
-split becomes the column `split`. Archives and samples that `split.yaml` excludes are left out.
+An index may be older than its archives. It fits if its samples fill the archive and the last header is in its
+place. Keys and fields are WebDataset's, but field names keep their case.
 """
 
 from collections.abc import Iterator, Mapping
@@ -51,7 +48,6 @@ class _Dataset(NamedTuple):
     members: JsonMembers | None
 
     def samples(self, info: ObjectInfo) -> Iterator[ForeignSample]:
-        """Yield the samples of an archive, in order."""
         split, excluded = self.meta.splits.get(info.key), self.meta.excluded
         window = Window(self.store, info, neighbours=self.neighbours)
         try:

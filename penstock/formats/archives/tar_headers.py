@@ -1,7 +1,6 @@
-"""Walk the headers of a tar archive without reading payloads: ustar, GNU and pax.
+"""Walk the headers of a tar archive (ustar, GNU, pax) without reading payloads.
 
-Nothing is extracted, and nothing is guessed. Everything that a tar reader would drop or misread is an error
-that names the object and the byte.
+Everything that a tar reader would drop or misread is an error that names the object and the byte.
 """
 
 import re
@@ -21,17 +20,17 @@ BLOCK_BYTES = 512
 HEADER_BYTES = 1 << 20
 """Limit on names and pax records."""
 TAIL_BYTES = 64 * 2**10
-"""Bytes checked behind the end of an archive, where writers pad with zeros."""
+"""Bytes checked behind the end of an archive, which writers pad with zeros."""
 
 Read = Callable[[int, int], bytes]
-"""(offset, nbytes) -> at most `nbytes` bytes of the object from there; fewer only at its end."""
+"""(offset, nbytes) -> bytes of the object; fewer only at its end."""
 
 
 class Members(NamedTuple):
     """Neighbouring regular files of an archive."""
 
     names: list[str]
-    """Path of each as stored; bytes that are not UTF-8 are lone surrogates, as in file names."""
+    """Path of each as stored; lone surrogates for bytes that are not UTF-8."""
     places: list[int]
     """First byte and length of each member's content, flat."""
     crcs: list[int]
@@ -41,7 +40,7 @@ class Members(NamedTuple):
 
 
 Many = Callable[[int], Members]
-"""(offset) -> the buffered members from there with plain headers; may be empty."""
+"""(offset) -> the buffered members with plain headers from there; may be empty."""
 
 _PLAIN = re.compile(rb"[0-7]{6}\0 ", re.DOTALL)
 _NUMBER = re.compile(rb"[0-7]+")
@@ -63,7 +62,7 @@ class Member(NamedTuple):
     """A regular file of an archive."""
 
     name: str
-    """Path as stored; bytes that are not UTF-8 are lone surrogates, as in file names."""
+    """Path as stored; lone surrogates for bytes that are not UTF-8."""
     offset: int
     """First byte of its content."""
     nbytes: int
@@ -76,7 +75,7 @@ class Member(NamedTuple):
 
 
 def members(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterator[Member]:
-    """Yield the regular files of an archive one by one, as `runs` does. Raises: as `runs`."""
+    """Yield the regular files of an archive one by one. Raises: as `runs`."""
     for run in runs(read, nbytes, name, many):
         yield from each_of(run.names, run.places)
 
@@ -87,12 +86,12 @@ def each_of(names: Sequence[str], places: Sequence[int]) -> Iterator[Member]:
 
 
 def runs(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterator[Members]:
-    """Yield the regular files of an archive, in order, without directories.
+    """Yield the regular files of an archive, in order.
 
-    nbytes: size of the object. name: of it, for errors. many: fast path, tried wherever a header may be plain.
+    nbytes: size of the object. name: of it, for errors. many: fast path for plain headers.
 
-    Raises: Corrupt for an archive that is truncated, damaged or none, or that continues behind its end;
-    InvalidSample for a member that is no regular file; errors of `read`.
+    Raises: Corrupt for an archive that is damaged or continues behind its end; InvalidSample for a member that
+    is no regular file.
     """
     at, known, pax = 0, dict[str, bytes](), dict[str, bytes]()
     while True:
@@ -145,7 +144,6 @@ def runs(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterat
 
 
 def _is_folder(path: bytes, kind: bytes, records: Mapping[str, bytes], name: str, header: int) -> bool:
-    """Return whether a member is a folder."""
     shown = path.decode(errors="backslashreplace")
     if any(record.startswith("GNU.sparse") for record in records) or kind in _OTHERS:
         raise _refused(name, header, shown, _OTHERS.get(kind, "a sparse file"))
@@ -158,14 +156,14 @@ def _is_folder(path: bytes, kind: bytes, records: Mapping[str, bytes], name: str
 
 
 def walk(window: Window) -> Iterator[Members]:
-    """Yield the regular files of a window's archive, as `runs`; contents that are read are summed."""
+    """Yield the regular files of a window's archive; contents that are read are summed."""
     for run in runs(window.read, window.nbytes, window.name, partial(plain_members, window)):
         window.sum(run.places, run.crcs)
         yield run
 
 
 def plain_members(window: Window, at: int) -> Members:
-    """Return the buffered members of a window's object from byte `at` on, as `Many`."""
+    """Return the buffered members of a window's object from byte `at` on."""
     opened, start = window.at_hand()
     names, table, end = tar_contents(opened, at - start, window.nbytes - start, window.sums)
     rows = np.frombuffer(table, np.int64).reshape(-1, 3)
@@ -179,7 +177,7 @@ def plain_members(window: Window, at: int) -> Members:
 def is_header(block: bytes, path: str, nbytes: int) -> bool:
     """Return whether a block is the header of a member with this path and size.
 
-    Long paths, and sizes from 8 GiB on, have headers of their own, and are not compared.
+    Long paths and sizes from 8 GiB on have separate headers and are not compared.
     """
     try:
         size = _checked(block, "", 0)
@@ -190,7 +188,6 @@ def is_header(block: bytes, path: str, nbytes: int) -> bool:
 
 
 def _checked(block: bytes, name: str, at: int) -> int:
-    """Return the size in a header."""
     total = _sum(block[:256]) + _sum(block[256:])
     if total != _total(block[148:156]) and (checksum := _octal(block[148:156])) != (
         unsigned := total - _sum(block[148:156]) + 8 * 32
@@ -210,13 +207,13 @@ def _checked(block: bytes, name: str, at: int) -> int:
 
 
 def _sum(data: bytes) -> int:
-    """Return the sum of at most 256 bytes, by Adler-32, which counts modulo 65,521 and is fast."""
+    """Return the sum of at most 256 bytes by Adler-32, which is fast."""
     return adler32(data, 0) & 0xFFFF
 
 
 @lru_cache(4096)
 def _total(checksum: bytes) -> int:
-    """Return the sum of a header with this checksum field in its common form; -1 for other forms."""
+    """Return the header's sum for a checksum field in the common form; -1 for other forms."""
     checksum_sum = int(checksum[:6], 8) if _PLAIN.fullmatch(checksum) else -1
     return checksum_sum + _sum(checksum) - 8 * 32 if checksum_sum >= 0 else -1
 
@@ -246,7 +243,6 @@ def _path(block: bytes) -> bytes:
 
 
 def _content(read: Read, at: int, size: int, nbytes: int, name: str) -> bytes:
-    """Return the content of an extended header."""
     if size > HEADER_BYTES:
         raise _corrupt(
             name, at, f"an extended header there has {size:,} bytes; at most {HEADER_BYTES:,} are read"
@@ -258,7 +254,6 @@ def _content(read: Read, at: int, size: int, nbytes: int, name: str) -> bytes:
 
 
 def _records(data: bytes, name: str, header: int) -> dict[str, bytes]:
-    """Return the records of a pax header, keyword -> value."""
     out, at = dict[str, bytes](), 0
     while at < len(data) and data[at] != 0:
         match = _PAX.match(data, at)

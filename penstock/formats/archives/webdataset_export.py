@@ -1,4 +1,4 @@
-"""Export WebDataset: a tar archive per part, with the fields of all groups, and metadata as a `.json` member."""
+"""Export WebDataset: a tar archive per part, with metadata as a `.json` member."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
@@ -62,7 +62,7 @@ def metadata_loss(selection: ExportSelection) -> list[Loss]:
 
 
 def places(key: str, sizes: Mapping[str, int], at: int) -> list[MemberPlace]:
-    """Return the members of a sample that begins at a byte, names sorted. sizes: field -> nbytes."""
+    """Return the members of a sample that begins at byte `at`, sorted by name. sizes: field -> nbytes."""
     out = []
     for name, nbytes in sorted(sizes.items()):
         header = member_header(f"{key}.{name}", nbytes)
@@ -78,7 +78,7 @@ def end_of(members: list[MemberPlace], start: int) -> int:
 
 
 def put_archive(selection: ExportSelection, unit: WorkUnit, outbox: Outbox, name: str) -> list[int]:
-    """Put an archive; return the first byte of each sample, and the end of the last. Raises: Corrupt; StoreError."""
+    """Put an archive; return the first byte of each sample, and the end of the last. Raises: Corrupt."""
     member, starts = metadata_member(selection.fields), [0]
     with outbox.file(name) as file:
         for sample in selection.samples(unit):
@@ -95,7 +95,7 @@ def put_archive(selection: ExportSelection, unit: WorkUnit, outbox: Outbox, name
 
 
 def remaining(window: Window, keys: Collection[str]) -> Iterator[Span]:
-    """Yield the byte ranges of an archive without the members of other samples. Raises: as `members`."""
+    """Yield the byte ranges of an archive without the members of other samples. Raises: as `runs`."""
     start = at = 0
     for member in members(window.read, window.nbytes, window.name, partial(plain_members, window)):
         end = member.offset + member.nbytes + -member.nbytes % BLOCK_BYTES

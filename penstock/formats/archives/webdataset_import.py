@@ -1,7 +1,4 @@
-"""Import compressed WebDataset archives, read from beginning to end; members of a sample must be neighbours.
-
-Keys and fields are as in `webdataset_registered`, whose archives are uncompressed.
-"""
+"""Import compressed WebDataset archives; members of a sample must be neighbours."""
 
 import re
 from collections.abc import Iterator
@@ -26,7 +23,7 @@ _CODECS = {"gz": "gzip", "tgz": "gzip", "tbz2": "bz2", "txz": "xz", "zst": "zstd
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the objects with such endings. An object is one run, read from beginning to end."""
+    """Return the objects with these endings, one run each."""
     archives, members = [info for info in infos if _ENDING.search(info.key.lower())], JsonMembers()
     members.leave_out(options.without)
     read = partial(_samples, store, members)
@@ -43,9 +40,11 @@ def _samples(store: Store, members: JsonMembers, run: ImportRun) -> Iterator[Rea
 
 
 def samples_in(stream: ByteStream, columns: JsonColumns | None = None) -> Iterator[ReadSample]:
-    """Yield the samples of an archive that is read forward. Raises: Corrupt and InvalidSample with the byte.
+    """Yield the samples of an archive that is read forward.
 
     columns: of its JSON documents; None reads none.
+
+    Raises: Corrupt and InvalidSample with the byte.
     """
     key, fields, held, seen = "", dict[str, bytes](), 0, set[str]()
     metadata = NO_METADATA
@@ -84,13 +83,12 @@ def samples_in(stream: ByteStream, columns: JsonColumns | None = None) -> Iterat
 
 
 class _Blocks:
-    """Reads an archive at growing offsets. Keeps the last header: the end of an archive is read from there again."""
+    """Reads an archive at growing offsets. Keeps the last header, since the archive's end is read from there again."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream, self._at, self._header = stream, 0, b""
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Return bytes of the archive."""
         if self._header and offset == self._at:
             return self._header + self._stream.read(nbytes - BLOCK_BYTES)
         self._stream.skip(offset - self._stream.at)

@@ -1,8 +1,7 @@
 """Register WebDataset: tar archives with members `<key>.<field>`, read by their headers.
 
-Keys and fields are as the webdataset package reads them: the key ends at the first dot of the file's name, and
-fields are in lower case. Members of a sample may be anywhere in their archive, while webdataset needs
-neighbours. The content of the member `json` is read too, because its values become columns.
+Keys and fields are webdataset's: the key ends at the first dot of the file's name, and fields are in lower
+case. Members of a sample may be anywhere in the archive. Values of the member `json` become columns.
 """
 
 import re
@@ -24,10 +23,10 @@ from .tar_headers import BLOCK_BYTES, HEADER_BYTES, Member, Members, each_of, wa
 OBJECTS_PER_SHARD = 1
 _KEY = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
 _PLAIN = re.compile(r"(?:(?!__|\./)(?:[^\n]*/)?[^./\n]+\n)*")
-"""Keys, each followed by a line feed, that `named` returns whatever their field is."""
+"""Keys, each with a line feed behind it, that `named` returns for any field."""
 _SKIPPED = re.compile(r"__[^/]*__($|/)")
 _PACKED = re.compile(r"\.(tgz|tbz2|txz|tzst|tar\.[a-z0-9]+)$")
-"""Names of compressed archives, and of files beside archives: their first bytes decide."""
+"""Names of compressed archives and of files beside archives."""
 _MAGIC = re.compile(
     rb"\x1f\x8b|BZh[1-9]|\xfd7zXZ\0|\x28\xb5\x2f\xfd|\x04\x22\x4d\x18|LZIP|\x1f\x9d|\x5d\0\0|\x89LZO"
 )
@@ -39,10 +38,11 @@ LOOKED_AT = 8
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    """Return the archives among the objects of a place.
+    """Return the archives of a place, without files beside them, such as `000.tar.idx`.
 
-    Files beside archives, such as `000.tar.idx` and `000.tar.md5`, are ignored. Costs a request for each of the
-    first `LOOKED_AT` objects with such an ending. Raises: InvalidStore for compressed archives; StoreError.
+    Costs a request for each of the first `LOOKED_AT` objects per such ending.
+
+    Raises: InvalidStore for compressed archives.
     """
     _check_packed(store, infos)
     exported = exported_at(store, infos, "webdataset", "energon")
@@ -56,7 +56,7 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
 
 
 def _check_packed(store: Store, infos: Sequence[ObjectInfo]) -> None:
-    """Raise InvalidStore for compressed archives, and for plain ones that are named like them."""
+    """Raise InvalidStore for compressed archives, and for plain ones with such a name."""
     endings = dict[str, list[ObjectInfo]]()
     for info in infos:
         if match := _PACKED.search(info.key.lower()):
@@ -84,9 +84,9 @@ def samples(
     info: ObjectInfo,
     members: JsonMembers | None = None,
 ) -> Iterator[ForeignSample | ForeignTable]:
-    """Yield the samples of an archive, in the order of their first members; as one table if their fields are equal.
+    """Yield the samples of an archive, by their first members; as one table if their fields are equal.
 
-    Raises: as `tar_headers.members`; InvalidSample for a member that comes twice; Corrupt for invalid metadata.
+    Raises: as `tar_headers.runs`; InvalidSample for a duplicate member; Corrupt for invalid metadata.
     """
     window = Window(store, info, neighbours=neighbours)
     try:
@@ -108,7 +108,7 @@ def samples(
 
 
 def _table(names: list[str], places: list[int], crcs: Sequence[int]) -> ForeignTable | None:
-    """Return the samples of an archive as a table; None if their fields or the fields' order differ."""
+    """Return the samples as a table; None if their fields or the fields' order differ."""
     key_and_field = named(names[0]) if names else None
     if key_and_field is None:
         return None
@@ -131,12 +131,12 @@ class JsonDocuments:
     """Values of the JSON documents of an archive."""
 
     def __init__(self, window: Window, members: JsonMembers | None, *, lower: bool) -> None:
-        """members: None reads nothing. lower: True for field names in lower case."""
+        """members: None reads nothing. lower: True lowers field names."""
         self._window, self._lower = window, lower
         self._columns, self._starts = members.columns() if members else None, list[int]()
 
     def read(self, run: Members) -> None:
-        """Read the documents among the members of one step of the walk. Raises: Changed; StoreError."""
+        """Read the documents among the members of one step."""
         if self._columns is None or _ENDING not in "\n".join(run.names).lower():
             return  # all names at once: most archives have no document
         for at in [at for at, name in enumerate(run.names) if name[-len(_ENDING) :].lower() == _ENDING]:
@@ -185,7 +185,6 @@ def _grouped(
     lower: bool,
     documents: JsonDocuments | None = None,
 ) -> Iterator[ForeignSample]:
-    """Yield the samples of members. documents: values of their JSON documents."""
     fields_of: dict[str, dict[str, Span]] = {}
     restored: dict[str, SampleColumns] = {}
     starts = list[int]()
@@ -219,7 +218,7 @@ def _grouped(
 
 
 def named(name: str) -> tuple[str, str] | None:
-    """Return key and field of a member; None for webdataset's own files, and for a file without an extension."""
+    """Return key and field of a member; None for webdataset's own files, and without an extension."""
     if name.startswith("__") and _SKIPPED.match(name):
         return None
     begin = name.rfind("/") + 1

@@ -1,4 +1,4 @@
-"""Build the sample of a log from its messages, which are added in the order of the file."""
+"""Build the sample of a log from its messages."""
 
 from array import array
 from collections.abc import Mapping
@@ -20,10 +20,8 @@ _LOG_TIME = "log_time"
 
 
 class EpisodeBuilder:
-    """The topics of a log."""
-
     def __init__(self, where: str, without: frozenset[str]) -> None:
-        """where: name of the log, for errors. without: topics to leave out, by either of their names."""
+        """where: name of the log, for errors. without: topics to leave out, by either name."""
         self._where, self._without = where, without
         self._topics: dict[str, _Topic] = {}
         self._nbytes = 0
@@ -51,7 +49,7 @@ class EpisodeBuilder:
             )
 
     def sample(self, key: str) -> ReadSample:
-        """Return the sample. Raises: InvalidSample; Corrupt; StoreError."""
+        """Return the sample. Raises: InvalidSample; Corrupt."""
         if not self._topics:
             raise InvalidSample(f"{self._where} has no messages of topics that are read; move it elsewhere")
         clocks = {name: topic.clock() for name, topic in self._topics.items()}
@@ -86,8 +84,6 @@ class EpisodeBuilder:
 
 
 class _Topic:
-    """The messages of one topic."""
-
     def __init__(self, message: LogMessage, name: str, where: str) -> None:
         self.channel, self._name, self._where = message.channel, name, where
         self._leave_out = f"leave the topic out (--without {self.channel.topic})"
@@ -141,7 +137,7 @@ class _Topic:
         return nbytes
 
     def _stamp(self, values: Mapping[str, Any]) -> None:
-        """Keep the time in the message itself: `header.stamp`, or `timestamp`."""
+        """Keep the message's own time: `header.stamp`, or `timestamp`."""
         if self._stamp_name is None:
             return
         header = values.get("header")
@@ -173,7 +169,7 @@ class _Topic:
         return _LOG_TIME, times
 
     def fields(self, ns: Any) -> dict[str, bytes]:
-        """Return the topic's fields. ns: int64 [T], nanoseconds of its messages."""
+        """Return the topic's fields. ns: int64 [T]."""
         out = {f"{self._name}.ns.npy": npy_of(ns)}
         for path, column in self._columns.items():
             word, data = column.finish(len(ns))
@@ -194,7 +190,7 @@ class _Topic:
 
 
 class _Refused:
-    """Adds the topic's name, and how to leave it out, to errors of a message."""
+    """Adds the topic's name and advice to errors of a message."""
 
     def __init__(self, where: str, leave_out: str) -> None:
         self._where, self._leave_out = where, leave_out
@@ -208,7 +204,6 @@ class _Refused:
 
 
 def _ns_of(stamp: Any) -> int | None:
-    """Return the nanoseconds of a stamp; None for anything else."""
     if not isinstance(stamp, dict):
         return None
     for seconds, rest in (("sec", "nanosec"), ("sec", "nsec"), ("seconds", "nanos")):

@@ -1,4 +1,4 @@
-"""Import MCAP files: each is a sample, its topics are fields."""
+"""Import MCAP files: each is a sample, its topics are fields; every checksum is verified."""
 
 import io
 import struct
@@ -34,7 +34,6 @@ def _runs(info: ObjectInfo) -> list[ImportRun]:
 
 
 def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSample]:
-    """Yield the one sample of a file."""
     with ObjectFile(store, run.info) as file:
         episode = EpisodeBuilder(file.path, options.without)
         for message in mcap_messages(file, file.path):
@@ -43,7 +42,7 @@ def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSam
 
 
 def mcap_messages(file: io.RawIOBase, where: str) -> Iterator[LogMessage]:
-    """Yield the messages of a file. Raises: Corrupt; InvalidSample; StoreError; MissingDependency."""
+    """Yield the messages of a file. Raises: Corrupt; InvalidSample; MissingDependency."""
     with damage_named(where), _end_named(file, where):
         from mcap.records import Channel as ChannelRecord
         from mcap.records import Message, Schema
@@ -67,7 +66,7 @@ def mcap_messages(file: io.RawIOBase, where: str) -> Iterator[LogMessage]:
 
 @contextmanager
 def _end_named(file: io.RawIOBase, where: str) -> Iterator[None]:
-    """Raise Corrupt with advice for a file that ends within a record; mcap's own errors lack it."""
+    """Raise Corrupt with advice for a file that ends within a record; mcap gives none."""
     from mcap.exceptions import EndOfFile
 
     try:
@@ -82,7 +81,6 @@ def _end_named(file: io.RawIOBase, where: str) -> Iterator[None]:
 
 
 def _records(file: io.RawIOBase) -> Iterator[Any]:
-    """Yield the records, also within chunks."""
     from mcap.records import Chunk
     from mcap.stream_reader import StreamReader, breakup_chunk
 
@@ -97,7 +95,6 @@ def _records(file: io.RawIOBase) -> Iterator[Any]:
 
 
 def _unpacked(chunk: Any) -> bytes:
-    """Return the bytes of a chunk."""
     size = chunk.uncompressed_size
     if size > MAX_CHUNK_BYTES:
         raise InvalidSample(f"it has a chunk of {size:,} bytes; at most {MAX_CHUNK_BYTES:,} are read")

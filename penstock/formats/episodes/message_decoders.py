@@ -1,7 +1,7 @@
 """Decoders of messages: JSON, protobuf by the log's descriptors, ROS by its definitions.
 
-A decoder returns a mapping: numbers as numpy scalars, arrays of numbers as numpy arrays, text, lists, None,
-mappings.
+A decoder returns a mapping: numbers as numpy scalars, arrays of numbers as numpy arrays, other arrays as lists.
+ROS definitions are parsed, and no code is generated.
 """
 
 import sys
@@ -61,7 +61,6 @@ def _json_decoder(channel: Channel) -> Decoder:
 
 
 def _of_json(value: Any, schema: Any) -> Any:
-    """Return a JSON value with numpy numbers. schema: of the value, or None."""
     own_schema = schema if isinstance(schema, dict) else {}
     if isinstance(value, dict):
         inner = own_schema.get("properties")
@@ -101,14 +100,12 @@ def _protobuf_decoder(channel: Channel) -> Decoder:
 
 
 class _Protobuf:
-    """Reads one message."""
-
     def __init__(self, most: int) -> None:
-        """most: limit on its values; two bytes can stand for a message of thousands of defaults."""
+        """most: limit on values; two bytes can stand for thousands of defaults."""
         self._most = self._n_left = most
 
     def read(self, message: Any, within: tuple[str, ...]) -> Mapping[str, Any]:
-        """Return a message's values; unset ones have the type's defaults. within: enclosing types."""
+        """Return the values; unset ones have defaults. within: enclosing types."""
         values = {}
         within = (*within, message.DESCRIPTOR.full_name)
         for field in message.DESCRIPTOR.fields:
@@ -167,8 +164,6 @@ _DTYPES = {
 
 
 class _Node(NamedTuple):
-    """A type."""
-
     kind: str
     """"number", "string", "struct", "array" (of a fixed length) or "sequence"."""
     least: int
@@ -195,7 +190,6 @@ def ros_decoder(channel: Channel) -> Callable[[bytes], Mapping[str, Any]]:
 
 
 def _definitions(channel: Channel, name: str) -> Mapping[str, Any]:
-    """Return type -> its parse tree, from the definition, or else from ROS's usual types."""
     from rosbags.typesys import get_types_from_idl, get_types_from_msg
 
     text = channel.schema.decode()
@@ -213,13 +207,10 @@ def _usual(ros1: bool) -> Mapping[str, Any]:
 
 
 class _Types:
-    """The types of a definition."""
-
     def __init__(self, definitions: Mapping[str, Any], *, ros1: bool) -> None:
         self._definitions, self._ros1, self._n_left = definitions, ros1, MAX_LEAVES
 
     def node_of(self, name: str, depth: int = 0) -> _Node:
-        """Return the node of a struct."""
         if name not in self._definitions:
             raise InvalidSample(f"the type {name} is not defined in the log")
         if depth > _MAX_DEPTH:
@@ -280,8 +271,6 @@ def _read_ros1(node: _Node, data: bytes) -> Mapping[str, Any]:
 
 
 class _Reader:
-    """Reads the values of a message in sequence."""
-
     def __init__(self, data: bytes, order: str, *, cdr: bool) -> None:
         self.data, self.at = data, 0
         self._swapped, self._cdr = order != _NATIVE, cdr
@@ -309,7 +298,6 @@ class _Reader:
         return [self.value(node.of) for _ in range(length)]
 
     def _count(self) -> int:
-        """Return the length of a text, or of an array."""
         if self._cdr:
             self.at += -self.at % 4
         return int.from_bytes(self._take(4), self._of_count)

@@ -1,4 +1,4 @@
-"""Images and videos in messages: raw images as arrays, encoded frames as packets of an mp4 file, never decoded."""
+"""Images in messages: raw ones as arrays, encoded frames as packets of an mp4, never decoded."""
 
 import base64
 import binascii
@@ -59,10 +59,7 @@ def raw_image(message: Mapping[str, Any]) -> Any:
 
 
 def encoded_frame(message: Mapping[str, Any]) -> tuple[str, bytes]:
-    """Return the codec, with the size of a single image, and the bytes.
-
-    Raises: InvalidSample; errors of simplejpeg.
-    """
+    """Return codec and size of an encoded image, and its bytes. Raises: InvalidSample; errors of simplejpeg."""
     data, format = _bytes_of(message["data"]), str(message["format"])
     if format in ("h264", "h265", "av1"):
         return format, data
@@ -94,7 +91,7 @@ def _bytes_of(data: Any) -> bytes:
 
 
 def depth_images(images: Sequence[bytes], what: str) -> Any:
-    """Return 16-bit PNG of one channel as uint16 [images, height, width, 1]. images: at least one.
+    """Return 16-bit PNG images of one channel as uint16 [images, height, width, 1].
 
     Raises: InvalidSample for other images, or several sizes; Corrupt; MissingDependency.
     """
@@ -115,11 +112,11 @@ def depth_images(images: Sequence[bytes], what: str) -> Any:
 
 
 def mp4_of_frames(codec: str, frames: Sequence[bytes], ns: Any, what: str) -> bytes:
-    """Return an mp4 file with the frames of `encoded_frame` as packets, shown at their times after the first.
+    """Return an mp4 file with the frames as packets, shown at their times after the first.
 
     ns: int64 [frames], strictly ascending.
 
-    Raises: InvalidSample; Corrupt; StoreError; MissingDependency.
+    Raises: InvalidSample; Corrupt; MissingDependency.
     """
     with opened(io.BytesIO(b"".join(frames)), what, _DEMUXERS[codec.partition(" ")[0]]) as video:
         container, stream = video
@@ -145,7 +142,7 @@ def mp4_of_frames(codec: str, frames: Sequence[bytes], ns: Any, what: str) -> by
 
 
 def _ticks(ns: Any, what: str) -> tuple[Fraction, Any]:
-    """Return seconds per tick, and each frame's tick: nanoseconds, or microseconds if a gap is too long for mp4."""
+    """Return seconds per tick and each frame's tick: nanoseconds, or microseconds if mp4 needs it."""
     pts = ns - ns[0]
     for step in (1, 1000):
         ticks = pts // step

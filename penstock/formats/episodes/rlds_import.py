@@ -1,6 +1,6 @@
-"""Import RLDS: TensorFlow Datasets whose examples are episodes with steps, read without TensorFlow.
+"""Import RLDS: TensorFlow Datasets of episodes, read without TensorFlow.
 
-The place is the folder of one `features.json`, which describes the features of the TFRecord records.
+The place is the folder of one `features.json`, which describes the records.
 """
 
 import math
@@ -24,7 +24,7 @@ from .columns import json_of, npy_of
 from .message_images import depth_images, encoded_frame, mp4_of_frames
 
 STEPS = "steps"
-"""Feature whose values are lists with one entry per step."""
+"""Feature with one entry per step."""
 _MOST_DEPTH = 32
 
 
@@ -32,11 +32,11 @@ class RldsFeature(NamedTuple):
     """A leaf of the tree of features."""
 
     path: str
-    """Name in a record: names of the tree, joined by "/"."""
+    """Name in a record: the tree's names, joined by "/"."""
     in_steps: bool
     """True for a value per step, False for the episode's own."""
     kind: str
-    """"numbers", "text", "image" of 8 bits, or "depth" of steps: one channel of 16 bits."""
+    """"numbers", "text", "image" of 8 bits, or "depth" of steps: 16 bits, one channel."""
     dtype: np.dtype[Any]
     """Dtype of numbers."""
     shape: tuple[int, ...]
@@ -101,7 +101,7 @@ def _leaf(node: dict[str, Any], path: str, sequences: int) -> RldsFeature:
 OPTIONS = frozenset[str]()
 FEATURES = "features.json"
 STEP_NS = 10**9
-"""Time between frames of a camera: steps have no clock, so frame k is shown at k seconds."""
+"""Time between frames: steps have no clock, so frame k is shown at k seconds."""
 _RECORDS = re.compile(r"-([A-Za-z0-9_.]+)\.tfrecord-\d+-of-\d+$")
 _OTHERS = re.compile(r"\.(array_record|riegeli|parquet)-\d+-of-\d+$")
 
@@ -134,13 +134,12 @@ def _is_left_out(feature: RldsFeature, options: Options) -> bool:
 
 
 def _name(feature: RldsFeature) -> str:
-    """Return a feature's field name: without the list's name for steps, and with dots."""
+    """Return a feature's field name: its path with dots, for steps without the list's name."""
     path = feature.path.partition("/")[2] if feature.in_steps else feature.path
     return (path or feature.path).replace("/", ".")
 
 
 def _samples(store: Store, chosen: list[RldsFeature], run: ImportRun) -> Iterator[ReadSample]:
-    """Yield the episodes of a file."""
     match = _RECORDS.search(run.info.key)
     source = {"split": match[1]} if match else {}
     for row, where, values in examples(store, run.info):
@@ -151,7 +150,6 @@ def _samples(store: Store, chosen: list[RldsFeature], run: ImportRun) -> Iterato
 def _episode(
     values: dict[str, ExampleFeature], chosen: list[RldsFeature], where: str
 ) -> tuple[dict[str, bytes], dict[str, Any]]:
-    """Return fields and metadata of an episode."""
     fields, metadata, steps = dict[str, bytes](), dict[str, Any](), dict[str, int]()
     for feature in chosen:
         raw = values.get(feature.path)
@@ -179,7 +177,6 @@ def _episode(
 
 
 def _steps(feature: RldsFeature, raw: ExampleFeature, what: str) -> tuple[dict[str, bytes], int]:
-    """Return the fields of a feature of steps, and the number of steps."""
     name = _name(feature)
     if feature.kind == "numbers":
         array = _numbers(feature, raw, what)
@@ -198,7 +195,6 @@ def _steps(feature: RldsFeature, raw: ExampleFeature, what: str) -> tuple[dict[s
 
 
 def _codec(image: bytes, what: str) -> str:
-    """Return codec and size of an encoded image."""
     try:
         return encoded_frame({"data": np.frombuffer(image, np.uint8), "format": "unknown"})[0]
     except InvalidSample as error:
@@ -208,7 +204,7 @@ def _codec(image: bytes, what: str) -> str:
 
 
 def _own(feature: RldsFeature, raw: ExampleFeature, metadata: dict[str, Any], what: str) -> dict[str, bytes]:
-    """Return the field of an episode's feature; single numbers and short texts become metadata instead."""
+    """Return the field of an episode's feature; numbers and short texts become metadata."""
     name = _name(feature)
     if feature.kind == "numbers":
         array = _numbers(feature, raw, what)

@@ -1,4 +1,4 @@
-"""Import ROS bags: each ROS 1 file, and each ROS 2 folder with `metadata.yaml`, is a sample."""
+"""Import ROS bags: a ROS 1 file, or a ROS 2 folder with `metadata.yaml`, is a sample."""
 
 import bz2
 import io
@@ -28,27 +28,26 @@ _AT_ONCE = 16
 """Metadata files that are read at the same time."""
 _MOST_NAMES = 2**18
 _NAMES: dict[tuple[str, str, str], tuple[str, ...]] = {}
-"""Place, key and change token of metadata -> names of the bag's files; each tick of a source asks again."""
+"""Place, key and change token of metadata -> names of the bag's files."""
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return ROS 1 bags, and the metadata of ROS 2 bags, each with the files that it names.
+    """Return ROS 1 bags, and the metadata of ROS 2 bags joined with the files that it names.
 
-    A bag that lacks a file, or has invalid metadata, is its metadata only. Costs and raises as `names_in`.
+    A bag that lacks a file, or has invalid metadata, is its metadata only.
     """
     return _bags_in(store, infos, options, whole=True)
 
 
 def find_complete_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return as `find_objects`, without the bags that lack a file. Raises: MissingDependency; StoreError."""
+    """Return as `find_objects`, without the bags that lack a file. Raises: MissingDependency."""
     return _bags_in(store, infos, options, whole=False)
 
 
 def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> dict[str, list[str]]:
-    """Return metadata of a ROS 2 bag -> itself and the files that it names; only itself if it is invalid.
+    """Return metadata of a ROS 2 bag -> itself and its files; only itself if it is invalid.
 
-    Costs a read of each metadata that this process has not read yet. Raises: MissingDependency without rosbags;
-    StoreError.
+    Reads metadata that this process has not read. Raises: MissingDependency without rosbags.
     """
     if find_spec("rosbags") is None:
         raise MissingDependency("bags are read by rosbags: pip install 'penstock-data[rosbag]'")
@@ -62,7 +61,6 @@ def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> dic
 
 
 def _bags_in(store: Store, infos: list[ObjectInfo], options: Options, *, whole: bool) -> Readable:
-    """Return the bags. whole: True includes bags that lack a file, which their reader refuses."""
     there = {one.key: one for one in infos}
     files, waiting = files_of(names_in(store, infos, options), there)
     bags, left_out = _Bags(store, there, options), {} if whole else waiting
@@ -75,7 +73,6 @@ def _bags_in(store: Store, infos: list[ObjectInfo], options: Options, *, whole: 
 
 
 def _known_names(store: Store, info: ObjectInfo) -> tuple[str, ...]:
-    """Return the names of a bag's files; () for invalid metadata."""
     known = (store.url, info.key, info.etag)
     if known not in _NAMES:
         try:
@@ -89,7 +86,7 @@ def _known_names(store: Store, info: ObjectInfo) -> tuple[str, ...]:
 
 
 def names_of(store: Store, info: ObjectInfo) -> list[str]:
-    """Return the names of a ROS 2 bag's files. Raises: Corrupt; InvalidSample; Changed; StoreError."""
+    """Return the names of a ROS 2 bag's files. Raises: Corrupt; InvalidSample."""
     if info.nbytes > _MOST_METADATA_BYTES:
         raise Corrupt(f"{info.key} has {info.nbytes:,} bytes; no {_METADATA} has so many")
     with ObjectFile(store, info) as file:
@@ -121,19 +118,15 @@ def _is_metadata(info: ObjectInfo) -> bool:
 
 
 class _Bags:
-    """The bags of a place; thread-safe."""
-
     def __init__(self, store: Store, infos: Mapping[str, ObjectInfo], options: Options) -> None:
         self._store, self._infos, self._options = store, infos, options
 
     def runs(self, info: ObjectInfo) -> list[ImportRun]:
-        """Return the one run of a bag."""
         own = self._infos[info.key]
         parts = self._parts(own) if _is_metadata(own) else [own]
         return [ImportRun(info, 0, 1, sum(one.nbytes for one in parts))]
 
     def samples(self, run: ImportRun) -> Iterator[ReadSample]:
-        """Yield the one sample of a bag."""
         info = self._infos[run.info.key]
         with ObjectFile(self._store, info) as file:
             episode = EpisodeBuilder(file.path, self._options.without)
@@ -149,7 +142,6 @@ class _Bags:
         yield episode.sample(info.key.rpartition("/")[0] or "bag")
 
     def _parts(self, info: ObjectInfo) -> list[ObjectInfo]:
-        """Return a ROS 2 bag's files, in order."""
         names = names_of(self._store, info)
         folder = info.key.removesuffix(_METADATA)
         lacking = [name for name in names if folder + name not in self._infos]
@@ -185,7 +177,7 @@ _BEGIN = b"#ROSBAG V2.0\n"
 
 
 class _Opened:
-    """An open file, in the form of the path that rosbags expects."""
+    """An open file in the form of the path that rosbags expects."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -198,7 +190,7 @@ class _Opened:
 
 
 def ros1_messages(file: io.RawIOBase, where: str) -> Iterator[LogMessage]:
-    """Yield the messages of a ROS 1 bag. Raises: Corrupt; InvalidSample; StoreError; MissingDependency."""
+    """Yield the messages of a ROS 1 bag. Raises: Corrupt; InvalidSample; MissingDependency."""
     with damage_named(where):
         from rosbags.rosbag1 import Reader
 
@@ -220,7 +212,6 @@ def ros1_messages(file: io.RawIOBase, where: str) -> Iterator[LogMessage]:
 
 
 def _unpackers() -> dict[Any, Callable[[bytes], bytes]]:
-    """Return rosbags' function of a codec -> ours, which limits its output."""
     import lz4.frame
     from rosbags.rosbag1.reader import decompressors
 
@@ -271,7 +262,7 @@ def ros2_database_messages(path: Path, where: str) -> Iterator[LogMessage]:
 
 
 def _check_tables(path: Path) -> None:
-    """Raise ValueError for a database with views or the like: a view may never end."""
+    """Raise ValueError for views and triggers: a view may never end."""
     database = sqlite3.connect(f"{path.as_uri()}?immutable=1", uri=True)
     try:
         others = database.execute(

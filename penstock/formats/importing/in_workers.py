@@ -1,4 +1,4 @@
-"""Read objects in worker processes: an object that crashes or hangs its reader costs only itself."""
+"""Read objects in worker processes: an object that crashes or hangs its reader fails by itself."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -15,7 +15,7 @@ from ...compute.pool.environment import store_variables
 from .importer import ImportRun, Options, Readable, ReadSample
 
 LIMIT_S = 600.0
-"""Seconds for the runs of an object, or the samples of a run, plus one second per MiB."""
+"""Seconds for an object's runs or a run's samples, plus one second per MiB."""
 
 FindObjects = Callable[[Store, list[ObjectInfo], Options], Readable]
 """Function `find_objects` of an importer."""
@@ -27,10 +27,7 @@ _ERRORS: dict[str, type[PenstockError]] = {
 
 
 class _Asked(NamedTuple):
-    """A unit of work."""
-
     info: ObjectInfo
-    """The object."""
     run: tuple[int, int] | None
     """First and last + 1 sample of the run; None asks for the object's runs."""
 
@@ -41,8 +38,8 @@ def in_workers(
 ) -> Iterator[Readable]:
     """Yield a reader whose runs and samples come from worker processes, which end with the block.
 
-    workers: limit on processes, beside the number of cores. A run's samples stay in memory, at most 4 GiB.
-    Workers find the store's credentials in the environment.
+    workers: limit on processes. A run's samples stay in memory, at most 4 GiB. Workers find the store's
+    credentials in the environment.
     """
     function = partial(_read, store, find_objects, options.to_json())
     variables = store_variables(store)

@@ -1,7 +1,6 @@
-"""Work units of imported samples: neighbouring runs, of about a shard's bytes.
+"""Work units of decoded samples, of about a shard's bytes; or all samples, sorted on scratch.
 
-Units are written before all fields and repeated keys are known. `settled` finds the units that do not fit; they
-are written again, under other names.
+Units are written before all fields and repeated keys are known. `settled` returns the units to write again.
 """
 
 import threading
@@ -51,7 +50,7 @@ class ReadUnit:
 def read_units(
     readable: Readable, infos: Iterable[ObjectInfo], shard_bytes: int, failures: list[str]
 ) -> list[ReadUnit]:
-    """Return the units of objects, in order; append errors of objects without runs to `failures`."""
+    """Return the units of objects, in order; append errors to `failures`."""
     units, pending, nbytes = list[ReadUnit](), list[ImportRun](), 0
     for info in infos:
         try:
@@ -88,7 +87,7 @@ class UnitReader:
     """Keys that repeat; their samples get the object's name in front."""
 
     def __call__(self, unit: ReadUnit) -> Iterator[Sample]:
-        """Yield the samples of a unit. If an object fails, the others are still read for errors.
+        """Yield the samples of a unit. After an error the other objects are read for errors only.
 
         Raises: the last error of its objects.
         """
@@ -133,7 +132,6 @@ class UnitReader:
                 raise type(error)(f"{run.info.key}, sample {sample.key!r}: {error}") from error
 
     def _names(self, info: ObjectInfo, sample: ReadSample) -> dict[str, str]:
-        """Return our name of each field -> its format's."""
         names = names_of(
             [name for name in sample.fields if name not in self.options.without], info, sample.key
         )
@@ -156,9 +154,9 @@ class SettledUnits(NamedTuple):
 def settled(
     root: Store, written: Sequence[WrittenUnit[ReadUnit]], known: Mapping[str, Mapping[str, Any]]
 ) -> SettledUnits:
-    """Return groups and repeated keys of written units. known: groups in the newest manifest of the dataset.
+    """Return groups and repeated keys of written units. known: groups of the dataset.
 
-    Costs the keys of all samples. Raises: FieldMismatch, as `groups_of`; StoreError.
+    Reads the keys of all samples. Raises: FieldMismatch.
     """
     kinds, keys = dict[tuple[str, ...], Rows](), list[pa.Table]()
     parts = [part for unit in written for part in unit.parts]
@@ -184,7 +182,7 @@ def settled(
 
 
 def check_unique(root: Store, written: Sequence[WrittenUnit[ReadUnit]]) -> None:
-    """Raise DuplicateKey for two samples of one object with one key. Costs the keys of all samples."""
+    """Raise DuplicateKey for two samples of one object with one key. Reads all keys."""
     files = [part.samples for unit in written for part in unit.parts if part.samples is not None]
     table = pa.concat_tables(get_tables(root, files, ["key", "raw_key"]))
     if twice := _repeated(table["key"]):
@@ -198,7 +196,7 @@ def _repeated(keys: pa.ChunkedArray) -> list[str]:
 
 
 class Spilled:
-    """Samples of units on scratch; `close` deletes them. Memory: 100 bytes per sample, and 256 MiB."""
+    """Samples on scratch, sorted by their keys' hashes. Memory: 100 bytes per sample, and 256 MiB."""
 
     def __init__(self) -> None:
         self._spill = Spill()
@@ -207,7 +205,7 @@ class Spilled:
         self.twice: dict[str, str] = {}
 
     def add(self, sample: Sample) -> None:
-        """Add a sample; if its key exists, remember only the key."""
+        """Add a sample; if its key exists, record only the key."""
         hashed, kind = key_hash(sample.key), tuple(sorted(sample.fields))
         with self._lock:
             if hashed in self._seen:
@@ -219,11 +217,11 @@ class Spilled:
             self._spill.add(sample)
 
     def drain(self) -> Iterator[Sample]:
-        """Yield the samples once, in the order of their keys' hashes. Raises: StoreError."""
+        """Yield the samples once, in the order of their keys' hashes."""
         return self._spill.drain()
 
     def group_of(self, known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-        """Return field -> its group. known: groups of the dataset. Raises: FieldMismatch, as `groups_of`."""
+        """Return field -> its group. known: groups of the dataset. Raises: FieldMismatch."""
         return groups_of([self.kinds[kind] for kind in sorted(self.kinds)], known)
 
     def close(self) -> None:
@@ -232,7 +230,7 @@ class Spilled:
 
 
 def spilled(reader: UnitReader, units: Sequence[ReadUnit], workers: int, failures: list[str]) -> Spilled:
-    """Return the samples of all units. If keys repeat, they are read twice. Errors are appended to `failures`.
+    """Return the samples of all units, read twice if keys repeat; append errors to `failures`.
 
     Raises: DuplicateKey for a key that one object has twice; StoreError for full scratch.
     """

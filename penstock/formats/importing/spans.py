@@ -1,4 +1,7 @@
-"""Work units of samples whose bytes are spans of objects: each unit becomes a part."""
+"""Work units of samples that are spans of objects, and blocks that copy each byte once.
+
+Files of this machine are read straight into the shard. Neighbours in a bucket's object share a request.
+"""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -78,9 +81,9 @@ class SpanUnit:
     rows: SpanSamples
     """The samples, in order."""
     size: int
-    """Its share of the work: bytes of the shards, or number of samples."""
+    """Share of the work: bytes of the shards, or number of samples."""
     renamed: bool = False
-    """True if keys or groups differ from the first guess, under which it may have been written."""
+    """True if keys or groups differ from the first guess."""
 
     @property
     def name(self) -> str:
@@ -89,7 +92,7 @@ class SpanUnit:
 
 
 def samples_in(walked: Sequence[tuple[Shard, Rows]], keys: Sequence[Sequence[str]]) -> list[SpanSamples]:
-    """Return the samples of each run with the same fields. keys: of each run's samples."""
+    """Return the samples of each run. keys: of each run's samples."""
     out = []
     for (shard, rows), own in zip(walked, keys, strict=True):
         start_of = {info.key: start for info, start in zip(shard.infos, shard.offsets, strict=True)}
@@ -111,7 +114,7 @@ def samples_in(walked: Sequence[tuple[Shard, Rows]], keys: Sequence[Sequence[str
 
 
 def units_of(runs: Sequence[SpanSamples], shard_bytes: int) -> list[SpanUnit]:
-    """Return units of about `shard_bytes`, with samples of the same fields in the order of their keys' hashes."""
+    """Return units of about `shard_bytes`, in the order of their keys' hashes."""
     kinds: dict[tuple[str, ...], list[SpanSamples]] = {}
     for run in runs:
         kinds.setdefault(run.fields, []).append(run)
@@ -120,7 +123,7 @@ def units_of(runs: Sequence[SpanSamples], shard_bytes: int) -> list[SpanUnit]:
 
 
 def cut(runs: Sequence[SpanSamples], shard_bytes: int) -> Iterator[SpanSamples]:
-    """Yield pieces of runs, each of which ends with the sample that fills it."""
+    """Yield pieces of runs that end with the sample that fills them."""
     for run in runs:
         ends, start, done = np.cumsum(run.sizes), 0, 0
         while start < len(run):
@@ -130,7 +133,6 @@ def cut(runs: Sequence[SpanSamples], shard_bytes: int) -> Iterator[SpanSamples]:
 
 
 def _in_hash_order(runs: Sequence[SpanSamples]) -> SpanSamples:
-    """Return all samples of runs with the same fields, in the order of their keys' hashes."""
     keys = [*chain.from_iterable(run.keys for run in runs)]
     hashes = [key_hash(key) for key in keys]
     order = sorted(range(len(keys)), key=hashes.__getitem__)
@@ -151,7 +153,7 @@ def _in_hash_order(runs: Sequence[SpanSamples]) -> SpanSamples:
 
 
 BLOCK_BYTES = 8 * 2**20
-"""Bytes of a block, and of a request, unless one sample has more."""
+"""Bytes of a block and of a request, unless one sample has more."""
 BLOCK_OBJECTS = 64
 """Limit on a block's objects, which are all open at once."""
 GAP_BYTES = 64 * 2**10
@@ -163,8 +165,7 @@ AT_ONCE = 16
 def blocks_of(store: Store, unit: SpanUnit) -> Iterator[SampleBlock]:
     """Yield the samples of a unit in blocks.
 
-    Raises: InvalidField. A block's `fill` raises Changed for an object written since its listing,
-    ObjectNotFound and Corrupt.
+    Raises: InvalidField. A block's `fill` raises Changed for an object written since its listing; Corrupt.
     """
     check_case(unit.rows.fields, f"sample {unit.rows.keys[0]!r}")
     provenance = _Provenance(store)
@@ -186,7 +187,6 @@ def read_fields(store: Store, samples: SpanSamples) -> Iterator[dict[str, bytes]
 
 
 def _cut(samples: SpanSamples) -> Iterator[SpanSamples]:
-    """Yield the samples of each block."""
     ends, start, done = np.cumsum(samples.sizes), 0, 0
     while start < len(samples):
         stop = max(start + 1, int(np.searchsorted(ends, done + BLOCK_BYTES, "right")))
@@ -212,7 +212,7 @@ def _block(store: Store, samples: SpanSamples, provenance: "_Provenance") -> Sam
 
 
 class _Provenance:
-    """Provenance of samples. Samples of one object without more share a mapping."""
+    """Provenance of samples; those of one object share a mapping."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -233,22 +233,17 @@ class _Provenance:
 
 
 class _Request(NamedTuple):
-    """A byte range of an object."""
-
     info: ObjectInfo
     offset: int
     nbytes: int
 
 
 class _Bytes:
-    """The bytes of a block's samples."""
-
     def __init__(self, store: Store, samples: SpanSamples) -> None:
         self._store, self._samples = store, samples
         self._read: tuple[list[OpenFile], Int64s, Int64s] | None = None
 
     def fill(self, columns: Sequence[int], memory: Uint8s, at: Int64s) -> Int64s:
-        """Fill memory with the bytes of these fields, as `SampleBlock.fill` defines."""
         with ExitStack() as stack:
             sources = self._opened(stack) or self._requested()
             files, which, begin = sources[0], sources[1][:, columns], sources[2][:, columns]
@@ -270,7 +265,6 @@ class _Bytes:
         return crcs.reshape(at.shape)
 
     def _opened(self, stack: ExitStack) -> tuple[list[OpenFile], Int64s, Int64s] | None:
-        """Return the objects as open files, and the file and offset of each field; None for a bucket."""
         if (disk := disk_of(self._store)) is None:
             return None
         numbers = dict[str, int]()
@@ -287,7 +281,6 @@ class _Bytes:
         return files, np.broadcast_to(which[:, None], begin.shape), begin
 
     def _requested(self) -> tuple[list[OpenFile], Int64s, Int64s]:
-        """Return the responses in the form of `_opened`."""
         if self._read is None:
             requests, which = _requests(self._samples)
             files: list[OpenFile] = [(IN_MEMORY, data) for data in _fetched(self._store, requests)]
@@ -297,7 +290,6 @@ class _Bytes:
 
 
 def _fetched(store: Store, requests: Sequence[_Request]) -> list[bytes]:
-    """Return the bytes of requests."""
     pool = DaemonPool(AT_ONCE, "penstock-spans")
     try:
         coming = [pool.submit(copy_context().run, _get, store, one) for one in requests]
@@ -315,7 +307,7 @@ def _get(store: Store, request: _Request) -> bytes:
 
 
 def _requests(samples: SpanSamples) -> tuple[list[_Request], Int64s]:
-    """Return the requests for the fields, and the request of each field, int64 [samples, fields]."""
+    """Return the requests, and the request of each field, int64 [samples, fields]."""
     requests, which = list[_Request](), list[list[int]]()
     offsets, sizes = samples.places[:, :, 0], samples.places[:, :, 1]
     lows, highs = offsets.min(axis=1).tolist(), (offsets + sizes).max(axis=1).tolist()

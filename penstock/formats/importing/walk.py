@@ -1,4 +1,4 @@
-"""Walk the objects of a place before their bytes are copied; cut units before the walk ends."""
+"""Walk the objects of a place, and cut units of spans before the walk ends."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -17,7 +17,7 @@ from .spans import SpanUnit, cut, samples_in, units_of
 AT_ONCE = 16
 """Shards that are walked at the same time."""
 Groups = Mapping[str, Mapping[str, Any]]
-"""Groups in the newest manifest of the dataset."""
+"""Groups of the dataset's newest manifest."""
 
 
 class SampleNames(NamedTuple):
@@ -30,7 +30,7 @@ class SampleNames(NamedTuple):
 
 
 class Walk:
-    """Rows of shards, walked by threads. Use it in a `with` block."""
+    """Rows of shards, walked by threads; a context manager."""
 
     def __init__(
         self,
@@ -43,8 +43,7 @@ class Walk:
     ) -> None:
         """Begin.
 
-        without: fields to leave out. since: the dataset's earlier samples, whose keys are in use. columns: of
-        the dataset's newest manifest.
+        since: earlier samples, whose keys are in use. columns: of the newest manifest.
         """
         self._columns = columns
         self._objects, self._without, self._since, self._groups = objects, without, since, groups
@@ -68,7 +67,7 @@ class Walk:
             yield walk.result()
 
     def failed(self) -> list[str]:
-        """Return the errors of shards that cannot be read. Waits for all."""
+        """Return the errors of unreadable shards. Waits for all."""
         return self._failures if self.walked is not None else []
 
     @property
@@ -93,10 +92,7 @@ class Walk:
         return SampleNames(keys_of(rows, self._since.keys), groups_of(rows, self._groups))
 
     def shuffled(self, shard_bytes: int) -> list[SpanUnit]:
-        """Return units of all samples in the order of their keys' hashes. Raises: as `layout`.
-
-        Samples of several archives are mixed, so their columns agree first.
-        """
+        """Return units in the order of the keys' hashes. Raises: as `layout`."""
         if self._objects.members is not None:
             agree([rows for _, rows in self.walked], self._objects.members, self._columns)
         return units_of(samples_in(self.walked, self.layout.keys), shard_bytes)
@@ -113,10 +109,9 @@ class Walk:
 
 
 class UnitsAhead:
-    """Units of samples in the order of their objects, each as soon as its shard and those before are walked.
+    """Units of samples in the order of their objects, each as soon as its shard is walked.
 
-    Names follow from all samples, so until the walk ends they are guessed: no key repeats in another shard, and
-    fields belong to the groups of `group_guessed`.
+    Until the walk ends, names are guessed: no key repeats in another shard, and `group_guessed` gives groups.
     """
 
     def __init__(self, walk: Walk, groups: Groups, shard_bytes: int) -> None:
@@ -124,13 +119,10 @@ class UnitsAhead:
         self.group_of = group_guessed(groups)
         """Field -> its guessed group."""
         self._cut = list[tuple[SpanUnit, int, int]]()
-        """Each unit with guessed names, its run's number, and its first sample's number in the run."""
+        """Each unit with guessed names, its run's number, and its first sample's number there."""
 
     def __iter__(self) -> Iterator[SpanUnit]:
-        """Yield the units with guessed names, until a shard cannot be read or lacks fields of the dataset's groups.
-
-        Units whose guesses are already wrong are left out.
-        """
+        """Yield units with guessed names, until a shard cannot be read or lacks fields of a group."""
         run = 0
         for runs in self._walk.in_order():
             n = sum(len(rows.source_keys) for _, rows in runs)

@@ -1,7 +1,7 @@
-"""Write samples as parts, once: `write_parts(samples, layout, name)`, for imports and for sources of the pipeline.
+"""Write samples as parts, once: `write_parts(samples, layout, name)`.
 
-`data/<txn>/<folder>/<name>.json` lists the parts of a unit, and is put when all exist. A full part of a larger
-unit is recorded at once (`<part>.part.json`), so a repeated import does not write it again.
+`data/<txn>/<folder>/<name>.json` lists the parts of a unit, and is put when all exist. A full part is recorded
+at once (`<part>.part.json`), so a repeated import does not write it again.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -19,11 +19,11 @@ from loader.storage.disk.unlisted_files import delete_in_place, list_in_place
 
 FOLDER = "imported"
 BLOCK_BYTES = 2**20
-"""Bytes of samples that are written together; a larger sample is written by itself."""
+"""Bytes of samples that are written together."""
 MOST_OPEN = 32
 """Limit on a unit's open parts, which differ in their fields."""
 RENAMED = "s"
-"""Suffix of a unit that is written again, with other keys or groups than before."""
+"""Suffix of a unit that is written again, with other keys or groups."""
 
 
 class ImportUnit(Protocol):
@@ -54,7 +54,7 @@ class PartLayout:
     shard_bytes: int
     """Bytes of fields after which a part is full."""
     folder: str = FOLDER
-    """Folder of parts and records in the transaction; a new name ignores earlier parts."""
+    """Folder in the transaction; a new name ignores earlier parts."""
     any_values: bool = False
     """As `PartWriter` takes it."""
 
@@ -84,11 +84,11 @@ class WrittenUnit(NamedTuple, Generic[Unit]):
 
 
 def write_parts(samples: Iterable[Sample | SampleBlock], layout: PartLayout, name: str) -> WrittenParts:
-    """Return the parts of samples: several if these differ in fields, or exceed a part. Thread-safe.
+    """Return the parts of samples: several if these differ in fields or exceed a part. Thread-safe.
 
     samples: bytes, or blocks of spans to copy; not iterated if the parts exist. name: of the first part.
 
-    Raises: as the samples; StoreError.
+    Raises: as the samples.
     """
     note = f"data/{layout.txn}/{layout.folder}/{name}.json"
     try:
@@ -127,10 +127,9 @@ def in_order(written: Iterable[WrittenUnit[Unit]]) -> list[WrittenUnit[Unit]]:
 
 
 def delete_units(root: Store, txn: str, names: Collection[str]) -> None:
-    """Delete the parts and records of units that no version uses. If the store refuses, a collector deletes them.
+    """Delete the parts and records of replaced units; a collector deletes what the store refuses.
 
-    A takedown searches unused objects by the keys of its samples, which are different in these parts. Raises:
-    StoreError if they cannot be listed.
+    A takedown searches unused objects by the keys of its samples, which differ in these parts.
     """
     there = list_in_place(root, f"data/{txn}/{FOLDER}/", f"data/{txn}/")
     keys = [info.key for info, is_link in there if not is_link and _unit_of(info.key) in names]
@@ -140,13 +139,12 @@ def delete_units(root: Store, txn: str, names: Collection[str]) -> None:
 
 
 def _unit_of(key: str) -> str:
-    """Return the unit of a part's object, or of a record."""
     part = key.rpartition("/")[2].partition(".")[0].rpartition("-")[2]
     return part.partition("_")[0]
 
 
 class _OpenPart:
-    """A part that is being written, or was written by an earlier run."""
+    """A part that is being written, or exists."""
 
     def __init__(self, layout: PartLayout, name: str) -> None:
         self._store = layout.store
@@ -179,7 +177,6 @@ class _OpenPart:
         self._n_waiting += sample.nbytes
 
     def _write(self) -> None:
-        """Write the waiting samples: several as one block, a single one piece by piece."""
         if len(self._waiting) > 1:
             self._writer.add_block(block_of(self._waiting))
         elif self._waiting:

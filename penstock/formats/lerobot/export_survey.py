@@ -1,4 +1,4 @@
-"""Survey the episodes of a version for a LeRobot export: their order, rows, tasks and rate; and the losses."""
+"""Survey a version for a LeRobot export: order, rows, tasks and rate of its episodes, and losses."""
 
 import io
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ _AT_ONCE = 256
 
 
 class PlannedEpisode(NamedTuple):
-    """An episode to export."""
+    """An episode in the exported dataset."""
 
     number: int
     """Number in the dataset, from 0 on."""
@@ -48,7 +48,7 @@ class PlannedEpisode(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Survey:
-    """All episodes, and the dataset that they become."""
+    """All episodes of an export."""
 
     streams: list[str]
     """Features with numbers."""
@@ -71,8 +71,7 @@ class Survey:
 def survey_of(selection: ExportSelection) -> Survey:
     """Return the survey of a selection: reads all clocks, and every `episode.json`.
 
-    Raises: InvalidSample for an episode without rows, or with a clock that does not ascend; Corrupt;
-    StoreError.
+    Raises: InvalidSample for an episode without rows, or with a clock that does not ascend; Corrupt.
     """
     survey, order = _fields(selection), _in_order(selection)
     clocks = [f"{name}{CLOCK}" for name in survey.streams]
@@ -121,7 +120,6 @@ def survey_of(selection: ExportSelection) -> Survey:
 
 
 def _fields(selection: ExportSelection) -> Survey:
-    """Return the features of the fields, and the fields that become none."""
     names, partial = set(selection.fields), selection.partial
     streams = {
         n.removesuffix(CLOCK) for n in names if n.endswith(CLOCK) and n.removesuffix(CLOCK) + ".npy" in names
@@ -150,7 +148,6 @@ def _fields(selection: ExportSelection) -> Survey:
 
 
 def _of_columns(selection: ExportSelection, survey: Survey) -> list[Loss]:
-    """Return losses of keys and columns."""
     losses = []
     wrong = next((i for i, one in enumerate(survey.episodes) if one.key != f"episode_{i:06d}"), None)
     if wrong is not None:
@@ -181,7 +178,7 @@ def runs_of(values: list[Any]) -> list[tuple[Any, int, int]]:
 
 
 def extra_columns(selection: ExportSelection) -> list[str]:
-    """Return the columns that the format lacks, which are written too."""
+    """Return the columns to write that the format lacks."""
     return [
         name
         for name in selection.columns
@@ -190,7 +187,6 @@ def extra_columns(selection: ExportSelection) -> list[str]:
 
 
 def _in_order(selection: ExportSelection) -> list[tuple[int, str]]:
-    """Return (live ordinal, key) of the episodes in the order of their keys."""
     ordinals = np.flatnonzero(selection.members)
     return sorted(
         zip(ordinals.tolist(), selection.version.keys(ordinals), strict=True), key=lambda pair: pair[1]
@@ -248,7 +244,6 @@ def _is_task(value: Any) -> bool:
 
 
 def _rate(facts: dict[str, Any], ns: Any) -> Fraction:
-    """Return rows per second, from the version or the first episode's clock."""
     try:
         if (rate := Fraction(facts["fps"])) > 0:
             return rate

@@ -1,4 +1,4 @@
-"""Export LeRobot v3.0: packets in shared videos, rows and metadata as Parquet, episodes in the order of their keys."""
+"""Export LeRobot v3.0: packets in shared videos, rows and metadata as Parquet, in the order of the keys."""
 
 import io
 import json
@@ -23,7 +23,7 @@ from .export_survey import PlannedEpisode, Survey, array_of, extra_columns, runs
 from .rows import aggregated, statistics
 
 FILE_BYTES = 100 * 2**20
-"""Bytes of the episodes that share a file of rows, unless one episode has more."""
+"""Bytes of the episodes in a file of rows, unless one has more."""
 CHUNK_FILES = 1000
 """Files per folder."""
 
@@ -39,12 +39,12 @@ class EpisodeUnit(WorkUnit):
 
 
 def losses(selection: ExportSelection) -> list[Loss]:
-    """Return streams at another rate, clocks that are no multiples of 1/fps, fields of other kinds, and keys."""
+    """Return streams of another rate, irregular clocks, other fields, and changed keys."""
     return survey_of(selection).losses
 
 
 def units(selection: ExportSelection) -> list[WorkUnit]:
-    """Return runs of episodes, of about 100 MiB, in the order of their keys."""
+    """Return runs of episodes of about 100 MiB, in the order of their keys."""
     survey = survey_of(selection)
     names = (
         *(f"{one}.npy" for one in survey.streams),
@@ -73,7 +73,7 @@ def _unit(number: int, names: tuple[str, ...], episodes: list[PlannedEpisode], s
 
 
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-    """Put a file of rows, and each camera's videos. Raises: InvalidSample; Corrupt; StoreError."""
+    """Put a file of rows, and each camera's videos. Raises: InvalidSample; Corrupt."""
     assert isinstance(unit, EpisodeUnit)
     survey, tables, written = unit.survey, list[Any](), list[dict[str, Any]]()
     videos = {camera: _Videos(camera, field, unit.number, outbox) for camera, field in survey.cameras.items()}
@@ -108,7 +108,7 @@ def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[st
 
 
 def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
-    """Put the metadata: episodes, tasks, statistics, and `info.json` last."""
+    """Put the metadata; `info.json` comes last."""
     survey = survey_of(selection)
     meta = Meta(
         selection=selection, survey=survey, units=[parse_json(one["told"], lenient=True) for one in facts]
@@ -117,7 +117,7 @@ def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: 
 
 
 class _Videos:
-    """The videos of a camera in a unit: episodes are appended, a new file begins with each kind of packets."""
+    """The videos of a camera in a unit; each kind of packets begins a new file."""
 
     def __init__(self, camera: str, field: str, chunk: int, outbox: Outbox) -> None:
         self._camera, self._field, self._chunk, self._outbox = camera, field, chunk, outbox
@@ -127,7 +127,6 @@ class _Videos:
         self.feature: dict[str, Any] = {}
 
     def add(self, sample: ExportSample, episode: PlannedEpisode) -> dict[str, Any]:
-        """Append an episode's packets, and return file and times."""
         with self._packets(sample, episode) as (video, span):
             if self._writer is None or span.kind != self._kind or not self._writer.takes(span):
                 self.finish()
@@ -141,7 +140,6 @@ class _Videos:
 
     @contextmanager
     def _packets(self, sample: ExportSample, episode: PlannedEpisode) -> Iterator[tuple[Any, PacketSpan]]:
-        """Yield an open file with a stream of the packets' kind, and the packets."""
         what, data = f"sample {sample.key!r}, {self._field}", sample.fields[self._field]
         if not self._field.endswith(".run"):
             with opened(io.BytesIO(data), what) as video:
@@ -170,7 +168,6 @@ def _text(time: Fraction) -> str:
 
 
 def _rows(episode: PlannedEpisode, sample: ExportSample, survey: Survey) -> dict[str, Any]:
-    """Return feature -> array [rows, ...] or list of texts, with bookkeeping."""
     n, out = episode.length, dict[str, Any]()
     for name in survey.streams:
         values = array_of(sample.fields[f"{name}.npy"], f"sample {sample.key!r}: {name}.npy")
@@ -200,14 +197,13 @@ def _rows(episode: PlannedEpisode, sample: ExportSample, survey: Survey) -> dict
 
 
 def _feature(values: Any) -> dict[str, Any]:
-    """Return LeRobot's description of a feature: its dtype and the shape of a row."""
     if isinstance(values, list):
         return {"dtype": "string", "shape": [1]}
     return {"dtype": values.dtype.name, "shape": list(values.shape[1:])}
 
 
 def _table(rows: dict[str, Any]) -> Any:
-    """Return an episode's rows as an Arrow table, with the column types of the `datasets` library."""
+    """Return an episode's rows with the column types of the `datasets` library."""
     import pyarrow as pa
 
     return pa.table({name: _column(values) for name, values in rows.items()})
@@ -244,18 +240,18 @@ _FILE = "chunk-{chunk_index:03d}/file-{file_index:03d}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meta:
-    """Everything that describes an export."""
+    """The selection, survey and facts of an export."""
 
     selection: ExportSelection
     """The exported samples."""
     survey: Survey
     """Their episodes."""
     units: Sequence[Mapping[str, Any]]
-    """Facts of each unit: features, and episodes with length, videos and stats."""
+    """Facts of each unit: features; length, videos and stats of its episodes."""
 
 
 def put_metadata(meta: Meta, chunk_files: int, outbox: Outbox) -> None:
-    """Put the objects in `meta/`. chunk_files: files per folder. Raises: StoreError."""
+    """Put the objects in `meta/`. chunk_files: files per folder."""
     rows = meta.selection.rows(np.array([one.ordinal for one in meta.survey.episodes]))
     episodes_of_units = [(number, one) for number, unit in enumerate(meta.units) for one in unit["episodes"]]
     episodes = [
@@ -272,7 +268,6 @@ def put_metadata(meta: Meta, chunk_files: int, outbox: Outbox) -> None:
 
 
 def _episode(meta: Meta, number: int, chunk: int, file: int, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row of meta/episodes."""
     planned = meta.survey.episodes[number]
     row: dict[str, Any] = {
         "episode_index": number,
@@ -294,7 +289,6 @@ def _episode(meta: Meta, number: int, chunk: int, file: int, facts: Mapping[str,
 
 
 def _episode_table(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Return a table with the columns of all rows."""
     import pyarrow as pa
 
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -302,7 +296,7 @@ def _episode_table(rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def _tasks(texts: Sequence[str]) -> Any:
-    """Return the table of tasks: texts are its index, in the layout of pandas."""
+    """Return the table of tasks: texts are its index, in pandas' layout."""
     import pyarrow as pa
 
     index = "__index_level_0__"
@@ -363,7 +357,6 @@ def _info(meta: Meta, rows: Sequence[Mapping[str, Any]], chunk_files: int) -> di
 
 
 def _features(meta: Meta) -> dict[str, Any]:
-    """Return each feature as stored, with names and other facts of the version."""
     held: Mapping[str, Any] = meta.units[0]["features"]
     out = {}
     for name, own in held.items():

@@ -1,7 +1,8 @@
-"""Register LeRobot's videos where they lie: numbers and texts are copied, packets are runs of the owner's files.
+"""Register LeRobot's videos in place; numbers and texts are copied.
 
-An episode's `unit_id` is a hash of its objects and of its metadata. If the place is registered again, new and
-changed episodes replace the earlier ones in the next version.
+A part is a run of episodes that share no video with others. It has a shard per camera, which is the part's
+videos joined, and two shards of its own, for packet tables and streams. An episode's `unit_id` is a hash of its
+objects and metadata; changed episodes replace the earlier ones.
 """
 
 import hashlib
@@ -60,15 +61,13 @@ def register_lerobot(
 ) -> RegistrationReport:
     """Publish a version of the episodes at a place, or the next version with new and changed episodes.
 
-    Nothing is written at the place. Every video is read once. The counts of the result are episodes. Memory:
-    streams of 64 episodes.
+    Nothing is written at the place. Every video is read once. Memory: streams of 64 episodes.
 
-    without: features to leave out, by feature or field name. workers: threads.
-    selection: objects to register. episodes: (first, last) numbers to register; empty for all.
+    without: features to leave out. workers: threads. selection: objects to register.
+    episodes: (first, last) numbers to register; empty for all.
 
     Raises: InvalidStore for a place that is no dataset, or whose packets are not contiguous; Corrupt with
-    episode and row; Conflict if the dataset is of another place, or changed meanwhile; EmptyVersion; Changed;
-    StoreError.
+    episode and row; Conflict if the dataset is of another place, or changed meanwhile; EmptyVersion.
     """
     check_dataset_name(dataset)
     check_apart(root.url, store.url)
@@ -110,7 +109,6 @@ def register_lerobot(
 
 
 def _cameras(source: Dataset) -> list[str]:
-    """Return the cameras to register."""
     cameras = sorted(name for name, feature in source.features.items() if feature["dtype"] == "video")
     of: dict[str, str] = {}
     for episode in source.layout.episodes.values():
@@ -124,14 +122,12 @@ def _cameras(source: Dataset) -> list[str]:
 
 
 def _used(source: Dataset, cameras: Sequence[str]) -> list[ObjectInfo]:
-    """Return the objects that the version depends on."""
     keys = {one.data for one in source.layout.episodes.values()}
     keys |= {one.videos[camera].key for one in source.layout.episodes.values() for camera in cameras}
     return [info for key, info in source.infos.items() if key in keys or key.startswith("meta/")]
 
 
 def _unit_id(source: Dataset, store: Store, cameras: Sequence[str], episode: LeRobotEpisode) -> str:
-    """Return a hash of everything that an episode's sample depends on."""
     keys = [episode.data, *(episode.videos[camera].key for camera in cameras)]
     layout = source.layout
     facts = [
@@ -164,7 +160,6 @@ def _difference(
     units: Mapping[int, str],
     used: Sequence[ObjectInfo],
 ) -> _Difference:
-    """Return how the episodes differ from the newest version's."""
     if version is None:
         return _Difference(list(units))
     objects, facts = foreign_objects(version.store, version.manifest.get("foreign", ()))
@@ -210,9 +205,7 @@ class _Read(NamedTuple):
     """An episode after reading."""
 
     sample: ReadSample
-    """Its streams, texts and columns."""
     runs: Mapping[str, PacketRun]
-    """Camera -> its packets in the owner's file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +237,7 @@ class EpisodeParts:
     ) -> Version:
         """Publish the episodes `fresh`. Raises: as `register_lerobot`.
 
-        left_out: the parent's samples that they replace. used: objects that the version depends on.
+        left_out: samples that they replace. used: objects that the version depends on.
         """
         root, place = self.root, place_id(self.store, used)
         groups = self._groups(parent)
@@ -280,7 +273,6 @@ class EpisodeParts:
             )
 
     def _groups(self, parent: Version | None) -> dict[str, str]:
-        """Return field -> its group."""
         known = {
             group: set(body["field_nbytes"])
             for group, body in (parent.manifest["groups"] if parent else {}).items()
@@ -315,7 +307,6 @@ class EpisodeParts:
         return out
 
     def _apart(self, numbers: Sequence[int]) -> list[list[int]]:
-        """Return runs of episodes that share no video with others."""
         keys = {
             n: {self.source.layout.episodes[n].videos[camera].key for camera in self.cameras} for n in numbers
         }
@@ -338,7 +329,7 @@ class EpisodeParts:
         read: Iterator[_Read],
         group_of: Mapping[str, str],
     ) -> tuple[Part, list[Shard]]:
-        """Write a part, with indexes of the videos; return it, and its shards at the place."""
+        """Write a part with indexes of the videos; return it, and its shards at the place."""
         shards, starts = dict[str, Shard](), dict[str, int]()
         for camera in self.cameras:
             videos = sorted({one.videos[camera].key for one in episodes})

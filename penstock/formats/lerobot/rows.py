@@ -1,4 +1,4 @@
-"""Read the rows of one episode as streams: arrays of numbers, lists of texts, a clock and tasks."""
+"""Read the rows of an episode as streams, and compute their statistics."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -32,9 +32,9 @@ def read_rows(
     tasks: Mapping[int, str],
     tick_s: float,
 ) -> Rows:
-    """Return an episode's rows. table: its rows in an Arrow table. features: streams.
+    """Return an episode's rows. table: its rows. features: streams.
 
-    tick_s: tolerance of timestamps in seconds, beside the rounding of a float32.
+    tick_s: tolerance of timestamps in seconds, beside float32's rounding.
 
     Raises: Corrupt with the wrong row.
     """
@@ -61,7 +61,7 @@ def clock(length: int, fps: Fraction) -> I64:
 
 
 def check_times(seconds: Any, numbers: Any, fps: Fraction, tick_s: float, what: str) -> None:
-    """Check timestamps against row numbers, within a float32's rounding and one tick. Raises: Corrupt."""
+    """Check timestamps against row numbers, within a tick and float32's rounding. Raises: Corrupt."""
     due = numbers.astype(np.float64) * fps.denominator / fps.numerator
     allowed = np.spacing(np.maximum(due, 2.0**-20).astype(np.float32)).astype(np.float64) + tick_s
     times = seconds.astype(np.float64)
@@ -82,7 +82,6 @@ def _check_numbers(table: Any, what: str) -> None:
 
 
 def _column(table: Any, name: str, shape: tuple[int, ...], what: str) -> Any:
-    """Return a column as an array [rows, *shape] with its own dtype."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -141,10 +140,7 @@ def statistics(streams: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _statistics_of(values: Any) -> dict[str, Any]:
-    """Return statistics of an array [rows, ...], each a list of one row's shape; `count` is the number of rows.
-
-    Quantiles interpolate linearly, as numpy does. Sums are in float64.
-    """
+    """Return statistics of an array [rows, ...], each of one row's shape; sums are in float64."""
     own = values.min(0).tolist(), values.max(0).tolist()
     exact = values.astype(np.float64)
     out = {"min": own[0], "max": own[1], "mean": exact.mean(0).tolist(), "std": exact.std(0).tolist()}
@@ -157,8 +153,7 @@ def _statistics_of(values: Any) -> dict[str, Any]:
 def aggregated(episodes: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
     """Return statistics of all rows from statistics of episodes: feature -> name -> value.
 
-    Mean and deviation are exact. Quantiles are means of the episodes' quantiles, weighted by rows, as in
-    LeRobot: they are no quantiles of all rows. Names that an episode lacks are left out.
+    Mean and deviation are exact. Quantiles are row-weighted means of the episodes' quantiles, as in LeRobot.
 
     Raises: InvalidSample.
     """

@@ -1,7 +1,6 @@
-"""Import compressed LitData chunks: each is decompressed whole, then read as `litdata_registered` reads it.
+"""Import compressed LitData chunks: each is decompressed whole, then read as in `litdata_registered`.
 
-Keys, fields, columns and splits are as in `litdata_registered`. LitData compresses whole chunks, frames of
-several samples, each sample by itself, or the buffers of a table.
+LitData compresses chunks, frames of several samples, single samples, or a table's buffers.
 """
 
 import itertools
@@ -29,13 +28,13 @@ from .litdata_registered import CHUNKS, MAKE_INDEX, samples
 
 OPTIONS = frozenset[str]()
 CHUNK_BYTES = 2**30
-"""Limit on a decompressed chunk in memory. `optimize` writes 64 MB by default."""
+"""Limit on a decompressed chunk in memory; `optimize` writes 64 MB by default."""
 _FRAMED, _FRAMES, _TABLE = b"LDFZ01\0\0", struct.Struct("<IIQII"), b"LDARW01\0"
 _HEAD = struct.Struct("<8sHHIII")
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the compressed chunks of an index, or of splits. Raises: InvalidStore; as `index_of`; StoreError."""
+    """Return the compressed chunks of an index, or of splits. Raises: InvalidStore; as `index_of`."""
     chunks, readers = dict[str, LitDataChunk](), dict[str, Callable[[ImportRun], Iterator[ReadSample]]]()
     lacking = list[str]()
     check_indexed(store, infos, CHUNKS, MAKE_INDEX)
@@ -56,7 +55,7 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Rea
 
 
 def _index_of(packed: bytes, name: str) -> tuple[LitDataIndex, str]:
-    """Return an index, and its unit of compression. name: of it, for errors."""
+    """Return an index and its unit of compression."""
     try:
         document = parse_json_object(packed)
         level = _level(document["config"], name)
@@ -69,7 +68,6 @@ def _index_of(packed: bytes, name: str) -> tuple[LitDataIndex, str]:
 
 
 def _level(config: dict[str, Any], name: str) -> str:
-    """Return the unit of compression: "chunk", "batch", "sample" or "table"."""
     if config.get("ipc_compression"):
         return "table"
     codec, level = str(config.get("compression")), config.get("compression_level") or "chunk"
@@ -113,7 +111,7 @@ def _whole(packed: bytes, nbytes: int) -> bytes | None:
 
 
 def _framed(packed: bytes, nbytes: int) -> bytes | None:
-    """Return the plain form of a chunk of frames, each of several samples."""
+    """Return the plain form of a chunk of frames."""
     magic, version, _, n, _, n_frames = _HEAD.unpack_from(packed)
     if (magic, version) != (_FRAMED, 1):
         raise ValueError(f"it begins with {packed[:8]!r}, version {version}")
@@ -126,7 +124,6 @@ def _framed(packed: bytes, nbytes: int) -> bytes | None:
 
 
 def _by_sample(packed: bytes, nbytes: int) -> bytes | None:
-    """Return the plain form of a chunk with compressed samples."""
     (n,) = struct.unpack_from("<I", packed)
     cuts = np.frombuffer(packed, "<u4", n + 1, 4).tolist()
     parts = [packed[at:end] for at, end in itertools.pairwise(cuts)]
@@ -141,7 +138,6 @@ def _by_sample(packed: bytes, nbytes: int) -> bytes | None:
 
 
 def _table(packed: bytes, nbytes: int) -> bytes | None:
-    """Return the plain form of a chunk with a compressed table."""
     (n,) = struct.unpack_from("<I", packed)
     end = int(np.frombuffer(packed, "<u4", n + 1, 4)[-1])
     if end == len(packed):
@@ -161,7 +157,6 @@ _UNPACK = {"chunk": _whole, "batch": _framed, "sample": _by_sample, "table": _ta
 
 
 def _inflated(parts: list[bytes], sizes: list[int]) -> bytes | None:
-    """Return parts decompressed and joined; None if they are too large."""
     if sum(sizes) > CHUNK_BYTES:
         return None
     plain = []

@@ -1,4 +1,7 @@
-"""Read the values of a sample, leaf by leaf: spans of fields, and metadata."""
+"""Read the values of LitData's samples: leaf by leaf, or from the Arrow table behind a chunk's offsets.
+
+Arrow reads the table without a copy, so a value's address gives its offset in the object.
+"""
 
 import json
 import math
@@ -94,7 +97,6 @@ def document(leaf: Leaf, window: Window, at: Span) -> Span:
 
 
 def _array(leaf: Leaf, window: Window, at: Span) -> tuple[str, list[int], int]:
-    """Return word, shape and first byte of an array's values."""
     order = ">" if leaf.encoding == "tensor" else "<"
     end, words = at.offset + at.nbytes, DTYPES[leaf.encoding]
     if at.nbytes >= 8:
@@ -117,7 +119,7 @@ def _number(leaf: Leaf, window: Window, at: Span) -> int | float | bool:
 
 
 def _put_json(leaf: Leaf, window: Window, at: Span, out: LeafValues) -> None:
-    """Add a list of numbers to the fields, any other value to metadata as JSON text."""
+    """Add a list of numbers to the fields, any other value to metadata as JSON."""
     try:
         kind = window.read(at.offset, 1)[0] if at.nbytes else _DOCUMENT
         if kind in _FLAT:
@@ -139,7 +141,6 @@ def _put_json(leaf: Leaf, window: Window, at: Span, out: LeafValues) -> None:
 
 
 def _nested(data: bytes, at: int, depth: int) -> tuple[Any, int]:
-    """Return the value at an offset, and its end."""
     kind = data[at]
     if kind in _SCALARS:
         return _scalar(data, at + 1, kind)
@@ -169,7 +170,6 @@ def _nested(data: bytes, at: int, depth: int) -> tuple[Any, int]:
 
 
 def _records(data: bytes, at: int, n: int) -> tuple[list[dict[str, Any]], int]:
-    """Return mappings with the same keys, and their end."""
     n_keys, at = struct.unpack_from("<I", data, at)[0], at + 4
     keys, rows = list[str](), list[dict[str, Any]]()
     for _ in range(n_keys):
@@ -184,7 +184,6 @@ def _records(data: bytes, at: int, n: int) -> tuple[list[dict[str, Any]], int]:
 
 
 def _scalar(data: bytes, at: int, kind: int) -> tuple[Any, int]:
-    """Return the value behind its kind, and its end."""
     if kind == _TEXT:
         start = at + 4
         end = start + struct.unpack_from("<I", data, at)[0]
@@ -231,7 +230,6 @@ def table_rows(window: Window, start: int, n_samples: int) -> Iterator[LeafValue
 
 
 def _rows(window: Window, start: int, source: pa.Buffer, batch: pa.RecordBatch) -> Iterator[LeafValues]:
-    """Yield the rows of a batch."""
     fields, columns = dict[str, Places](), dict[str, list[Any]]()
     names = dict[str, str]()
     for name, array in _leaves(batch):
@@ -253,7 +251,7 @@ def _rows(window: Window, start: int, source: pa.Buffer, batch: pa.RecordBatch) 
 
 
 def _leaves(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.Array]]:
-    """Yield name and values of each column; for mappings with fixed keys, of their values."""
+    """Yield name and values of each column; of structs, of their members."""
     waiting = [(field.name, batch.column(at)) for at, field in reversed([*enumerate(batch.schema)])]
     while waiting:
         name, array = waiting.pop()
@@ -282,7 +280,6 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    """Return whether a metadata column can hold the values."""
     value_kind = kind.value_type if _is_list(kind) else kind
     plain = (
         pa.types.is_string,
@@ -295,7 +292,6 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def _places(window: Window, start: int, source: pa.Buffer, name: str, array: pa.Array) -> Places:
-    """Return the bytes of texts, byte strings or lists of numbers."""
     wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
     wide = wide or pa.types.is_large_list(array.type)
     width, values = 1, array.buffers()[-1]
@@ -329,7 +325,6 @@ def _compressed(window: Window) -> InvalidStore:
 
 
 def _documents(window: Window, name: str, array: pa.Array) -> list[str | None]:
-    """Return values as JSON text."""
     value_of, out = reader_of(array, as_text=True), list[str | None]()
     for at in range(len(array)):
         try:

@@ -1,7 +1,6 @@
-"""Register LitData's optimized datasets: read the index, and offsets, sizes and numbers of each chunk.
+"""Register LitData's datasets: read the index, and offsets, sizes and numbers of each chunk.
 
-A sample's key is its decimal number in the dataset, with the split's folder in front. Numbers become metadata,
-everything else except JSON fields.
+A sample's key is its decimal number, after the split's folder. Numbers become metadata.
 """
 
 import itertools
@@ -42,7 +41,7 @@ MAKE_INDEX = (
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    """Return the chunks that a place's index, or its splits' indexes, list. Raises: as `index_of`; StoreError."""
+    """Return the chunks that the indexes of a place list. Raises: as `index_of`."""
     check_indexed(store, infos, CHUNKS, MAKE_INDEX)
     readers, lacking = dict[str, Reader](), list[str]()
     for folder in folders_in(infos):
@@ -59,7 +58,7 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
 def samples(
     store: Store, index: LitDataIndex, exported: Exported | None, info: ObjectInfo
 ) -> Iterator[ForeignSample | ForeignRun]:
-    """Yield the samples of a chunk, in order. Raises: Corrupt with the byte; Changed; StoreError; as `table_rows`."""
+    """Yield the samples of a chunk, in order. Raises: Corrupt with the byte; as `table_rows`."""
     chunk, window = index.chunks[info.key], Window(store, info)
     try:
         check_size(store, info, chunk.nbytes)
@@ -80,7 +79,6 @@ def samples(
 
 
 def _rows(index: LitDataIndex, chunk: LitDataChunk, window: Window, offsets: Int64s) -> Iterator[LeafValues]:
-    """Yield the samples of a chunk of leaves, or of the table behind its offsets."""
     if offsets[-1] != window.nbytes:  # a table has all samples, even behind leaves
         yield from table_rows(window, int(offsets[-1]), chunk.n_samples)
         return
@@ -92,7 +90,6 @@ def _rows(index: LitDataIndex, chunk: LitDataChunk, window: Window, offsets: Int
 
 
 def _restored(sample: ForeignSample, window: Window, exported: Exported) -> ForeignSample:
-    """Return a sample as it was before the export."""
     fields = dict(sample.fields)
     own = {KEY, METADATA, ABSENT} - exported.fields
     own_leaves = {name: fields.pop(name) for name in own if name in fields}
@@ -103,7 +100,6 @@ def _restored(sample: ForeignSample, window: Window, exported: Exported) -> Fore
 
 
 def _absent(window: Window, at: Span) -> list[str]:
-    """Return the fields that an exported sample lacks."""
     try:
         names = parse_json(window.read(*at)) if at.nbytes <= COLUMN_BYTES else None
         if type(names) is list and all(type(name) is str for name in names):
@@ -118,7 +114,6 @@ def _absent(window: Window, at: Span) -> list[str]:
 def _tokens(
     index: LitDataIndex, chunk: LitDataChunk, window: Window, offsets: Int64s
 ) -> Iterator[ForeignRun]:
-    """Yield the documents of a chunk of tokens."""
     (leaf,), sizes = index.leaves, np.diff(offsets)
     width = size_of(leaf.word)
     wrong = np.flatnonzero(sizes % width)

@@ -1,4 +1,4 @@
-"""Export MDS: shards for MosaicML streaming, with keys as the column `key` and metadata as one JSON column."""
+"""Export MDS shards for MosaicML streaming: key and metadata are columns."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -38,7 +38,7 @@ def units(selection: ExportSelection) -> list[WorkUnit]:
 
 
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-    """Put shards of at most 64 MiB, or of one larger sample. Raises: InvalidSample for a larger one than MDS holds."""
+    """Put shards of at most 64 MiB, or of one larger sample. Raises: InvalidSample."""
     columns = _columns(selection, unit)
     shards, held, nbytes = list[dict[str, Any]](), list[bytes](), 0
     for sample in selection.samples(unit):
@@ -59,7 +59,6 @@ def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: 
 
 
 def _columns(selection: ExportSelection, unit: WorkUnit) -> dict[str, str]:
-    """Return column -> encoding, sorted by column like MDSWriter."""
     columns = {} if KEY in selection.fields else {KEY: "str"}
     if selection.columns and METADATA not in selection.fields:
         columns[METADATA] = "json"
@@ -70,7 +69,6 @@ def _columns(selection: ExportSelection, unit: WorkUnit) -> dict[str, str]:
 
 
 def _encoded(sample: ExportSample, columns: dict[str, str]) -> bytes:
-    """Return a sample as stored: sizes of its values, then the values."""
     values = []
     for name, encoding in columns.items():
         if name in sample.fields:
@@ -86,7 +84,6 @@ def _encoded(sample: ExportSample, columns: dict[str, str]) -> bytes:
 
 
 def _value(sample: ExportSample, name: str, encoding: str) -> bytes:
-    """Return a field's bytes in their encoding."""
     data = sample.fields[name]
     if encoding in ("str", "json"):
         try:
@@ -107,7 +104,6 @@ def _value(sample: ExportSample, name: str, encoding: str) -> bytes:
 
 
 def _put(key: str, samples: list[bytes], columns: dict[str, str], outbox: Outbox) -> dict[str, Any]:
-    """Put a shard, and return its entry of the index."""
     names = list(columns)
     header: dict[str, Any] = {
         "column_encodings": [columns[name] for name in names],

@@ -1,7 +1,4 @@
-"""Import compressed MDS shards: each is decompressed whole, then read as `mds_registered` reads it.
-
-Keys, fields, columns and splits are as in `mds_registered`.
-"""
+"""Import compressed MDS shards: each is decompressed whole, then read as in `mds_registered`."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -21,26 +18,24 @@ from .mds_registered import MAKE_INDEX, SHARDS, MdsShard, samples, shards_in
 
 OPTIONS = frozenset[str]()
 SHARD_BYTES = 2**30
-"""Limit on a decompressed shard in memory. MDSWriter's default is 64 MiB."""
+"""Limit on a decompressed shard in memory; MDSWriter's default is 64 MiB."""
 _CODECS = {"zstd": "zstd", "gz": "gzip", "bz2": "bz2", "br": "brotli", "snappy": "snappy"}
 """Name in the index, without a level -> Arrow's name."""
 
 
 class _Compressed(NamedTuple):
-    """A compressed shard; its key is the key of the compressed object."""
+    """A compressed shard under the key of its object."""
 
     shard: MdsShard
-    """The shard before compression."""
     nbytes: int
-    """Bytes of the compressed object."""
     codec: str
     """Arrow's name of its compression."""
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the compressed shards that the index lists, or the indexes of splits.
+    """Return the compressed shards of an index, or of splits.
 
-    Raises: InvalidStore for an uncompressed shard, and for a codec that Arrow lacks; Corrupt; StoreError.
+    Raises: InvalidStore for an uncompressed shard, and for a codec that Arrow lacks; Corrupt.
     """
     shards, readers = dict[str, _Compressed](), dict[str, Callable[[ImportRun], Iterator[ReadSample]]]()
     lacking = list[str]()
@@ -61,7 +56,6 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Rea
 
 
 def _shards(data: bytes, name: str) -> dict[str, _Compressed]:
-    """Return the shards of an index by their objects."""
     packed = dict[str, tuple[str, int, str]]()
     try:
         index = parse_json_object(data)

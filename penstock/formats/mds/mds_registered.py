@@ -1,7 +1,6 @@
 """Register MDS shards: read the index, and the offsets and sizes of each shard.
 
-A sample's key is its decimal number in the dataset, with the split's folder in front. Numbers become metadata,
-everything else fields.
+A sample's key is its decimal number, after the split's folder. Numbers become metadata.
 """
 
 import itertools
@@ -81,10 +80,7 @@ class MdsShard(NamedTuple):
 
 
 def shards_in(data: bytes, name: str) -> list[MdsShard]:
-    """Return the shards of an index. name: of it, for errors.
-
-    Raises: Corrupt for a damaged index; InvalidStore for compressed shards.
-    """
+    """Return the shards of an index. name: of it, for errors. Raises: Corrupt; InvalidStore if compressed."""
     try:
         listed = parse_json_object(data)["shards"]
         if not isinstance(listed, list):
@@ -172,18 +168,12 @@ class _Value(NamedTuple):
     """A value's column and bytes in its shard."""
 
     column: MdsColumn
-    """Column of the value."""
     at: int
-    """Offset of its first byte."""
     nbytes: int
-    """Number of bytes."""
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    """Return the shards that the index of a place lists, or the indexes of its splits.
-
-    Raises: as `shards_in`; StoreError.
-    """
+    """Return the shards that the indexes of a place list. Raises: as `shards_in`."""
     check_indexed(store, infos, SHARDS, MAKE_INDEX)
     readers, lacking = dict[str, Reader](), list[str]()
     for folder in folders_in(infos):
@@ -200,7 +190,7 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
 def samples(
     store: Store, shards: dict[str, MdsShard], exported: Exported | None, info: ObjectInfo
 ) -> Iterator[ForeignSample]:
-    """Yield the samples of a shard, in order. Raises: Corrupt with the byte; InvalidSample; Changed; StoreError."""
+    """Yield the samples of a shard, in order. Raises: Corrupt with the byte; InvalidSample."""
     shard, window = shards[info.key], Window(store, info)
     try:
         check_size(store, info, shard.nbytes)
@@ -228,7 +218,6 @@ def samples(
 
 
 def _names(shard: MdsShard, name: str, exported: Exported | None) -> dict[str, str]:
-    """Return column -> its field, or its metadata column for numbers and shapes of arrays."""
     out, columns = dict[str, str](), dict[str, str]()
     for column in shard.columns:
         array = column.encoding == "ndarray"
@@ -248,7 +237,6 @@ def _names(shard: MdsShard, name: str, exported: Exported | None) -> dict[str, s
 
 
 def _places(shard: MdsShard, window: Window) -> Iterator[tuple[int, int]]:
-    """Return the first byte and the end of each sample."""
     offsets = offsets_in(window, shard.n_samples, "shard")
     if offsets[-1] != window.nbytes:
         raise corrupt(
@@ -281,7 +269,6 @@ def _values(shard: MdsShard, window: Window, begin: int, end: int) -> Iterator[_
 
 
 def _array(window: Window, value: _Value) -> tuple[str, tuple[int, ...], int]:
-    """Return word, shape and first byte of an array's values."""
     column, at = value.column, value.at
     word, shape, end = column.word, column.shape, value.at + value.nbytes
     if not word:

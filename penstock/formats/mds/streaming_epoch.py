@@ -1,9 +1,8 @@
-"""Print the order of an epoch of MosaicML streaming; a script for a Python that has it, without penstock.
+"""Print the order of an epoch of MosaicML streaming: a script for a Python without penstock.
 
-Reads JSON from standard input: `folder` of an index.json, `target` to write, `dataset` with arguments of
-StreamingDataset, `nodes`, `ranks` of a node, `workers` of a rank, `epoch`, and `state` of a StreamingDataset or
-null. Writes int64 [steps, nodes * ranks * batch size], numbers of samples, -1 for none, and prints the
-library's release.
+Standard input is JSON: `folder` of an index.json, `target` to write, `dataset` with arguments of
+StreamingDataset, `nodes`, `ranks` of a node, `workers` of a rank, `epoch`, `state` or null. The target becomes
+int64 [steps, nodes * ranks * batch size], numbers of samples, -1 for none.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Continue an epoch of MosaicML streaming: the library computes its order, and sample numbers become ordinals."""
+"""Continue an epoch of MosaicML streaming: it computes the order, and its numbers become ordinals."""
 
 import json
 import os
@@ -20,16 +20,15 @@ from loader.storage import open_store
 from loader.storage.disk.scratch import held_folder
 
 KEY, SOURCE_KEY = "key", "source_key"
-"""Columns to look a key up in: the version's own, or the key that the sample had before."""
+"""Columns to look a key up in: the version's own, and the earlier one."""
 
 
 def ordinals_of(version: Version, keys: Sequence[str], by: str = KEY) -> I64:
     """Return int64 [len(keys)]: version ordinals of keys; -1 for an excluded sample.
 
-    by: `KEY` or `SOURCE_KEY`. Reads these columns of every part, a few at a time. Memory: 8 bytes per key
-    beside the keys.
+    by: `KEY` or `SOURCE_KEY`. Memory: 8 bytes per key.
 
-    Raises: InvalidRuntime for a key that comes twice, that no sample has, or that several live samples have.
+    Raises: InvalidRuntime for a duplicate or unknown key, and for one of several live samples.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -63,7 +62,6 @@ def ordinals_of(version: Version, keys: Sequence[str], by: str = KEY) -> I64:
 
 
 def _keep(ordinals_found: I64, at: I64, ordinals: I64, keys: Sequence[str], by: str, name: str) -> None:
-    """Write ordinals at the indices of their keys."""
     live = ordinals >= 0
     here, times = np.unique(at[live], return_counts=True)
     again = here[(times > 1) | (ordinals_found[here] >= 0)]
@@ -76,12 +74,9 @@ def _keep(ordinals_found: I64, at: I64, ordinals: I64, keys: Sequence[str], by: 
 
 
 def left_over(view: View, seen: I64, seed: int) -> I64:
-    """Return the samples of a view except these, int64 version ordinals in a shuffled order.
+    """Return the samples of a view except `seen`, int64 version ordinals in the shuffled order L1.
 
-    seen: int64 version ordinals; -1 is ignored. The order is L1 over the remaining samples, so neighbours are
-    read together. Costs a byte per sample of the version.
-
-    Raises: EmptyView if none remains.
+    seen: int64 version ordinals; -1 is ignored. Memory: a byte per sample. Raises: EmptyView.
     """
     members = view.members()
     members[seen[seen >= 0]] = False
@@ -100,18 +95,17 @@ class StreamingEpoch(NamedTuple):
     """An epoch's order, computed by the library."""
 
     steps: I64
-    """int64 [steps, global batch]: numbers of samples in the dataset, -1 for none."""
+    """int64 [steps, global batch]: sample numbers in the dataset, -1 for none."""
     release: str
     """Release of the library."""
 
 
 def streaming_epoch(url: str, asked: Mapping[str, Any], python: str) -> StreamingEpoch:
-    """Let the library compute an epoch of the dataset at a URL; only its index.json is read.
+    """Let the library compute an epoch of the dataset at a URL, from its index.json.
 
-    asked: `dataset`, `nodes`, `ranks`, `workers`, `epoch` and `state`, as `streaming_epoch.py` takes them.
-    python: interpreter with mosaicml-streaming.
+    asked: as `streaming_epoch.py` reads it. python: interpreter with mosaicml-streaming.
 
-    Raises: MissingDependency without the library; InvalidRuntime with the library's message; StoreError.
+    Raises: MissingDependency without the library; InvalidRuntime with the library's message.
     """
     store = open_store(url)
     with held_folder("order") as folder:
@@ -139,9 +133,9 @@ def streaming_epoch(url: str, asked: Mapping[str, Any], python: str) -> Streamin
 
 
 def rest_of(epoch: I64, step: int) -> I64:
-    """Return the samples from a step on, int64, step by step. The last step may be short.
+    """Return the samples from a step on, int64. The last step may be short.
 
-    epoch: int64 [steps, global batch], -1 for none. step: first step that was not trained.
+    epoch: int64 [steps, global batch], -1 for none. step: first one not trained.
 
     Raises: EmptyView behind the last step; InvalidRuntime for a short step before it.
     """
@@ -163,7 +157,7 @@ def rest_of(epoch: I64, step: int) -> I64:
 
 
 def ordinals_of_numbers(version: Version, numbers: I64, url: str) -> I64:
-    """Return version ordinals, int64 [n], of numbers of the MDS dataset at a URL: keys, or ends of keys.
+    """Return version ordinals, int64 [n], of sample numbers of the MDS dataset at a URL.
 
     Raises: InvalidRuntime for a number without a live sample, and for a URL outside the version's folders.
     """
@@ -180,7 +174,7 @@ def ordinals_of_numbers(version: Version, numbers: I64, url: str) -> I64:
 
 
 def _front(version: Version, url: str) -> str:
-    """Return the prefix of the numbers in keys: "", or the split's folder at the end of the URL."""
+    """Return the prefix of the numbers in keys: "", or the split's folder."""
     import pyarrow.compute as pc
 
     fronts = set[str]()

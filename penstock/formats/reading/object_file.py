@@ -1,4 +1,4 @@
-"""An object of a store as a read-only file: pinned to its listing, read in large requests."""
+"""Objects as read-only files and streams: pinned to their listing, read in large requests."""
 
 import io
 import lzma
@@ -19,7 +19,7 @@ class ObjectFile(io.RawIOBase):
     """Reads an object; not thread-safe. Close it after use."""
 
     def __init__(self, store: Store, info: ObjectInfo, scattered: bool = False) -> None:
-        """Open the object. scattered: True if the reader jumps to and fro. Raises: ObjectNotFound; Changed."""
+        """Open the object. scattered: True if the reader jumps. Raises: Changed."""
         self._window, self._at = Window(store, info, scattered), 0
         self.path = self._window.name
 
@@ -38,7 +38,7 @@ class ObjectFile(io.RawIOBase):
         return self._at
 
     def read(self, nbytes: int | None = -1) -> bytes:
-        """Return `nbytes` bytes, fewer only at the end. Raises: Changed; StoreError."""
+        """Return `nbytes` bytes, fewer only at the end."""
         n_left = max(0, self._window.nbytes - self._at)
         if not n_left:
             return b""  # a damaged file may seek anywhere
@@ -62,7 +62,7 @@ class ObjectFile(io.RawIOBase):
 
 @contextmanager
 def opened(store: Store, info: ObjectInfo) -> Iterator[ObjectFile]:
-    """Open an object. Raises: Corrupt; NotSupported; Changed; StoreError; as `arrow_errors` with its name."""
+    """Open an object. Raises: Corrupt; NotSupported; as `arrow_errors`."""
     with ObjectFile(store, info) as file, arrow_errors(file.path):
         yield file
 
@@ -79,16 +79,16 @@ class Unpacked:
 
 
 BOMB_BYTES, BOMB_TIMES = 2**30, 1000
-"""Limit on the decompressed bytes of an object: the first, or so many times its own bytes."""
+"""Limit on an object's decompressed bytes: the first, or so many times its own."""
 _READ_BYTES = 2**20
 _XZ_MEMORY_BYTES = 2**28
 
 
 class ByteStream:
-    """Reads forward; not thread-safe. Arrow raises its errors through `object_file.opened`."""
+    """Decompressed bytes, read forward up to a limit; not thread-safe. Arrow's errors pass through `opened`."""
 
     def __init__(self, file: ObjectFile, codec: str | None, nbytes: int) -> None:
-        """Begin at the first byte. codec: Arrow's name of the compression, or xz. nbytes: of the object."""
+        """Begin. codec: Arrow's name of the compression, or xz. nbytes: of the object."""
         source: Any = file
         if codec == "xz":
             source = _Xz(file)
@@ -123,14 +123,13 @@ class ByteStream:
 
 
 class _Xz:
-    """Bytes of an .xz file, which may have several concatenated streams."""
+    """Bytes of an .xz file, which may have several streams."""
 
     def __init__(self, file: ObjectFile) -> None:
         self._file = file
         self._stream: lzma.LZMADecompressor | None = None
 
     def read(self, nbytes: int) -> bytes:
-        """Return at most `nbytes` bytes, none only at the end."""
         while True:
             data = b""
             if self._stream is None or self._stream.eof:

@@ -1,11 +1,10 @@
 """Copy registered objects into the root, so that a version no longer needs the owner's store.
 
-    foreign/<place>/<key>       the objects, as they were registered
+    foreign/<place>/<key>       the objects
     places/<place>/<n>.json     url null: the place is in the root
 
-A unit is a shard: an object, or a run of files. Each object is checked against its seals before it is put, and
-replaces none. An existing copy is compared, so a killed adoption is finished by running it again. The place's
-record is written last.
+A unit is a shard. Each object is checked against its seals before it is put. An existing copy is compared and
+not replaced, so a killed adoption can be repeated. The place's record is written last.
 """
 
 import hashlib
@@ -97,15 +96,13 @@ class _Unit(NamedTuple):
 def adopt(root: Root, ref: str, *, workers: int = 4) -> AdoptionReport:
     """Copy the registered objects of a version into the root, and read them there from then on.
 
-    A place is copied for all versions of the root that use it; all must be sealed. Objects of which every
-    sample is excluded are copied if they are unchanged. If an object cannot be copied, or holds samples that
-    a takedown removed, the report names it. The other objects are copied, and the places stay where they are.
-    Memory: the indexes of a shard per thread. Scratch: an object per thread.
+    A place is copied for all versions of the root that use it; all must be sealed. Objects without live samples
+    are copied if they are unchanged. The report names objects that cannot be copied, or hold samples that a
+    takedown removed; then the places stay where they are. Memory: the indexes of a shard per thread. Scratch:
+    an object per thread.
 
-    workers: threads.
-
-    Raises: InvalidRuntime for a version without registered bytes, and for one that is not sealed; Forbidden for
-    a place that the caller does not vouch for; as `Root.open`; Corrupt; StoreError.
+    Raises: InvalidRuntime for a version that is not registered or not sealed; Forbidden for a place that the
+    caller does not vouch for; as `Root.open`; Corrupt.
     """
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
@@ -153,7 +150,6 @@ def _places_of(version: Version) -> set[str]:
 
 
 def _versions(root: Root, version: Version, places: Collection[str]) -> list[Version]:
-    """Return the version, and the other live versions that use one of these places."""
     state, out = root.log.refresh(), [version]
     for records in state.datasets.values():
         for record in records:
@@ -224,7 +220,7 @@ def _adopt(
     fields: Sequence[_Field],
     sha256: str,
 ) -> bool:
-    """Copy an object into the root; return False if a copy exists, after comparing it. sha256: "" if not known."""
+    """Copy an object; return False if a copy exists, after comparing it. sha256: "" if not known."""
     here = placed_object._replace(store=store, key=key, etag="", modified_us=None)
     if placed_object.modified_us is None or is_there(store, key):
         with _scratch_copy(placed, here) as path:
@@ -242,7 +238,7 @@ def _adopt(
 
 
 def _compare(path: Path, placed: PlacedStore, placed_object: PlacedObject, name: str) -> None:
-    """Raise Corrupt for a copy with other bytes. Its fields were checked, so the object itself may be gone."""
+    """Raise Corrupt for a copy with other bytes; a missing object is accepted."""
     try:
         with path.open("rb") as copy:
             for start in range(0, placed_object.nbytes, READ_BYTES):
@@ -263,7 +259,6 @@ def _others(name: str, placed_object: PlacedObject) -> Corrupt:
 
 
 def _fields(unit: _Unit, objects: Sequence[PlacedObject]) -> tuple[list[list[_Field]], list[bool]]:
-    """Return the fields of each object, and whether one of its samples is live."""
     checked: list[set[_Field]] = [set() for _ in objects]
     live = [False] * len(objects)
     starts = [one.offset for one in objects]
@@ -294,7 +289,6 @@ def _index_rows(version: Version, shard: dict[str, Any]) -> Iterator[Any]:
 
 @contextmanager
 def _scratch_copy(placed: PlacedStore, placed_object: PlacedObject) -> Iterator[Path]:
-    """Yield a scratch copy of an object, as it was registered."""
     meanwhile = "while registered objects were copied; the version is still read from its old place"
     with (
         on_scratch(None, meanwhile, room_for="the largest object", again="adopt again"),
@@ -310,7 +304,7 @@ def _scratch_copy(placed: PlacedStore, placed_object: PlacedObject) -> Iterator[
 
 
 def _check(path: Path, placed_object: PlacedObject, fields: Sequence[_Field], sha256: str) -> None:
-    """Raise Corrupt if the copy's checksums differ. sha256: of the object, "" if not known."""
+    """Raise Corrupt if the copy's checksums differ. sha256: "" if not known."""
     name = f"{placed_object.store.url}/{placed_object.key}"
     if sha256:
         with path.open("rb") as copy:

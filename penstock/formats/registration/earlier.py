@@ -1,4 +1,4 @@
-"""Compare the objects of a place with the objects that a dataset was registered or imported from."""
+"""Compare the objects of a place with those that a dataset was registered or imported from."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Difference:
     replaced: frozenset[str] = frozenset()
     """Keys of changed objects."""
     missing: frozenset[str] = frozenset()
-    """Keys of objects that no longer exist and have live samples. Adopted objects need not exist."""
+    """Keys of missing objects with live samples; adopted objects may be missing."""
     same: int = 0
     """Number of unchanged objects."""
     places: frozenset[str] = frozenset()
@@ -59,8 +59,7 @@ def difference(
 ) -> Difference:
     """Return how the objects differ from the newest version's. chosen: format and options.
 
-    Costs a read of the tables of objects and shards. If an object is new, changed or gone, also of the table of
-    keys.
+    Reads the tables of objects and shards; after a change, also of keys.
 
     Raises: Conflict if the version was written, imported, or registered from elsewhere or with other options.
     """
@@ -107,9 +106,9 @@ def difference(
 
 
 def imported_difference(version: Version | None, store: Store, infos: Sequence[ObjectInfo]) -> Difference:
-    """Return how the objects differ from earlier imports. None counts as missing: a version has its own bytes.
+    """Return how the objects differ from earlier imports; none counts as missing. Reads the tables of keys.
 
-    Costs a read of the tables of keys. Raises: Conflict if nothing of the version was imported from there.
+    Raises: Conflict if nothing of the version was imported from there.
     """
     if version is None:
         return Difference(fresh=infos)
@@ -140,7 +139,7 @@ def imported_difference(version: Version | None, store: Store, infos: Sequence[O
 
 
 def token_of(store: Store, info: ObjectInfo) -> str:
-    """Return an object's change token as samples store it; in a folder, size and time of the last write."""
+    """Return an object's change token in samples; for a folder, size and time of the write."""
     return etag_to_keep(store, info) or f"{info.nbytes}-{info.modified_us or 0}"
 
 
@@ -158,14 +157,13 @@ class LiveSample(NamedTuple):
 
 
 def live_samples(version: Version, column: str) -> Iterator[LiveSample]:
-    """Yield the live samples with a provenance column. Costs a read of the tables of keys."""
+    """Yield the live samples with a provenance column. Reads the tables of keys."""
     for row in _rows(version, (column,)):
         if row["live"]:
             yield LiveSample(row["part"], row["row"], row["key"], row.get(column) or "")
 
 
 def _samples(version: Version) -> Iterator[tuple[str, int, str, str, str, bool]]:
-    """Yield (part, row, key, object, change token, is live) of each sample."""
     for row in _rows(version, ("raw_key", "raw_etag")):
         of, token = row.get("raw_key") or "", row.get("raw_etag") or ""
         yield row["part"], row["row"], row["key"], of, token, row["live"]

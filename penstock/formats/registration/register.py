@@ -1,8 +1,7 @@
-"""Register a version over objects that stay where they are: walk them, publish an index of them.
+"""Register a version over objects that stay where they are: walk them, publish an index.
 
 The version's id follows from the dataset's name, the format, its options and the objects' keys, sizes and
-change tokens. So everyone who registers the same bucket gets the same version. A killed registration is
-finished by running it again.
+change tokens. So the same bucket gives everyone the same version. A killed registration can be repeated.
 """
 
 import hashlib
@@ -61,7 +60,7 @@ class RegistrationReport:
     notes: Sequence[str] = ()
     """Warnings about values of JSON documents that became no column."""
     sealed: int = 0
-    """New shards that are sealed, because all their bytes were read; see `penstock seal`."""
+    """New shards that are sealed already, because all their bytes were read."""
 
 
 def register(
@@ -76,18 +75,18 @@ def register(
     fields: Mapping[str, str] = NO_METADATA,
     selection: Selection = EVERYTHING,
 ) -> RegistrationReport:
-    """Publish a version of the samples at a URL, or the next version of a dataset registered from there.
+    """Publish a version of the samples at a URL, or the next version of its dataset.
 
     Nothing is written at the URL. Readers open it with the credentials of their environment.
 
     options: of the URL's store; they are not stored. without: fields to leave out; for tables, columns too.
-    key: column of a table that holds the keys. fields: column of a table that becomes a field -> its extension,
-    "" for the format's choice.
+    key: column of a table with the keys.
+    fields: column of a table that becomes a field -> its extension, "" for the default.
     selection: objects to register.
 
     Raises: InvalidStore for a format or place that cannot be registered; InvalidRuntime for options of tables;
     Conflict if the dataset is of another place, or changed meanwhile; EmptyVersion; Corrupt, InvalidSample for
-    objects that are not of the format, by name and byte; StoreError.
+    objects that are not of the format.
     """
     check_dataset_name(dataset)
     store, columns = open_store(fspath(url), options), Options(key, fields, frozenset(without))
@@ -129,7 +128,6 @@ def register(
 def _find(
     store: Store, format: str, columns: Options, selection: Selection, parent: Version | None
 ) -> tuple[FoundObjects, int, ListedObjects]:
-    """Return the objects of a format, how many share a shard, and the listing of the place."""
     listed = list_selected(store, format, selection)
     texts = text_columns(parent.manifest["columns"]) if parent else ()
     objects, each = find_registered(format, store, listed.infos, columns, texts)
@@ -153,7 +151,7 @@ def _publish(
     place: str,
     chosen: Mapping[str, Any],
 ) -> tuple[Version, int]:
-    """Publish the samples of fresh objects; return the version, and how many of its new shards are sealed."""
+    """Publish the samples of fresh objects; return the version, and the number of sealed shards."""
     shards = shards_of(since.fresh, each)
     walked = _walk(objects, shards, chosen["without"], place)
     if objects.chunks:
@@ -204,7 +202,7 @@ def _publish(
 
 
 def _chunk_rows(objects: FoundObjects, rows: Sequence[Rows]) -> int:
-    """Return the mean rows of a table's row group, at least 1; 0 for other formats."""
+    """Return the mean rows of a table's row group; 0 for other formats."""
     groups = sum(chunks.row_groups for chunks in objects.chunks.values())
     return max(1, sum(len(one.source_keys) for one in rows) // max(1, groups)) if objects.chunks else 0
 
@@ -212,10 +210,7 @@ def _chunk_rows(objects: FoundObjects, rows: Sequence[Rows]) -> int:
 def _walk(
     objects: FoundObjects, shards: Sequence[Shard], without: Sequence[str], place: str
 ) -> list[tuple[Shard, Rows]]:
-    """Return the rows of the shards, in order, each with its shard.
-
-    Indexes of rows that keep their keys are built too, while requests to a bucket are pending.
-    """
+    """Return the rows of the shards. Builds indexes of unchanged keys while requests are pending."""
 
     def walk(shard: Shard) -> list[Rows]:
         runs = rows_of(shard, [objects.samples(info) for info in shard.infos], without)
@@ -234,7 +229,7 @@ def _walk(
 def transaction(
     root: Root, dataset: str, place: str, chosen: Mapping[str, Any], parent: Version | None
 ) -> str:
-    """Begin, or continue, the transaction whose id follows from these arguments. Raises: as `Root.begin`."""
+    """Begin or continue the transaction of these arguments. Raises: as `Root.begin`."""
     inputs = [dataset, place, dict(chosen), parent.id if parent else ""]
     name, n = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:32], 0
     txn = name
@@ -245,7 +240,7 @@ def transaction(
 
 
 def check_apart(root: str, place: str) -> None:
-    """Raise InvalidStore if the place is in the root, or the root in the place."""
+    """Raise InvalidStore if one of place and root lies in the other."""
     inner, outer = f"{root.rstrip('/')}/", f"{place.rstrip('/')}/"
     if inner.startswith(outer) or outer.startswith(inner):
         raise InvalidStore(
@@ -254,7 +249,7 @@ def check_apart(root: str, place: str) -> None:
 
 
 LARGE_CHUNK_BYTES = 8 * 2**20
-"""With larger chunks a shuffle mixes few samples at a time, so the text recommends an import."""
+"""With larger chunks a shuffle mixes few samples, so the text recommends an import."""
 
 
 class ShuffleChunks(NamedTuple):
@@ -287,7 +282,7 @@ class ShuffleChunks(NamedTuple):
 
 
 def chunks_of(version: Version) -> ShuffleChunks | None:
-    """Return the effect of registered tables' chunks; None for a version without registered tables."""
+    """Return the effect of registered tables' chunks; None without registered tables."""
     tables = [one for one in version.manifest.get("foreign", ()) if "chunk_rows" in one]
     if not tables:
         return None

@@ -1,7 +1,7 @@
-"""Seal registered bytes: read them once and store their checksums, against which readers check from then on.
+"""Seal registered bytes: read them once and store their checksums for all readers.
 
-A unit is a shard: an object, or a run of files. All its fields are read together, in the order of the bytes.
-Existing seals are skipped, so a killed sealing is finished by running it again.
+A unit is a shard, whose fields are read in the order of the bytes. Existing seals are skipped, so a killed
+sealing can be repeated.
 """
 
 from collections.abc import Iterator, Sequence
@@ -65,7 +65,7 @@ class SealReport:
 
 
 class SealUnit(NamedTuple):
-    """A shard, with its parts and groups that have no seal."""
+    """A shard, with parts and groups to seal."""
 
     path: str
     """Path of the shard."""
@@ -78,14 +78,11 @@ class SealUnit(NamedTuple):
 def seal(version: Version, *, workers: int = WORKERS) -> SealReport:
     """Read the registered bytes of a version once, and put the seals of its indexes.
 
-    Objects must have the sizes and change tokens that were registered. If an object changed or is gone, the
-    report names its shard, which gets no seal; the others are sealed. Objects of which every sample is excluded
-    are not needed. Costs a listing of the seals. Memory: an index, and 16 MiB or one larger field, per thread.
-
-    workers: threads.
+    The report names shards with changed or missing objects, which get no seal. Objects without live samples are
+    not needed. Costs a listing of the seals. Memory: an index, and 16 MiB or one larger field, per thread.
 
     Raises: InvalidRuntime for a version without registered bytes; Forbidden for a place that the caller does
-    not vouch for; Corrupt; StoreError.
+    not vouch for; Corrupt.
     """
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
@@ -106,7 +103,7 @@ def seal(version: Version, *, workers: int = WORKERS) -> SealReport:
 
 
 def units_of(version: Version) -> list[SealUnit]:
-    """Return the registered shards of a version that have live samples, with the parts and groups to seal."""
+    """Return the registered shards with live samples, each with its parts and groups to seal."""
     there = {info.key for info in version.store.list(SEALS)}
     shards: dict[str, list[dict[str, Any]]] = {}
     for row in version.parts.shard_rows().to_pylist():
@@ -120,13 +117,10 @@ def units_of(version: Version) -> list[SealUnit]:
 
 
 class _Work:
-    """Reads the fields of one shard, and puts its seals."""
-
     def __init__(self, version: Version, placed: PlacedStore) -> None:
         self._version, self._placed = version, placed
 
     def __call__(self, unit: SealUnit) -> tuple[SealUnit, int]:
-        """Return the unit and the bytes read."""
         indexes = [_Index(self._version, row) for row in unit.rows]
         incomplete = [index for index in indexes if index.unknown.any()]
         nbytes = self._read(unit.path, incomplete)
@@ -154,7 +148,7 @@ class _Work:
     def _each(
         self, path: str, fields: Sequence["_Field"], indexes: Sequence["_Index"], missing: set[str]
     ) -> Sequence[bytes | None]:
-        """Return the bytes object by object; None for a changed or missing object without live samples."""
+        """Return the bytes object by object; None if neither the object nor a live sample is left."""
         out: list[bytes | None] = []
         for want in fields:
             of, _ = self._placed.place(path, want.span.offset)
@@ -177,7 +171,7 @@ class _Field(NamedTuple):
 
 
 class _Index:
-    """An index, and the checksums of its rows that are known so far."""
+    """An index, and the known checksums of its rows."""
 
     def __init__(self, version: Version, row: dict[str, Any]) -> None:
         self.place = IndexPlace.of(row)
@@ -193,14 +187,13 @@ class _Index:
         self.crcs: Crcs = {name: self._places[:, n, 2].copy() for n, name in enumerate(names)}
 
     def unsealed(self, number: int) -> Iterator[_Field]:
-        """Yield the fields without a checksum. number: of this index in the unit."""
         for row, n in np.argwhere(self.unknown).tolist():
             offset, nbytes, _ = self._places[row, n].tolist()
             yield _Field(number, self._names[n], row, Span(offset, nbytes))
 
 
 def _windows(fields: Sequence[_Field]) -> Iterator[Sequence[_Field]]:
-    """Yield runs of neighbours of `READ_BYTES` together, or of one larger field."""
+    """Yield neighbours of `READ_BYTES` together, or one larger field."""
     start = held = 0
     for at, want in enumerate(fields):
         if at > start and held + want.span.nbytes > READ_BYTES:

@@ -1,7 +1,10 @@
-"""Select the objects of a place for a registration or an import.
+"""Select the objects of a place, and the files of its tables with live rows.
 
-Patterns have the syntax of .gitignore (through pathspec), against keys. Files without live rows of a table are left
-out (`live_files`). Objects that a listing cannot return are counted and named.
+- Patterns have the syntax of .gitignore (through pathspec), against keys.
+- Delta: the log lists the live files: the newest checkpoint (Parquet) and later commits (JSON lines) are read.
+- Hugging Face: `state.json` of `save_to_disk` lists them; `cache-<fingerprint>.arrow` are results of map and filter.
+- Iceberg and Hudi tables are refused: their metadata is not read.
+- Hadoop and Spark: names with "_" or "." in front are ignored, except partitions such as `_day=1/`.
 """
 
 import re
@@ -35,10 +38,10 @@ def live_keys(
 ) -> set[str]:
     """Return the keys of a table's live files.
 
-    folder: of the table, "" or ending in "/". log: objects of its log. there: keys of its Parquet files.
-    way_out: advice for a table whose live rows files cannot tell.
+    folder: of the table, "" or ending in "/". log: its objects. there: keys of its Parquet files. way_out:
+    advice if files do not tell live rows apart.
 
-    Raises: InvalidStore for such a table; Corrupt for an incomplete log; StoreError.
+    Raises: InvalidStore for such a table; Corrupt for an incomplete log.
     """
     name = f"{store.url}/{folder}{LOG}"
     reader = _Log(store, name, way_out)
@@ -62,7 +65,6 @@ def live_keys(
 
 
 def _newest(log: Sequence[ObjectInfo]) -> tuple[dict[int, ObjectInfo], list[ObjectInfo], int]:
-    """Return the commits by number, the files of the newest complete checkpoint, and its number (-1 for none)."""
     commits = dict[int, ObjectInfo]()
     parts: dict[tuple[int, int], dict[int, ObjectInfo]] = {}
     for info in log:
@@ -88,21 +90,18 @@ class _Log:
 
     @property
     def live(self) -> list[str]:
-        """Paths of the live files."""
         for path, vector in self._live:
             if vector:
                 raise self._refused(f"rows of {path} are deleted in place (deletion vectors)")
         return [path for path, _ in self._live]
 
     def path_of(self, path: str) -> str:
-        """Return the path below the table's folder."""
         plain = unquote(path)
         if "://" in plain or plain.startswith(("/", "../")) or "/../" in plain:
             raise self._refused(f"its file {path} lies elsewhere")
         return plain
 
     def read_checkpoint(self, info: ObjectInfo) -> None:
-        """Apply the actions of a checkpoint."""
         with opened(self._store, info) as file:
             reader = pq.ParquetFile(pa.PythonFile(file, "r"), pre_buffer=False)
             columns = [name for name in reader.schema_arrow.names if name in _COLUMNS]
@@ -111,7 +110,6 @@ class _Log:
                     self._take(row)
 
     def read_commit(self, info: ObjectInfo) -> None:
-        """Apply the actions of a commit."""
         for number, line in enumerate(self._lines(info)):
             if line.strip():
                 try:
@@ -175,23 +173,23 @@ _EXPORT = (
 
 
 def is_no_table_file(format: str, key: str) -> bool:
-    """Return whether a key names another tool's own file beside a table."""
+    """Return whether a key is another tool's own file beside a table."""
     return format in TABULAR and bool(_HIDDEN.search(key) or _DERIVED.search(key))
 
 
 def table_log(format: str, key: str) -> str:
-    """Return the table format whose log contains the object; "" for none, and for other formats."""
+    """Return the table format whose log has the object, or ""."""
     if format not in TABULAR:
         return ""
     return next((name for pattern, name in _LOGS if pattern.match(key)), "")
 
 
 def live_files(store: Store, format: str, infos: list[ObjectInfo]) -> list[ObjectInfo]:
-    """Return the objects, except files of tables without live rows.
+    """Return the objects except table files without live rows.
 
-    Costs a read of each Delta log since its last checkpoint, and of each `state.json`.
+    Reads each Delta log since its last checkpoint, and each `state.json`.
 
-    Raises: InvalidStore for a table whose live rows cannot be found; Corrupt for an incomplete log; StoreError.
+    Raises: InvalidStore for a table whose live rows cannot be found; Corrupt for an incomplete log.
     """
     if format not in TABULAR:
         return infos
@@ -208,7 +206,6 @@ def live_files(store: Store, format: str, infos: list[ObjectInfo]) -> list[Objec
 
 
 def _removed(store: Store, infos: Sequence[ObjectInfo]) -> set[str]:
-    """Return the keys of Parquet files in Delta tables without live rows."""
     logs = dict[str, list[ObjectInfo]]()
     for info in infos:
         if match := _DELTA.match(info.key):
@@ -222,7 +219,6 @@ def _removed(store: Store, infos: Sequence[ObjectInfo]) -> set[str]:
 
 
 def _not_of_state(store: Store, format: str, infos: Sequence[ObjectInfo]) -> set[str]:
-    """Return the keys of Arrow files that the `state.json` of their folder does not list."""
     if format != "arrow":  # `hf` reads these files itself
         return set()
     dead = set[str]()
@@ -272,7 +268,7 @@ class ListedObjects(NamedTuple):
     """Objects that the listing could not return."""
 
     def why_none(self, url: str, format: str) -> str:
-        """Return the beginning of a message: the place has no object of a format."""
+        """Return a message's beginning: the place has no object of a format."""
         text = f"{url} has no {format} object among {self.n}"
         if self.n > len(self.infos):
             text += f", of which {self.n - len(self.infos)} were left out by patterns, or hold no live rows"
@@ -283,7 +279,7 @@ class ListedObjects(NamedTuple):
 
 
 def list_selected(store: Store, format: str, selection: Selection) -> ListedObjects:
-    """List a place. Raises: InvalidRuntime and MissingDependency as `key_filter`; as `live_files`; StoreError."""
+    """List a place. Raises: InvalidRuntime and MissingDependency as `key_filter`; as `live_files`."""
     why, refusals = key_filter(selection.include, selection.exclude, store.url), Refusals()
     infos, n = list[ObjectInfo](), 0
 

@@ -1,4 +1,7 @@
-"""Samples of foreign objects as rows, by shard and by their fields; keys and names that our format takes."""
+"""Rows of registered samples: by shard and fields, with the keys, names and groups of our format.
+
+Columns of consecutive numbers or one repeated value are computed on demand.
+"""
 
 import hashlib
 import re
@@ -116,7 +119,7 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9_.-]")
 _HIDDEN = re.compile("__[^/]*__(/|$)")
 _PLAIN = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9_-]*(?:/[A-Za-z0-9][A-Za-z0-9_-]*)*\n)*")
-"""Keys, each with an end of line behind it, that need no other name."""
+"""Keys, each with a line feed behind it, that stay as they are."""
 
 
 @dataclass(slots=True)
@@ -134,13 +137,13 @@ class Rows:
     sources: Any = field(default_factory=list)
     """Provenance of each row: a list, or `Repeated`."""
     places: Any = field(default_factory=list)
-    """int64 [rows, fields, 2]: offset in the shard, nbytes; a flat list while `rows_of` runs. For one field
-    whose values are contiguous, int64 [rows + 1]: the first byte of each, and the end of the last.
+    """int64 [rows, fields, 2]: offset in the shard, nbytes; flat while `rows_of` runs. Of contiguous values of one
+    field, int64 [rows + 1]: their edges.
     """
     crcs: Any = field(default_factory=list)
-    """int64 [rows, fields]: CRC-32C; a flat list while `rows_of` runs, empty if none is known."""
+    """int64 [rows, fields]: CRC-32C; flat while `rows_of` runs, empty if unknown."""
     index: Any = None
-    """`IndexFiles` of all fields under the source keys, if they were built during the walk; else None."""
+    """`IndexFiles` of all fields, if built during the walk; else None."""
 
     def each_metadata(self) -> Sequence[Mapping[str, Any]]:
         """Return the metadata of each row as mappings."""
@@ -204,14 +207,13 @@ def rows_of(
     samples: Sequence[Iterable[ForeignSample | ForeignTable | ForeignRun]],
     without: Container[str],
 ) -> list[Rows]:
-    """Return the rows of a shard by their fields, in the order of their first samples; each run apart.
+    """Return the rows of a shard by their fields, by their first samples; each run apart.
 
-    samples: of each object. without: fields to leave out. Raises: as the format; InvalidField for a name that
-    penstock refuses.
+    samples: of each object. without: fields to leave out. Raises: as the format; InvalidField.
     """
     kinds: dict[tuple[str, ...], Rows] = {}
     known: dict[tuple[str, ...], tuple[Rows, tuple[str, ...]]] = {}
-    """Fields by the format's names -> their rows, and these names in the order of ours."""
+    """Fields by the format's names -> their rows, and these names in our order."""
     runs: list[Rows] = []
 
     def rows_with(names_there: tuple[str, ...], info: ObjectInfo, key: str) -> tuple[Rows, tuple[str, ...]]:
@@ -258,7 +260,6 @@ def rows_of(
 def _add_table(
     table: ForeignTable, info: ObjectInfo, start: int, rows: Rows, in_order: tuple[str, ...]
 ) -> None:
-    """Append the samples of a table. in_order: its names of the rows' fields, empty if all are left out."""
     if not in_order:
         return
     if table.metadata is not None and not rows.source_keys:
@@ -278,7 +279,6 @@ def _add_table(
 
 
 def _run(run: ForeignRun, info: ObjectInfo, start: int, without: Container[str]) -> list[Rows]:
-    """Return the rows of a run; none if its field is left out."""
     n = len(run.edges) - 1
     if not n or run.field in without:
         return []
@@ -325,10 +325,7 @@ def key_of(source_key: str, longest: int) -> str:
 def agree(
     parts: Sequence[Rows], members: JsonMembers, known: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str]:
-    """Convert the columns of all rows to types that hold the values of all; return column -> type.
-
-    known: as for `JsonMembers.agreed`.
-    """
+    """Convert the columns of all rows to common types; return column -> type. known: as `JsonMembers.agreed`."""
     tables = [rows.metadata_table() for rows in parts]
     types = members.agreed([table for table in tables if table is not None], known)
     for rows, table in zip(parts, tables, strict=True):
@@ -339,10 +336,7 @@ def agree(
 
 
 def own_keys(rows: Rows) -> Sequence[str]:
-    """Return the keys that `key_of` gives; the list of source keys itself if none changes.
-
-    Keys of letters and digits, as nearly all are, are checked in one regular expression.
-    """
+    """Return the keys that `key_of` gives; the source keys themselves if none changes."""
     source_keys: Sequence[str] = rows.source_keys
     longest = max(map(len, rows.fields))
     most, every = max(map(len, source_keys)) + 1 + longest, "\n".join([*source_keys, ""])
@@ -352,7 +346,7 @@ def own_keys(rows: Rows) -> Sequence[str]:
 
 
 def keys_of(parts: Sequence[Rows], in_use: Collection[str]) -> Sequence[Sequence[str]]:
-    """Return the keys of each part's rows. Keys that repeat, or are in use, get the object's name in front.
+    """Return the keys of each part's rows. Repeated and used keys get the object's name in front.
 
     in_use: keys of the dataset that stay. Raises: InvalidKey.
     """
@@ -379,7 +373,6 @@ def keys_of(parts: Sequence[Rows], in_use: Collection[str]) -> Sequence[Sequence
 
 
 def _may_be_in_use(numbered: Sequence[NumberedKeys], in_use: Collection[str]) -> bool:
-    """Return whether a key may be in use, judged by its hash."""
     if not in_use:
         return False
     hashes = hashes_of(in_use)
@@ -387,7 +380,7 @@ def _may_be_in_use(numbered: Sequence[NumberedKeys], in_use: Collection[str]) ->
 
 
 def _numbered_keys(parts: Sequence[Rows]) -> list[NumberedKeys] | None:
-    """Return the keys of rows if all are numbered and unique, and none becomes a hash; else None."""
+    """Return the keys of rows if all are numbered and unique, and none becomes a hash."""
     out = []
     for rows in parts:
         theirs = rows.source_keys
@@ -406,9 +399,9 @@ COMMON = "media"
 
 
 def groups_of(parts: Sequence[Rows], known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return field -> group. known: groups in the newest manifest of the dataset.
+    """Return field -> group: one for fields that all samples have, one for each other field.
 
-    Raises: FieldMismatch for parts with only some fields of a group.
+    known: groups of the dataset. Raises: FieldMismatch for parts with only some fields of a group.
     """
     group_of = {name: group for group, body in known.items() for name in body["field_nbytes"]}
     every = sorted({name for rows in parts for name in rows.fields})
@@ -433,10 +426,9 @@ def groups_of(parts: Sequence[Rows], known: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def group_guessed(known: Mapping[str, Mapping[str, Any]]) -> Callable[[str], str]:
-    """Return the probable group of a field, before all samples are known.
+    """Return a function field -> probable group, for use before all samples are known.
 
-    A field of the dataset keeps its group. A field that the dataset lacks gets its own; in a new dataset it is
-    common.
+    A known field keeps its group. A field that the dataset lacks gets its own; in a new dataset it is common.
     """
     group_of = {name: group for group, body in known.items() for name in body["field_nbytes"]}
     in_use = {COMMON, *known}

@@ -1,4 +1,4 @@
-"""Import JSON lines, plain or compressed (.gz, .zst): each line is an object, its members are columns."""
+"""Import JSON lines, plain or compressed: each line is an object, its members are columns."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ from ..reading.object_file import ObjectFile, opened
 
 
 def sample_of(values: Mapping[str, Any], options: Options, object_key: str, row: int) -> ReadSample:
-    """Return the sample of a row: lists and objects become fields, numbers and texts metadata, unless options differ.
+    """Return the sample of a row: lists and objects become fields, other values metadata.
 
     Raises: InvalidSample, with object, row and column.
     """
@@ -50,7 +50,7 @@ _READ_BYTES = 2**20
 
 
 def chunks(file: ObjectFile) -> Iterator[bytes]:
-    """Yield the bytes of an object, decompressed if its name has an ending of `COMPRESSED`. Raises: ArrowException."""
+    """Yield the bytes of an object, decompressed by the ending of its name. Raises: ArrowException."""
     codec = next((codec for ending, codec in COMPRESSED.items() if file.path.endswith(ending)), None)
     source: Any = file
     if codec:
@@ -81,7 +81,7 @@ _ENDINGS = tuple(f"{name}{more}" for name in (".jsonl", ".ndjson") for more in (
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the objects with such endings. An object is one run, read from beginning to end."""
+    """Return the objects with these endings, one run each."""
     files = [info for info in infos if info.key.lower().endswith(_ENDINGS)]
     return Readable(
         files, lambda info: [ImportRun(info, nbytes=info.nbytes)], partial(_samples, store, options)

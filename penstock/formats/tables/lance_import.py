@@ -1,4 +1,4 @@
-"""Import the newest version of a Lance dataset: each row that is not deleted is a sample, read by fragments.
+"""Import the newest version of a Lance dataset: each live row is a sample, read by fragments.
 
 The place is the folder above `_versions`. Lance opens it by its URL, with the credentials of the environment.
 """
@@ -35,20 +35,20 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Rea
     """Return the files of the newest version's fragments.
 
     Raises: MissingDependency without Lance; InvalidStore for a store that Lance does not open, or files
-    elsewhere; Corrupt; StoreError.
+    elsewhere; Corrupt.
     """
     return _readable(store, infos, options, whole=True)
 
 
 def find_complete_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return as `find_objects`, without the fragments that lack a file. Raises: as `find_objects`."""
+    """Return as `find_objects`, without incomplete fragments."""
     return _readable(store, infos, options, whole=False)
 
 
 def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> dict[str, list[str]]:
-    """Return key of a fragment's first file -> keys of its files; other data files, such as older versions', have none.
+    """Return key of a fragment's first file -> keys of its files; none for other data files.
 
-    Costs opening the dataset if it has another version. Raises: as `find_objects`.
+    Opens the dataset if it has another version. Raises: as `find_objects`.
     """
     versions = [one for one in infos if one.key.startswith(_VERSIONS)]
     fragments = _NAMES.of(
@@ -61,7 +61,6 @@ def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> dic
 
 
 def _readable(store: Store, infos: list[ObjectInfo], options: Options, *, whole: bool) -> Readable:
-    """Return the fragments. whole: True refuses a dataset that lacks a file."""
     here = {info.key: info for info in infos}
     if not any(key.startswith(_VERSIONS) for key in here):
         return Readable([], lambda info: [], lambda run: iter(()))
@@ -80,7 +79,6 @@ def _readable(store: Store, infos: list[ObjectInfo], options: Options, *, whole:
 
 
 def _opened(store: Store) -> Any:
-    """Return the newest version of the dataset at a place."""
     if not store.url.startswith(_URLS):
         raise InvalidStore(
             f"{store.url}: Lance opens only folders, s3://, gs:// and az://; copy it to one of these"
@@ -90,21 +88,18 @@ def _opened(store: Store) -> Any:
 
 
 class _Fragment(NamedTuple):
-    """A fragment: data files, several if columns were added, and a file of deleted rows."""
+    """A fragment: data files, several if columns were added, and deleted rows."""
 
     number: int
-    """Number in the dataset."""
     files: list[ObjectInfo]
-    """Its files."""
 
     @property
     def info(self) -> ObjectInfo:
-        """The fragment as one object."""
         return joined(self.files)
 
 
 def _server(url: str) -> dict[str, str]:
-    """Return Lance's options for an S3 server, as penstock's own stores find it."""
+    """Return Lance's options for an S3 server, found like penstock's own."""
     if not url.startswith("s3://"):
         return {}
     config, _ = s3_config(url, {})
@@ -114,7 +109,6 @@ def _server(url: str) -> dict[str, str]:
 
 
 def _files(fragment: Any) -> list[str]:
-    """Return the keys of a fragment's files."""
     deleted = fragment.deletion_file()
     return [f"{_DATA}{one.path}" for one in fragment.data_files()] + ([deleted] if deleted else [])
 
@@ -139,7 +133,6 @@ class _Reader:
             yield ImportRun(info, first, stop, (stop - first) * max(1, info.nbytes // rows))
 
     def samples(self, run: ImportRun) -> Iterator[ReadSample]:
-        """Yield the samples of a run."""
         fragment = self._fragments[run.info.key]
         for part in fragment.files:
             with opened(self._store, part) as file:
@@ -169,7 +162,7 @@ class _Reader:
 
 
 def _neighbours(batch: Any) -> Iterator[tuple[int, Any]]:
-    """Yield runs of rows without deleted ones between them, with the first row's number in its fragment."""
+    """Yield runs of consecutive rows, with the first row's number in its fragment."""
     numbers = batch.column(_ADDRESS).to_numpy() & (2**_ROW_BITS - 1)
     plain, start = batch.drop_columns([_ADDRESS]), 0
     for at in range(1, len(numbers) + 1):

@@ -1,7 +1,7 @@
 """Export Parquet with the features of Hugging Face datasets: a file per part, a row per sample.
 
-Images and audio are structs of bytes and path, flat fields lists of numbers, `txt` and `json` text, `cls` a
-class number, other fields bytes. The schema's metadata `penstock` maps columns to fields, for a later import.
+Media are structs of bytes and path, flat fields lists of numbers, `txt` and `json` text, `cls` a class number,
+other fields bytes. The schema's metadata `penstock` maps columns to fields, for imports.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ from ..exporter import HashedFile, Loss, Outbox
 
 KEY = "key"
 GROUP_BYTES, GROUP_ROWS = 32 * 2**20, 1024
-"""Limits of a row group; one larger sample is a row group by itself."""
+"""Limits of a row group; a larger sample is one by itself."""
 MEDIA = {
     **dict.fromkeys(("jpg", "jpeg", "png", "webp", "img", "gif", "tif"), "Image"),
     **dict.fromkeys(("wav", "flac", "mp3", "ogg", "opus"), "Audio"),
@@ -45,7 +45,7 @@ def units(selection: ExportSelection) -> list[WorkUnit]:
 
 
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-    """Put the file of a part. Raises: InvalidSample for a field that does not match its name; Corrupt; StoreError."""
+    """Put the file of a part. Raises: InvalidSample for a field that does not match its name; Corrupt."""
     columns = _Columns(selection)
     with outbox.file(f"data/train-{unit.number:05d}.parquet") as file:
         sink = pa.PythonFile(_Sink(file), "w")
@@ -92,7 +92,6 @@ class _Columns:
         )
 
     def table(self, samples: Sequence[ExportSample]) -> pa.Table:
-        """Return the rows of samples."""
         arrays = [pa.array([sample.key for sample in samples], pa.string())]
         arrays += [
             pa.array([_value(sample, name) for sample in samples], self._type(name)) for name in self._fields
@@ -139,7 +138,6 @@ def _value(sample: ExportSample, name: str) -> Any:
 
 
 def _groups(samples: Iterable[ExportSample]) -> Iterable[list[ExportSample]]:
-    """Yield the samples of each row group."""
     held, nbytes = list[ExportSample](), 0
     for sample in samples:
         held.append(sample)
@@ -152,7 +150,6 @@ def _groups(samples: Iterable[ExportSample]) -> Iterable[list[ExportSample]]:
 
 
 def _feature(kind: pa.DataType) -> dict[str, Any]:
-    """Return a column's feature as `datasets` writes it."""
     if pa.types.is_list(kind):
         return {"_type": "List", "feature": _feature(kind.value_type)}
     return {"_type": "Value", "dtype": _NAMES.get(str(kind), str(kind))}
@@ -163,7 +160,7 @@ def _word(name: str) -> str:
 
 
 def _free(name: str, in_use: set[str]) -> str:
-    """Return the name, followed by "_" as long as it is in use; add it to `in_use`."""
+    """Return the name with "_" behind it while it is in use; add it to `in_use`."""
     while name in in_use:
         name += "_"
     in_use.add(name)

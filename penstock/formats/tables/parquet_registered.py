@@ -1,7 +1,6 @@
-"""Register Parquet: read all rows of each object once, for names, sizes and checksums of their fields.
+"""Register Parquet: read all rows once, for names, sizes and checksums of their fields.
 
-The fields of a row follow from its values: nulls are absent, and first bytes give extensions. So footers do not
-suffice. Columns become what an import makes of them: `columnar.arrow_columns`.
+Fields follow from values: nulls are absent, and first bytes give extensions. So footers do not suffice.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,14 +26,14 @@ from ..reading.object_file import ObjectFile, opened
 from ..reading.sample import ForeignSample, FoundObjects
 
 MOST_CHUNK_BYTES = 256 * 2**20
-"""Limit on the decoded bytes of a chunk: reading any of its samples costs so much memory."""
+"""Limit on a chunk's decoded bytes, which each read of a sample needs in memory."""
 
 SplitOf = Callable[[str], str]
 """Object key -> its split, or ""."""
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> FoundObjects:
-    """Return the objects `*.parquet`, with the class names of the first one. Raises: Corrupt; StoreError."""
+    """Return the objects `*.parquet`, with the class names of the first one. Raises: Corrupt."""
     return objects_with_splits(store, infos, options, lambda key: "")
 
 
@@ -91,7 +90,6 @@ class _Walk:
         self._reader = row_group_reader(pa.PythonFile(file, "r"), self._footer, schema, info.key)
 
     def samples(self) -> Iterator[ForeignSample]:
-        """Yield the samples, in order."""
         row = 0
         for at in range(self._footer.num_row_groups):
             group = check_row_group(self._footer, at, self._info)
@@ -106,7 +104,6 @@ class _Walk:
             yield from (self._sample(one, values, first) for one, values in rows_there)
 
     def chunks(self) -> Chunks:
-        """Return the chunks, after all samples were read."""
         size = self._info.nbytes
         self._file.seek(size - 8)
         nbytes = footer_nbytes(self._file.read(8))
@@ -114,7 +111,7 @@ class _Walk:
         return Chunks(nbytes, crc32c(self._file.read(nbytes)), tuple(self._columns), tuple(self._starts))
 
     def _values(self, row: Row, nbytes: list[int]) -> dict[str, _Value]:
-        """Return the spans of a row's fields in their chunks, and add up their bytes."""
+        """Return the spans of a row's fields in their chunks; add their bytes to `nbytes`."""
         fields, sample = dict[str, _Value](), row.sample
         for value in row.values:
             if value.column.kind == "field":
@@ -130,11 +127,9 @@ class _Walk:
         return fields
 
     def _bare(self, row: Row) -> Row:
-        """Return the row without the bytes of its fields."""
         return row._replace(values=[one for one in row.values if one.column.kind != "field"])
 
     def _end_group(self, at: int, nbytes: list[int]) -> list[int]:
-        """Return the first byte of each column's chunk."""
         first = []
         for column, size in zip(self._columns, nbytes, strict=True):
             if size > MOST_CHUNK_BYTES:

@@ -170,9 +170,7 @@ def find_registered(
     options: Options,
     texts: Iterable[str] = (),
 ) -> tuple[FoundObjects, int]:
-    """Return the objects of a format, and the most objects per index.
-
-    texts: columns that the dataset has as text.
+    """Return the objects of a format, and the most objects per index. texts: text columns of the dataset.
 
     Raises: InvalidStore for a format that cannot be registered; InvalidRuntime for options that it does not
     take.

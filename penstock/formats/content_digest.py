@@ -44,11 +44,9 @@ class DigestReport:
     """Errors of the parts that could not be read."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object."""
         return asdict(self)
 
     def to_text(self) -> str:
-        """Return the report as lines of text."""
         if self.failures:
             return "\n".join(["no digest", *(f"  failed: {why}" for why in self.failures)])
         return f"{self.digest}  {self.version}: {self.samples} samples, {size(self.nbytes)}"
@@ -65,8 +63,8 @@ def content_digest(
 ) -> DigestReport:
     """Return the digest of a version's live samples.
 
-    full: verify every byte; otherwise trust the indexes' lengths and checksums.
-    without: fields and metadata columns to leave out. workers: threads.
+    full: verify every byte; otherwise trust the indexes' checksums.
+    without: fields and metadata columns to leave out.
 
     Memory: a row of the samples table per sample.
 
@@ -132,7 +130,6 @@ def _hashed(*parts: bytes) -> bytes:
 
 
 def _row(key: bytes, columns: dict[str, Any]) -> bytes:
-    """Return the hash of a row; samples without fields count too."""
     text = json.dumps(columns, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=_plain)
     return _hashed(b"row", key, text.encode("utf-8", "surrogatepass"))
 

@@ -92,7 +92,7 @@ class ExportSelection:
         return out
 
     def samples(self, unit: WorkUnit) -> Iterator[ExportSample]:
-        """Yield the samples of a unit in order, each field verified. Raises: Corrupt."""
+        """Yield the samples of a unit in order, each field verified."""
         pins: dict[str, str] = {}
         for start in range(0, len(unit.ordinals), ADDRESSES):
             ordinals = unit.ordinals[start : start + ADDRESSES]
@@ -119,7 +119,7 @@ def select(version: Version, where: str | None = None, without: Collection[str] 
 
     where: SQL expression. without: fields and columns to leave out.
 
-    Raises: FieldNotFound for an unknown name; EmptyVersion without samples; MissingDependency without polars.
+    Raises: FieldNotFound for an unknown name; EmptyVersion.
     """
     columns = _columns(version)
     if unknown := sorted(set(without) - {*version.fields, *columns}):

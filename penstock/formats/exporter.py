@@ -1,6 +1,4 @@
-"""The interface of an exporter; its outbox and its journal.
-
-The journal is in the target. Readers of the formats skip names with a dot in front.
+"""The interface of an exporter; its outbox; its journal in the target, which readers skip.
 
 - `.penstock/begun.json`: canonical JSON of the export's identity; created first.
 - `.penstock/units/<n>.json`: facts, n_samples and objects of a unit; put after its objects.
@@ -49,7 +47,6 @@ class Outbox:
         self.objects: list[dict[str, Any]] = []
 
     def put(self, key: str, data: bytes) -> None:
-        """Put an object."""
         self.store.put(key, data)
         self._note(key, len(data), hashlib.sha256(data).hexdigest())
 

@@ -17,7 +17,7 @@ def files_beside(alone: Mapping[str, Collection[str]], refused: dict[str, str]) 
     """Return the URIs of the files that only these raw objects need, by the last object that does.
 
     doomed: URI of a raw object to delete -> the places that it may lie below.
-    refused: gets the objects whose metadata, or whose dataset without them, cannot be read, with the reason.
+    refused: gets each object whose files cannot be determined, with the reason.
 
     Costs a listing of each dataset, and its metadata.
     """
@@ -63,7 +63,6 @@ def _messages(store: Store) -> list[str]:
 
 
 def _videos(store: Store, mine: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield each video that only these objects need, with the last of them."""
     infos = list(store.list())
     there = {info.key for info in infos}
     needed: dict[str, set[str]] = {}

@@ -24,7 +24,6 @@ def units(selection: ExportSelection) -> list[WorkUnit]:
 
 
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-    """Put an object per field."""
     for sample in selection.samples(unit):
         for name, data in sample.fields.items():
             outbox.put(_key(sample.key, name), data)

@@ -15,10 +15,7 @@ TABLE = "metadata.parquet"
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    """Return the files whose extension can be a field, without hidden files and tables of exports.
-
-    Costs a request per file with the name of such a table.
-    """
+    """Return the files whose extension can be a field, without hidden files and tables of exports."""
     files = [info for info in infos if _field(info.key)]
     return FoundObjects([info for info in files if not _is_table(store, info.key)], partial(samples, store))
 

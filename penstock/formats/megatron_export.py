@@ -1,6 +1,6 @@
 """Export Megatron's indexed datasets: `<prefix>.bin` with tokens, and `<prefix>.idx`.
 
-Registered documents return to files of the same names. Other versions get a pair of files per part.
+Registered documents return to files of the same names; other versions get files per part.
 """
 
 import io
@@ -21,17 +21,12 @@ from .megatron_registered import DTYPES, LENGTHS, MAGIC, MODES
 _CODES = {word: code for code, word in DTYPES.items()}
 _NPY = "npy"
 _MOST = 2**31 - 1
-"""Largest number of values in a sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Unit(WorkUnit):
-    """Documents of one pair of files."""
-
     stem: str
-    """Name of both files, without their extensions."""
     is_file: bool
-    """True for documents that came from such files."""
 
 
 class _Index:
@@ -139,7 +134,6 @@ def _units(selection: ExportSelection) -> list[_Unit]:
 
 
 def _files(selection: ExportSelection, pieces: Sequence[tuple[str, Any]]) -> list[str]:
-    """Return the file that each piece came from; [] unless all came from files."""
     names = list[str]()
     if "raw_key" not in selection.columns:
         return []
@@ -153,7 +147,6 @@ def _files(selection: ExportSelection, pieces: Sequence[tuple[str, Any]]) -> lis
 
 
 def _numbered(selection: ExportSelection, files: Sequence[_Unit]) -> bool:
-    """Return whether registering the exported files would give the same keys."""
     pl = import_polars()
     keys = selection.version.samples().select("key").collect()["key"]
     for unit in files:

@@ -1,7 +1,6 @@
 """Register Megatron's indexed datasets, `<prefix>.bin` and `<prefix>.idx`; only the index is read.
 
-A sample is a document, which is a run of sequences. Its tokens are one flat field, named after their dtype.
-Lengths and pointers of the index are compared with each other.
+A sample is a document, a run of sequences; its tokens are one flat field.
 """
 
 import struct
@@ -69,10 +68,7 @@ class Documents(NamedTuple):
 
 
 def documents_in(store: Store, index: ObjectInfo, data: ObjectInfo) -> Iterator[tuple[Header, Documents]]:
-    """Yield the documents of an index, at most `RUN_SAMPLES` at a time. data: the `.bin`, not read.
-
-    Raises: Corrupt with the byte of the index.
-    """
+    """Yield the documents of an index, at most `RUN_SAMPLES` at a time. data: the `.bin`, not read."""
     windows = [Window(store, index) for _ in range(4)]  # each array is read forward
     try:
         yield from _documents(windows, f"{store.url}/{data.key}", data.nbytes)
@@ -180,7 +176,7 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
 
 
 def samples(store: Store, indexes: Mapping[str, ObjectInfo], info: ObjectInfo) -> Iterator[ForeignRun]:
-    """Yield the documents of a `.bin`, in order. Raises: as `documents_in`."""
+    """Yield the documents of a `.bin`, in order."""
     prefix = f"{_stem(info.key)}/" if len(indexes) > 1 else ""
     for head, documents in documents_in(store, indexes[info.key], info):
         yield ForeignRun(

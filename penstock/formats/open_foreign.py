@@ -58,7 +58,6 @@ def open_foreign(
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Wait until no other process is in the block."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

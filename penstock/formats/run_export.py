@@ -46,11 +46,9 @@ class ExportReport:
     """Errors of units that could not be written."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object."""
         return asdict(self)
 
     def to_text(self) -> str:
-        """Return the report as lines of text."""
         lines = [
             f"{self.version}  {self.id}",
             f"{self.url}: {self.samples} samples as {self.format} in {self.objects} objects ({size(self.nbytes)}), "
@@ -81,7 +79,7 @@ def export(
 ) -> ExportReport:
     """Write the live samples of a version into an empty store, or continue the same export.
 
-    where: SQL expression that is true for the samples to export. without: fields and columns to leave out.
+    where: SQL expression for the samples to export. without: fields and columns to leave out.
     lossy: True leaves out what the format cannot hold; otherwise it is an error.
 
     In the registered format, objects whose samples are all exported are copied unchanged. The report names

@@ -1,7 +1,7 @@
 """Import a version from another format, in work units; a killed import can be repeated.
 
-Formats of `REGISTERED` are walked and their bytes copied; an importer decodes the others. The version's id
-follows from the dataset's name, the options, and the objects' keys, sizes and change tokens.
+Bytes of `REGISTERED` formats are copied as spans; an importer decodes the others. The version's id follows from
+the dataset's name, the options, and the objects' keys, sizes and change tokens.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -91,11 +91,9 @@ class ImportReport:
     """Errors of objects and parts that could not be read or written."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object."""
         return asdict(self)
 
     def to_text(self) -> str:
-        """Return the report as lines of text."""
         objects = f"objects: {self.new} new, {self.replaced} changed, {self.same} unchanged"
         objects += f"; {self.others} others ignored"
         refused = self.refusals.lines()
@@ -136,7 +134,7 @@ def import_place(
     workers: threads, each with a part of its own.
     selection: objects to import.
 
-    The report names failures, after which no version is published. Memory: about 1 KB per sample of a
+    After failures, which the report names, no version is published. Memory: about 1 KB per sample of a
     registered format, else the keys; 8 MiB or one larger sample per thread.
 
     Raises: InvalidStore; InvalidRuntime; Conflict if the dataset is of another place, or changed meanwhile;
@@ -203,7 +201,6 @@ def _find_objects(
 def _chosen(
     format: str, importer: Importer | None, options: Options, shuffle: bool | None, shard_bytes: int
 ) -> dict[str, Any]:
-    """Return the options that determine the version's id, as a JSON object."""
     if shuffle is None:
         shuffle = importer is None and registered_named(format).OBJECTS_PER_SHARD > 1
     chosen: dict[str, Any] = {
@@ -289,13 +286,11 @@ class _Import:
             return self._publish(txn, written, readable)
 
     def _check_columns(self, readable: Readable) -> None:
-        """Raise FieldMismatch for a column of another width than the dataset's."""
         if readable.columns is not None and self.parent is not None:
             fields = {name for group in self.groups.values() for name in group["field_nbytes"]}
             readable.columns.check_known(fields, self.parent.name)
 
     def _check_labels(self, labels: Sequence[str] | None) -> None:
-        """Raise Conflict for other class names than the dataset's."""
         before = class_names_of(self.parent) if self.parent else None
         if labels is not None and before is not None and list(labels) != before:
             raise Conflict(
@@ -346,7 +341,6 @@ class _Import:
         readable: Readable | None = None,
         members: JsonMembers | None = None,
     ) -> Version | None:
-        """Publish the parts; return None after failures. members: of JSON documents."""
         self.report.failures.sort()
         parts = [part for unit in written for part in unit.parts]
         if self.report.failures:
@@ -375,7 +369,6 @@ class _Import:
         )
 
     def _agreed(self, parts: Sequence[Part], members: JsonMembers) -> list[pa.Table]:
-        """Return the samples table of each part, with columns that all share."""
         tables = part_tables(self.root.store, parts)
         types = members.agreed(tables, self.parent.manifest["columns"] if self.parent else {})
         tables_agreed = [members.as_agreed(table, types) for table in tables]

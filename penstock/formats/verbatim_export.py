@@ -1,6 +1,6 @@
 """Export registered objects unchanged if all their samples are exported.
 
-An object that changed since is `Changed`. An index beside the objects is copied, and the copy must list them.
+An index beside the objects is copied, and the copy must list them.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -45,8 +45,7 @@ class Leaving(NamedTuple):
 def registered_objects(selection: ExportSelection, format: str) -> "RegisteredObjects | None":
     """Return the exporter of objects as they were registered; None if the export differs from them.
 
-    selection: without a field or column left out. Only archives are rewritten, without the samples that are not
-    exported.
+    Archives are rewritten without the samples that are not exported.
     """
     version, manifest = selection.version, selection.version.manifest
     objects, facts = foreign_objects(version.store, manifest.get("foreign", ()))
@@ -81,7 +80,6 @@ def registered_objects(selection: ExportSelection, format: str) -> "RegisteredOb
 
 
 def _leaving(selection: ExportSelection, format: str) -> list[Leaving] | None:
-    """Return the objects to export; None if one has other samples too, and is no archive."""
     version, members = selection.version, selection.members
     placed, first, n_rows = _placed(version), version.parts.first_ordinal, version.parts.n_rows
     positions, out = dict[str, list[int]](), list[Leaving]()
@@ -109,7 +107,6 @@ def _without_samples(
     objects: Sequence[ForeignObject],
     find_objects: Callable[[Store, list[ObjectInfo]], FoundObjects],
 ) -> list[Leaving]:
-    """Return the unchanged objects without samples. Lists their place."""
     placed = _placed(version)
     last = {one.key: one.shard for one in objects}  # the newest, of an object registered again
     shards = sorted(set(last.values()) - set(_paths(version)))

@@ -1,7 +1,4 @@
-"""Export Megatron-Energon: WebDataset archives per split, their offsets, and `.nv-meta`.
-
-The index follows from keys and sizes, so payloads are not read for it.
-"""
+"""Export Megatron-Energon: WebDataset archives per split, their offsets, and `.nv-meta`."""
 
 import sqlite3
 import uuid
@@ -61,7 +58,6 @@ def units(selection: ExportSelection) -> list[WorkUnit]:
 
 
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-    """Put an archive and its offsets."""
     starts = put_archive(selection, unit, outbox, _name(unit))
     outbox.put(f"{_name(unit)}.idx", np.array(starts, "<u8").tobytes())
     return {}
@@ -115,7 +111,6 @@ def _write_index(path: str, selection: ExportSelection, units_written: Sequence[
 
 
 def _layout(selection: ExportSelection, unit: WorkUnit) -> Iterator[tuple[str, list[MemberPlace]]]:
-    """Yield key and members of each sample in `put_archive`'s layout."""
     member, at = metadata_member(selection.fields), 0
     for first in range(0, len(unit.ordinals), ADDRESSES):
         ordinals = unit.ordinals[first : first + ADDRESSES]

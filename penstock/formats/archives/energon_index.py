@@ -1,7 +1,6 @@
-"""Read `.nv-meta` of an Energon dataset: its archives, splits and samples.
+"""Read the untrusted `.nv-meta` of an Energon dataset: its archives, splits and samples.
 
-The database is untrusted. It is opened read-only, and each table is read once from end to end, without its
-indexes, views and triggers.
+The database is opened read-only; each table is read once, without its indexes, views and triggers.
 """
 
 import os
@@ -56,7 +55,7 @@ class NvMeta(NamedTuple):
 def meta_of(store: Store, objects: Mapping[str, ObjectInfo]) -> NvMeta:
     """Return the contents of `.nv-meta`. objects: of the place, by key.
 
-    Raises: InvalidStore without it, or if an archive has two splits; Corrupt; MissingDependency.
+    Raises: InvalidStore without it, or if an archive has two splits.
     """
     info = next((FOLDER + name for name in INFO if FOLDER + name in objects), None)
     if info is None:
@@ -244,7 +243,7 @@ class IndexedTar:
         self._parts.extend((number, self._names.setdefault(name, len(self._names)), offset, nbytes))
 
     def samples(self, nbytes: int, count: int) -> list[tuple[str, list[IndexedMember]]] | None:
-        """Return key and members of each sample, in order; None if they do not fill an archive of `nbytes`.
+        """Return key and members of each sample; None if they do not fill an archive of `nbytes`.
 
         count: samples in the dataset's list.
         """
@@ -268,8 +267,6 @@ def index_of(store: Store, info: ObjectInfo, n_archives: int) -> Mapping[int, In
     """Return number of an archive -> its samples; empty for an index without members.
 
     Copies the object to scratch. Memory: 64 bytes and the key per sample, 32 per member.
-
-    Raises: Corrupt with table and row.
     """
     name = f"{store.url}/{info.key}"
     with (

@@ -1,7 +1,7 @@
-"""Register Energon's archives, by the index if it fits the archive, else by the archive's headers.
+"""Register Energon's archives: WebDataset, but field names keep their case.
 
-An index may be older than its archives. It fits if its samples fill the archive and the last header is in its
-place. Keys and fields are WebDataset's, but field names keep their case.
+The index is used if its samples fill the archive and the last header is in its place: it may be older than its
+archives. Otherwise the headers are walked.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ OBJECTS_PER_SHARD = 1
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    """Return the archives that the dataset lists. Raises: as `meta_of`, `index_of` and `exported_at`."""
+    """Return the archives that the dataset lists."""
     objects = {info.key: info for info in infos}
     meta = meta_of(store, objects)
     index: Mapping[int, IndexedTar] = {}
@@ -62,7 +62,6 @@ class _Dataset(NamedTuple):
             window.close()
 
     def _by_index(self, window: Window, info: ObjectInfo) -> Iterator[ForeignSample] | None:
-        """Return the samples of the index; None if it does not fit."""
         if info.key not in self.indexed:
             return None
         indexed_samples = self.indexed[info.key].samples(info.nbytes, self.meta.counts[info.key])

@@ -1,6 +1,6 @@
 """Walk the headers of a tar archive (ustar, GNU, pax) without reading payloads.
 
-Everything that a tar reader would drop or misread is an error that names the object and the byte.
+What a tar reader would drop or misread is an error with the object and the byte.
 """
 
 import re
@@ -75,7 +75,7 @@ class Member(NamedTuple):
 
 
 def members(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterator[Member]:
-    """Yield the regular files of an archive one by one. Raises: as `runs`."""
+    """Yield the regular files of an archive one by one."""
     for run in runs(read, nbytes, name, many):
         yield from each_of(run.names, run.places)
 
@@ -86,9 +86,9 @@ def each_of(names: Sequence[str], places: Sequence[int]) -> Iterator[Member]:
 
 
 def runs(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterator[Members]:
-    """Yield the regular files of an archive, in order.
+    """Yield the regular files of an archive.
 
-    nbytes: size of the object. name: of it, for errors. many: fast path for plain headers.
+    nbytes: size of the object. name: for errors. many: fast path for plain headers.
 
     Raises: Corrupt for an archive that is damaged or continues behind its end; InvalidSample for a member that
     is no regular file.
@@ -175,10 +175,7 @@ def plain_members(window: Window, at: int) -> Members:
 
 
 def is_header(block: bytes, path: str, nbytes: int) -> bool:
-    """Return whether a block is the header of a member with this path and size.
-
-    Long paths and sizes from 8 GiB on have separate headers and are not compared.
-    """
+    """Return whether a block is the header of a member; not compared are long paths, and sizes from 8 GiB."""
     try:
         size = _checked(block, "", 0)
     except Corrupt:
@@ -266,7 +263,6 @@ def _records(data: bytes, name: str, header: int) -> dict[str, bytes]:
 
 
 def _check_end(read: Read, at: int, nbytes: int, name: str) -> None:
-    """Raise Corrupt if data follows the end, where tar readers stop."""
     tail = read(at, min(TAIL_BYTES, nbytes - at))
     if any(tail):
         other = at + next(i for i, byte in enumerate(tail) if byte)

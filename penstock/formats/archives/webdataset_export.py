@@ -26,12 +26,10 @@ def losses(selection: ExportSelection) -> list[Loss]:
 
 
 def units(selection: ExportSelection) -> list[WorkUnit]:
-    """Return the samples of each part."""
     return selection.by_part()
 
 
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-    """Put an archive."""
     put_archive(selection, unit, outbox, f"{unit.number:06d}.tar")
     return {}
 
@@ -78,7 +76,7 @@ def end_of(members: list[MemberPlace], start: int) -> int:
 
 
 def put_archive(selection: ExportSelection, unit: WorkUnit, outbox: Outbox, name: str) -> list[int]:
-    """Put an archive; return the first byte of each sample, and the end of the last. Raises: Corrupt."""
+    """Put an archive; return the first byte of each sample, and the end of the last."""
     member, starts = metadata_member(selection.fields), [0]
     with outbox.file(name) as file:
         for sample in selection.samples(unit):
@@ -95,7 +93,7 @@ def put_archive(selection: ExportSelection, unit: WorkUnit, outbox: Outbox, name
 
 
 def remaining(window: Window, keys: Collection[str]) -> Iterator[Span]:
-    """Yield the byte ranges of an archive without the members of other samples. Raises: as `runs`."""
+    """Yield the byte ranges of an archive without the members of other samples."""
     start = at = 0
     for member in members(window.read, window.nbytes, window.name, partial(plain_members, window)):
         end = member.offset + member.nbytes + -member.nbytes % BLOCK_BYTES

@@ -40,12 +40,7 @@ def _samples(store: Store, members: JsonMembers, run: ImportRun) -> Iterator[Rea
 
 
 def samples_in(stream: ByteStream, columns: JsonColumns | None = None) -> Iterator[ReadSample]:
-    """Yield the samples of an archive that is read forward.
-
-    columns: of its JSON documents; None reads none.
-
-    Raises: Corrupt and InvalidSample with the byte.
-    """
+    """Yield the samples of an archive that is read forward. columns: of its JSON documents; None reads none."""
     key, fields, held, seen = "", dict[str, bytes](), 0, set[str]()
     metadata = NO_METADATA
     blocks = _Blocks(stream)
@@ -83,7 +78,7 @@ def samples_in(stream: ByteStream, columns: JsonColumns | None = None) -> Iterat
 
 
 class _Blocks:
-    """Reads an archive at growing offsets. Keeps the last header, since the archive's end is read from there again."""
+    """Reads at growing offsets; keeps the last header, since the archive's end is read from there again."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream, self._at, self._header = stream, 0, b""

@@ -1,7 +1,7 @@
 """Register WebDataset: tar archives with members `<key>.<field>`, read by their headers.
 
-Keys and fields are webdataset's: the key ends at the first dot of the file's name, and fields are in lower
-case. Members of a sample may be anywhere in the archive. Values of the member `json` become columns.
+The key ends at the first dot of the file's name; fields are in lower case. Members of a sample may be anywhere
+in the archive. Values of the member `json` become columns.
 """
 
 import re
@@ -38,11 +38,10 @@ LOOKED_AT = 8
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    """Return the archives of a place, without files beside them, such as `000.tar.idx`.
+    """Return the archives of a place.
 
-    Costs a request for each of the first `LOOKED_AT` objects per such ending.
-
-    Raises: InvalidStore for compressed archives.
+    Costs a request for each of the first `LOOKED_AT` files per ending that may be compressed. Raises:
+    InvalidStore for compressed archives.
     """
     _check_packed(store, infos)
     exported = exported_at(store, infos, "webdataset", "energon")
@@ -56,7 +55,6 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
 
 
 def _check_packed(store: Store, infos: Sequence[ObjectInfo]) -> None:
-    """Raise InvalidStore for compressed archives, and for plain ones with such a name."""
     endings = dict[str, list[ObjectInfo]]()
     for info in infos:
         if match := _PACKED.search(info.key.lower()):
@@ -86,7 +84,7 @@ def samples(
 ) -> Iterator[ForeignSample | ForeignTable]:
     """Yield the samples of an archive, by their first members; as one table if their fields are equal.
 
-    Raises: as `tar_headers.runs`; InvalidSample for a duplicate member; Corrupt for invalid metadata.
+    Raises: InvalidSample for a duplicate member.
     """
     window = Window(store, info, neighbours=neighbours)
     try:
@@ -108,7 +106,6 @@ def samples(
 
 
 def _table(names: list[str], places: list[int], crcs: Sequence[int]) -> ForeignTable | None:
-    """Return the samples as a table; None if their fields or the fields' order differ."""
     key_and_field = named(names[0]) if names else None
     if key_and_field is None:
         return None
@@ -148,7 +145,7 @@ class JsonDocuments:
                 self.add(Span(*run.places[2 * at : 2 * at + 2]), self._window.aside)
 
     def add(self, at: Span, read: Callable[[int, int], bytes]) -> None:
-        """Read a document. Raises: as `read`."""
+        """Read a document."""
         if self._columns is not None:
             self._starts.append(at.offset)
             self._columns.add(read(*at) if at.nbytes <= MOST_BYTES else None, self._window.name, at.offset)
@@ -166,7 +163,7 @@ class JsonDocuments:
 def samples_in(
     window: Window, exported: Exported | None, members: JsonMembers | None, *, lower: bool
 ) -> Iterator[ForeignSample]:
-    """Yield the samples of an archive by its headers. lower: True lowers field names. Raises: as `samples`."""
+    """Yield the samples of an archive by its headers. lower: True lowers field names."""
     documents = JsonDocuments(window, members, lower=lower)
 
     def walked() -> Iterator[Member]:
@@ -230,7 +227,7 @@ def named(name: str) -> tuple[str, str] | None:
 
 
 def metadata_at(window: Window, exported: Exported, at: Span, key: str) -> SampleColumns:
-    """Return metadata and provenance of a sample from their member. Raises: Corrupt."""
+    """Return metadata and provenance of a sample from their member."""
     where = f"{window.name}, byte {at.offset}"
     if at.nbytes > HEADER_BYTES:
         raise Corrupt(

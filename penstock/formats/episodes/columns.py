@@ -47,7 +47,6 @@ class TopicColumn:
         return 40 + len(self._texts[-1])
 
     def _takes(self, value: Any) -> bool:
-        """Return whether a value fits the dtype; mixed int64 and float64 of JSON become float64."""
         if not isinstance(value, np.generic | np.ndarray):
             return False
         if self._dtype is None:

@@ -27,7 +27,7 @@ class EpisodeBuilder:
         self._nbytes = 0
 
     def add(self, message: LogMessage) -> None:
-        """Add a message. Raises: Corrupt; InvalidSample; FieldTooLarge; MissingDependency."""
+        """Add a message. Raises: FieldTooLarge."""
         channel = message.channel
         name = channel.topic.strip("/").replace("/", ".") or "topic"
         if {channel.topic, name} & self._without:
@@ -49,7 +49,7 @@ class EpisodeBuilder:
             )
 
     def sample(self, key: str) -> ReadSample:
-        """Return the sample. Raises: InvalidSample; Corrupt."""
+        """Return the sample."""
         if not self._topics:
             raise InvalidSample(f"{self._where} has no messages of topics that are read; move it elsewhere")
         clocks = {name: topic.clock() for name, topic in self._topics.items()}
@@ -137,7 +137,6 @@ class _Topic:
         return nbytes
 
     def _stamp(self, values: Mapping[str, Any]) -> None:
-        """Keep the message's own time: `header.stamp`, or `timestamp`."""
         if self._stamp_name is None:
             return
         header = values.get("header")
@@ -169,7 +168,6 @@ class _Topic:
         return _LOG_TIME, times
 
     def fields(self, ns: Any) -> dict[str, bytes]:
-        """Return the topic's fields. ns: int64 [T]."""
         out = {f"{self._name}.ns.npy": npy_of(ns)}
         for path, column in self._columns.items():
             word, data = column.finish(len(ns))
@@ -190,8 +188,6 @@ class _Topic:
 
 
 class _Refused:
-    """Adds the topic's name and advice to errors of a message."""
-
     def __init__(self, where: str, leave_out: str) -> None:
         self._where, self._leave_out = where, leave_out
 

@@ -42,7 +42,7 @@ def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSam
 
 
 def mcap_messages(file: io.RawIOBase, where: str) -> Iterator[LogMessage]:
-    """Yield the messages of a file. Raises: Corrupt; InvalidSample; MissingDependency."""
+    """Yield the messages of a file."""
     with damage_named(where), _end_named(file, where):
         from mcap.records import Channel as ChannelRecord
         from mcap.records import Message, Schema
@@ -66,7 +66,6 @@ def mcap_messages(file: io.RawIOBase, where: str) -> Iterator[LogMessage]:
 
 @contextmanager
 def _end_named(file: io.RawIOBase, where: str) -> Iterator[None]:
-    """Raise Corrupt with advice for a file that ends within a record; mcap gives none."""
     from mcap.exceptions import EndOfFile
 
     try:

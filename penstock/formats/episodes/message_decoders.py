@@ -1,7 +1,6 @@
 """Decoders of messages: JSON, protobuf by the log's descriptors, ROS by its definitions.
 
-A decoder returns a mapping: numbers as numpy scalars, arrays of numbers as numpy arrays, other arrays as lists.
-ROS definitions are parsed, and no code is generated.
+They return mappings with numbers as numpy scalars, arrays of numbers as numpy arrays, other arrays as lists.
 """
 
 import sys
@@ -105,7 +104,6 @@ class _Protobuf:
         self._most = self._n_left = most
 
     def read(self, message: Any, within: tuple[str, ...]) -> Mapping[str, Any]:
-        """Return the values; unset ones have defaults. within: enclosing types."""
         values = {}
         within = (*within, message.DESCRIPTOR.full_name)
         for field in message.DESCRIPTOR.fields:
@@ -167,7 +165,6 @@ class _Node(NamedTuple):
     kind: str
     """"number", "string", "struct", "array" (of a fixed length) or "sequence"."""
     least: int
-    """Fewest bytes of a value."""
     dtype: Any = None
     of: Any = None
     """Node of an array's values; for a struct, name -> node."""
@@ -176,7 +173,7 @@ class _Node(NamedTuple):
 
 
 def ros_decoder(channel: Channel) -> Callable[[bytes], Mapping[str, Any]]:
-    """Return the decoder of a topic's messages. Raises: InvalidSample; errors of rosbags."""
+    """Return the decoder of a topic's messages."""
     from rosbags.typesys.msg import normalize_msgtype
 
     if len(channel.schema) > _MAX_SCHEMA_BYTES:

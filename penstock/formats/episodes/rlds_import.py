@@ -1,7 +1,4 @@
-"""Import RLDS: TensorFlow Datasets of episodes, read without TensorFlow.
-
-The place is the folder of one `features.json`, which describes the records.
-"""
+"""Import RLDS: TensorFlow Datasets of episodes, described by `features.json`, without TensorFlow."""
 
 import math
 import re
@@ -49,7 +46,7 @@ class RldsFeature(NamedTuple):
 
 
 def features_in(data: bytes, name: str) -> list[RldsFeature]:
-    """Return the features of a `features.json`. name: of it, for errors. Raises: Corrupt; InvalidSample."""
+    """Return the features of a `features.json`. name: of it, for errors."""
     try:
         features = list(_leaves(parse_json_object(data), "", 0, name, 0))
     except (DamagedJson, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -60,7 +57,6 @@ def features_in(data: bytes, name: str) -> list[RldsFeature]:
 
 
 def _leaves(node: Any, path: str, sequences: int, name: str, depth: int) -> Iterator[RldsFeature]:
-    """Yield the leaves below a node. sequences: number of enclosing lists."""
     if depth > _MOST_DEPTH:
         raise ValueError(f"{path} lies deeper than {_MOST_DEPTH}")
     if "featuresDict" in node:
@@ -73,7 +69,6 @@ def _leaves(node: Any, path: str, sequences: int, name: str, depth: int) -> Iter
 
 
 def _leaf(node: dict[str, Any], path: str, sequences: int) -> RldsFeature:
-    """Return a leaf; its kind is "" if it cannot be read."""
     kind, dtype, shape = "", "int64", list[int]()
     if "tensor" in node:
         body = node["tensor"]
@@ -107,7 +102,7 @@ _OTHERS = re.compile(r"\.(array_record|riegeli|parquet)-\d+-of-\d+$")
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the files of records. Raises: InvalidStore for files of another kind; Corrupt; InvalidSample."""
+    """Return the files of records. Raises: InvalidStore for files of another kind."""
     keys = {info.key for info in infos}
     if FEATURES not in keys:
         return Readable([], lambda info: [], lambda run: iter(()))
@@ -204,7 +199,6 @@ def _codec(image: bytes, what: str) -> str:
 
 
 def _own(feature: RldsFeature, raw: ExampleFeature, metadata: dict[str, Any], what: str) -> dict[str, bytes]:
-    """Return the field of an episode's feature; numbers and short texts become metadata."""
     name = _name(feature)
     if feature.kind == "numbers":
         array = _numbers(feature, raw, what)

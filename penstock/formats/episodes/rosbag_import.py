@@ -25,30 +25,23 @@ OPTIONS = frozenset[str]()
 _ENDING, _METADATA = ".bag", "metadata.yaml"
 _MOST_METADATA_BYTES = 2**22
 _AT_ONCE = 16
-"""Metadata files that are read at the same time."""
 _MOST_NAMES = 2**18
 _NAMES: dict[tuple[str, str, str], tuple[str, ...]] = {}
 """Place, key and change token of metadata -> names of the bag's files."""
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return ROS 1 bags, and the metadata of ROS 2 bags joined with the files that it names.
-
-    A bag that lacks a file, or has invalid metadata, is its metadata only.
-    """
+    """Return ROS 1 bags, and metadata of ROS 2 bags joined with the files that it names, if they exist."""
     return _bags_in(store, infos, options, whole=True)
 
 
 def find_complete_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return as `find_objects`, without the bags that lack a file. Raises: MissingDependency."""
+    """Return as `find_objects`, without the bags that lack a file."""
     return _bags_in(store, infos, options, whole=False)
 
 
 def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> dict[str, list[str]]:
-    """Return metadata of a ROS 2 bag -> itself and its files; only itself if it is invalid.
-
-    Reads metadata that this process has not read. Raises: MissingDependency without rosbags.
-    """
+    """Return metadata of a ROS 2 bag -> itself and its files; only itself if it is invalid."""
     if find_spec("rosbags") is None:
         raise MissingDependency("bags are read by rosbags: pip install 'penstock-data[rosbag]'")
     described = [info for info in infos if _is_metadata(info)]
@@ -86,7 +79,7 @@ def _known_names(store: Store, info: ObjectInfo) -> tuple[str, ...]:
 
 
 def names_of(store: Store, info: ObjectInfo) -> list[str]:
-    """Return the names of a ROS 2 bag's files. Raises: Corrupt; InvalidSample."""
+    """Return the names of a ROS 2 bag's files."""
     if info.nbytes > _MOST_METADATA_BYTES:
         raise Corrupt(f"{info.key} has {info.nbytes:,} bytes; no {_METADATA} has so many")
     with ObjectFile(store, info) as file:
@@ -177,8 +170,6 @@ _BEGIN = b"#ROSBAG V2.0\n"
 
 
 class _Opened:
-    """An open file in the form of the path that rosbags expects."""
-
     def __init__(self, file: Any) -> None:
         self._file = file
 
@@ -190,7 +181,7 @@ class _Opened:
 
 
 def ros1_messages(file: io.RawIOBase, where: str) -> Iterator[LogMessage]:
-    """Yield the messages of a ROS 1 bag. Raises: Corrupt; InvalidSample; MissingDependency."""
+    """Yield the messages of a ROS 1 bag."""
     with damage_named(where):
         from rosbags.rosbag1 import Reader
 
@@ -238,7 +229,7 @@ def _plain(data: bytes) -> bytes:
 
 
 def ros2_database_messages(path: Path, where: str) -> Iterator[LogMessage]:
-    """Yield the messages of a ROS 2 database. Raises: Corrupt; InvalidSample; MissingDependency."""
+    """Yield the messages of a ROS 2 database."""
     with damage_named(where):
         from rosbags.interfaces import MessageDefinitionFormat
         from rosbags.rosbag2 import Reader

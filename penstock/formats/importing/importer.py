@@ -98,8 +98,7 @@ class JoiningImporter(Importer, Protocol):
     ) -> Mapping[str, Sequence[str]]:
         """Return key of an object -> keys of its files, its own first; objects of one file may be absent.
 
-        A file that maps to no keys is no object. Reads metadata that this process has not read. Raises:
-        InvalidStore.
+        A file that maps to no keys is no object. Results are cached. Raises: InvalidStore.
         """
 
     def find_complete_objects(self, store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
@@ -136,7 +135,7 @@ def of_first_readable(infos: Iterable[ObjectInfo], read: Callable[[ObjectInfo], 
 def files_of(
     names: Mapping[str, Sequence[str]], there: Mapping[str, ObjectInfo]
 ) -> tuple[dict[str, list[ObjectInfo]], dict[str, str]]:
-    """Return the files of each complete object, and the first missing file of each other object.
+    """Return the files of each complete object, and the first missing file of the others.
 
     names: as `JoiningImporter.names_in`. there: files of the place, by key.
     """

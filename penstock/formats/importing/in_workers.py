@@ -29,17 +29,16 @@ _ERRORS: dict[str, type[PenstockError]] = {
 class _Asked(NamedTuple):
     info: ObjectInfo
     run: tuple[int, int] | None
-    """First and last + 1 sample of the run; None asks for the object's runs."""
 
 
 @contextmanager
 def in_workers(
     readable: Readable, find_objects: FindObjects, store: Store, options: Options, workers: int
 ) -> Iterator[Readable]:
-    """Yield a reader whose runs and samples come from worker processes, which end with the block.
+    """Yield a reader that reads in worker processes, which end with the block.
 
-    workers: limit on processes. A run's samples stay in memory, at most 4 GiB. Workers find the store's
-    credentials in the environment.
+    workers: limit on processes. A run's samples stay in memory, at most 4 GiB. Credentials come from the
+    environment.
     """
     function = partial(_read, store, find_objects, options.to_json())
     variables = store_variables(store)
@@ -70,7 +69,6 @@ def in_workers(
 
 
 def _read(store: Store, find_objects: FindObjects, options: dict[str, Any], asked: _Asked) -> tuple[str, Any]:
-    """Return ("", runs or samples), or (error name, text). Runs in a worker."""
     try:
         readable = find_objects(store, [asked.info], Options.from_json(options))
         if asked.run is None:

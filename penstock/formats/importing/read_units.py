@@ -1,6 +1,6 @@
 """Work units of decoded samples, of about a shard's bytes; or all samples, sorted on scratch.
 
-Units are written before all fields and repeated keys are known. `settled` returns the units to write again.
+Units are written before all fields and keys are known; `settled` returns those to write again.
 """
 
 import threading
@@ -87,9 +87,9 @@ class UnitReader:
     """Keys that repeat; their samples get the object's name in front."""
 
     def __call__(self, unit: ReadUnit) -> Iterator[Sample]:
-        """Yield the samples of a unit. After an error the other objects are read for errors only.
+        """Yield the samples of a unit.
 
-        Raises: the last error of its objects.
+        After an error, which is raised last, the other objects are read for errors.
         """
         errors = list[PenstockError]()
         for run in unit.runs:
@@ -154,10 +154,7 @@ class SettledUnits(NamedTuple):
 def settled(
     root: Store, written: Sequence[WrittenUnit[ReadUnit]], known: Mapping[str, Mapping[str, Any]]
 ) -> SettledUnits:
-    """Return groups and repeated keys of written units. known: groups of the dataset.
-
-    Reads the keys of all samples. Raises: FieldMismatch.
-    """
+    """Return groups and repeated keys of written units, by reading all keys. known: groups of the dataset."""
     kinds, keys = dict[tuple[str, ...], Rows](), list[pa.Table]()
     parts = [part for unit in written for part in unit.parts]
     files = [part.samples for part in parts if part.samples is not None]
@@ -221,11 +218,10 @@ class Spilled:
         return self._spill.drain()
 
     def group_of(self, known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-        """Return field -> its group. known: groups of the dataset. Raises: FieldMismatch."""
+        """Return field -> its group. known: groups of the dataset."""
         return groups_of([self.kinds[kind] for kind in sorted(self.kinds)], known)
 
     def close(self) -> None:
-        """Delete the files."""
         self._spill.close()
 
 

@@ -1,6 +1,6 @@
 """Work units of samples that are spans of objects, and blocks that copy each byte once.
 
-Files of this machine are read straight into the shard. Neighbours in a bucket's object share a request.
+Neighbours in a bucket's object share a request.
 """
 
 import os
@@ -163,10 +163,7 @@ AT_ONCE = 16
 
 
 def blocks_of(store: Store, unit: SpanUnit) -> Iterator[SampleBlock]:
-    """Yield the samples of a unit in blocks.
-
-    Raises: InvalidField. A block's `fill` raises Changed for an object written since its listing; Corrupt.
-    """
+    """Yield the samples of a unit in blocks. Their `fill` raises Changed for an object written since."""
     check_case(unit.rows.fields, f"sample {unit.rows.keys[0]!r}")
     provenance = _Provenance(store)
     for block in _cut(unit.rows):
@@ -174,7 +171,7 @@ def blocks_of(store: Store, unit: SpanUnit) -> Iterator[SampleBlock]:
 
 
 def read_fields(store: Store, samples: SpanSamples) -> Iterator[dict[str, bytes]]:
-    """Yield the fields of each sample. Raises: as a block's `fill`."""
+    """Yield the fields of each sample."""
     for block in _cut(samples):
         requests, which = _requests(block)
         data = _fetched(store, requests)
@@ -307,7 +304,6 @@ def _get(store: Store, request: _Request) -> bytes:
 
 
 def _requests(samples: SpanSamples) -> tuple[list[_Request], Int64s]:
-    """Return the requests, and the request of each field, int64 [samples, fields]."""
     requests, which = list[_Request](), list[list[int]]()
     offsets, sizes = samples.places[:, :, 0], samples.places[:, :, 1]
     lows, highs = offsets.min(axis=1).tolist(), (offsets + sizes).max(axis=1).tolist()

@@ -49,7 +49,6 @@ class Walk:
         self._objects, self._without, self._since, self._groups = objects, without, since, groups
         self._failures = list[str]()
         self.nbytes = sum(shard.nbytes for shard in shards)
-        """Bytes of the shards."""
         self._pool, self._ended = DaemonPool(AT_ONCE, "penstock-walk"), list[Shard]()
         self._walks: list[Future[list[tuple[Shard, Rows]]]] = [
             self._pool.submit(self._walk, shard) for shard in shards
@@ -87,12 +86,12 @@ class Walk:
 
     @cached_property
     def layout(self) -> SampleNames:
-        """Names of all rows. Waits for them. Raises: InvalidKey; FieldMismatch."""
+        """Names of all rows. Waits for them."""
         rows = [one for _, one in self.walked]
         return SampleNames(keys_of(rows, self._since.keys), groups_of(rows, self._groups))
 
     def shuffled(self, shard_bytes: int) -> list[SpanUnit]:
-        """Return units in the order of the keys' hashes. Raises: as `layout`."""
+        """Return units in the order of the keys' hashes."""
         if self._objects.members is not None:
             agree([rows for _, rows in self.walked], self._objects.members, self._columns)
         return units_of(samples_in(self.walked, self.layout.keys), shard_bytes)
@@ -109,7 +108,7 @@ class Walk:
 
 
 class UnitsAhead:
-    """Units of samples in the order of their objects, each as soon as its shard is walked.
+    """Units of samples in the order of their objects, as soon as they are walked.
 
     Until the walk ends, names are guessed: no key repeats in another shard, and `group_guessed` gives groups.
     """
@@ -117,7 +116,6 @@ class UnitsAhead:
     def __init__(self, walk: Walk, groups: Groups, shard_bytes: int) -> None:
         self._walk, self._groups, self._shard_bytes = walk, groups, shard_bytes
         self.group_of = group_guessed(groups)
-        """Field -> its guessed group."""
         self._cut = list[tuple[SpanUnit, int, int]]()
         """Each unit with guessed names, its run's number, and its first sample's number there."""
 
@@ -142,7 +140,7 @@ class UnitsAhead:
                 run += 1
 
     def others(self) -> list[SpanUnit]:
-        """Return the units whose guesses were wrong, renamed. Waits for the walk. Raises: as `Walk.layout`."""
+        """Return the units whose guesses were wrong, renamed. Waits for the walk."""
         return [
             replace(unit, rows=replace(unit.rows, keys=self._keys(unit, run, start)), renamed=True)
             for unit, run, start in self._cut

@@ -1,7 +1,7 @@
 """Write samples as parts, once: `write_parts(samples, layout, name)`.
 
-`data/<txn>/<folder>/<name>.json` lists the parts of a unit, and is put when all exist. A full part is recorded
-at once (`<part>.part.json`), so a repeated import does not write it again.
+`data/<txn>/<folder>/<name>.json` lists the parts of a unit, and is put last; `<part>.part.json` records a full
+part at once. A repeated import writes neither again.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -87,8 +87,6 @@ def write_parts(samples: Iterable[Sample | SampleBlock], layout: PartLayout, nam
     """Return the parts of samples: several if these differ in fields or exceed a part. Thread-safe.
 
     samples: bytes, or blocks of spans to copy; not iterated if the parts exist. name: of the first part.
-
-    Raises: as the samples.
     """
     note = f"data/{layout.txn}/{layout.folder}/{name}.json"
     try:
@@ -129,7 +127,7 @@ def in_order(written: Iterable[WrittenUnit[Unit]]) -> list[WrittenUnit[Unit]]:
 def delete_units(root: Store, txn: str, names: Collection[str]) -> None:
     """Delete the parts and records of replaced units; a collector deletes what the store refuses.
 
-    A takedown searches unused objects by the keys of its samples, which differ in these parts.
+    Otherwise a takedown would miss them: they have other keys than its samples.
     """
     there = list_in_place(root, f"data/{txn}/{FOLDER}/", f"data/{txn}/")
     keys = [info.key for info, is_link in there if not is_link and _unit_of(info.key) in names]
@@ -144,8 +142,6 @@ def _unit_of(key: str) -> str:
 
 
 class _OpenPart:
-    """A part that is being written, or exists."""
-
     def __init__(self, layout: PartLayout, name: str) -> None:
         self._store = layout.store
         self._note = f"data/{layout.txn}/{layout.folder}/{name}.part.json"

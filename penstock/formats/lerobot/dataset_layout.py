@@ -84,8 +84,7 @@ def read_layout(
 ) -> DatasetLayout:
     """Return the layout of the dataset at a place.
 
-    whole: True refuses a place that lacks objects of its episodes.
-    episodes: (first, last) numbers to read; empty for all.
+    whole: True refuses a place that lacks objects. episodes: (first, last) numbers; empty for all.
 
     Raises: InvalidStore.
     """

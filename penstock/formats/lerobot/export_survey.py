@@ -1,4 +1,4 @@
-"""Survey a version for a LeRobot export: order, rows, tasks and rate of its episodes, and losses."""
+"""Survey a version for a LeRobot export: order, rows, tasks, rate, and losses."""
 
 import io
 from collections.abc import Iterator
@@ -21,7 +21,6 @@ from .rows import clock
 EPISODE = "episode.json"
 CLOCK = ".ns.npy"
 _STORED = frozenset({"robot", "task", "n_frames", "duration_ns", "episode_index", "split"})
-"""Columns that the format stores elsewhere."""
 _AT_ONCE = 256
 
 
@@ -69,10 +68,7 @@ class Survey:
 
 
 def survey_of(selection: ExportSelection) -> Survey:
-    """Return the survey of a selection: reads all clocks, and every `episode.json`.
-
-    Raises: InvalidSample for an episode without rows, or with a clock that does not ascend; Corrupt.
-    """
+    """Return the survey of a selection: reads all clocks, and every `episode.json`."""
     survey, order = _fields(selection), _in_order(selection)
     clocks = [f"{name}{CLOCK}" for name in survey.streams]
     if not clocks:
@@ -212,7 +208,7 @@ def _clock(data: bytes, key: str) -> Any:
 
 
 def array_of(data: bytes, what: str) -> Any:
-    """Return the array of an .npy file. Raises: InvalidSample."""
+    """Return the array of an .npy file."""
     try:
         return np.load(io.BytesIO(data), allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:

@@ -73,7 +73,7 @@ def _unit(number: int, names: tuple[str, ...], episodes: list[PlannedEpisode], s
 
 
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-    """Put a file of rows, and each camera's videos. Raises: InvalidSample; Corrupt."""
+    """Put a file of rows, and each camera's videos."""
     assert isinstance(unit, EpisodeUnit)
     survey, tables, written = unit.survey, list[Any](), list[dict[str, Any]]()
     videos = {camera: _Videos(camera, field, unit.number, outbox) for camera, field in survey.cameras.items()}
@@ -117,8 +117,6 @@ def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: 
 
 
 class _Videos:
-    """The videos of a camera in a unit; each kind of packets begins a new file."""
-
     def __init__(self, camera: str, field: str, chunk: int, outbox: Outbox) -> None:
         self._camera, self._field, self._chunk, self._outbox = camera, field, chunk, outbox
         self._writer: Mp4Writer | None = None
@@ -296,7 +294,6 @@ def _episode_table(rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def _tasks(texts: Sequence[str]) -> Any:
-    """Return the table of tasks: texts are its index, in pandas' layout."""
     import pyarrow as pa
 
     index = "__index_level_0__"

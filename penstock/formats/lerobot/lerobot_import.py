@@ -32,17 +32,17 @@ _LEAST_TICK_S = 1e-6
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the objects of rows, each joined with its videos. Raises: InvalidStore."""
+    """Return the objects of rows, each joined with its videos."""
     return _readable(dataset_in(store, infos, options))
 
 
 def find_complete_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return as `find_objects`, without incomplete objects. Raises: InvalidStore."""
+    """Return as `find_objects`, without incomplete objects."""
     return _readable(dataset_in(store, infos, options, whole=False))
 
 
 def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> Mapping[str, Sequence[str]]:
-    """Return object of rows -> itself and its videos. Reads `meta` when it changed. Raises: InvalidStore."""
+    """Return object of rows -> itself and its videos. Reads `meta` when it changed."""
     meta = [one for one in infos if one.key.startswith("meta/")]
     return _NAMES.of(
         (store.url, frozenset(options.without)),
@@ -67,7 +67,7 @@ def _readable(dataset: "Dataset") -> Readable:
 
 
 def dataset_in(store: Store, infos: list[ObjectInfo], options: Options, *, whole: bool = True) -> "Dataset":
-    """Return the dataset at a place without the features to leave out. Raises: InvalidStore."""
+    """Return the dataset at a place without the features to leave out."""
     layout = read_layout(store, infos, whole=whole, episodes=options.episodes)
     features = {
         name: feature for name, feature in layout.features.items() if not _left_out(name, feature, options)
@@ -175,7 +175,7 @@ class Dataset:
             yield ImportRun(info, episode.number, episode.number + 1, nbytes)
 
     def samples(self, run: ImportRun) -> Iterator[ReadSample]:
-        """Yield the one sample of a run. Raises: Corrupt."""
+        """Yield the one sample of a run."""
         episode = self.layout.episodes[run.first]
         fields: dict[str, bytes] = {}
         ticks = [_LEAST_TICK_S]
@@ -187,7 +187,7 @@ class Dataset:
         yield rest._replace(fields={**fields, **rest.fields})
 
     def rows(self, episode: LeRobotEpisode, tick_s: float = _LEAST_TICK_S) -> ReadSample:
-        """Return an episode without its videos. tick_s: tick of their clocks. Raises: Corrupt."""
+        """Return an episode without its videos. tick_s: tick of their clocks."""
         layout, info = self.layout, self.infos[episode.data]
         what = f"{info.key}, episode {episode.number}"
         streams = {name: feature for name, feature in self.features.items() if feature["dtype"] != "video"}
@@ -208,7 +208,7 @@ class Dataset:
         return ReadSample(key_of(episode.number), fields, metadata, source)
 
     def videos(self, episode: LeRobotEpisode) -> Iterator[tuple[str, OpenVideo]]:
-        """Yield each camera with an episode's packets. Raises: Corrupt."""
+        """Yield each camera with an episode's packets."""
         for camera, (key, from_s, to_s) in episode.videos.items():
             if camera not in self.features:
                 continue
@@ -241,7 +241,6 @@ class Dataset:
             return table.filter(pc.equal(table["episode_index"], index))
 
     def _facts(self, episode: LeRobotEpisode, rows: Rows) -> bytes:
-        """Return `episode.json`."""
         given_stats = {
             name: stats
             for name, stats in (episode.stats or {}).items()

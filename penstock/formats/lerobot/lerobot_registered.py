@@ -1,8 +1,8 @@
 """Register LeRobot's videos in place; numbers and texts are copied.
 
-A part is a run of episodes that share no video with others. It has a shard per camera, which is the part's
-videos joined, and two shards of its own, for packet tables and streams. An episode's `unit_id` is a hash of its
-objects and metadata; changed episodes replace the earlier ones.
+A part is a run of episodes that share no video with others. It has a shard per camera (its videos joined), one
+of packet tables and one of streams. An episode whose `unit_id`, a hash of its objects and metadata, changed
+replaces the earlier one.
 """
 
 import hashlib
@@ -61,9 +61,9 @@ def register_lerobot(
 ) -> RegistrationReport:
     """Publish a version of the episodes at a place, or the next version with new and changed episodes.
 
-    Nothing is written at the place. Every video is read once. Memory: streams of 64 episodes.
+    Every video is read once. Memory: streams of 64 episodes.
 
-    without: features to leave out. workers: threads. selection: objects to register.
+    without: features to leave out. selection: objects to register.
     episodes: (first, last) numbers to register; empty for all.
 
     Raises: InvalidStore for a place that is no dataset, or whose packets are not contiguous; Corrupt with
@@ -142,15 +142,10 @@ class _Difference(NamedTuple):
     """Episodes of a place, compared with the newest version."""
 
     fresh: list[int]
-    """Numbers of the episodes to read."""
     replaced: frozenset[str] = frozenset()
-    """Keys of samples whose episode changed."""
     missing: frozenset[str] = frozenset()
-    """Keys of samples whose episode no longer exists."""
     places: frozenset[str] = frozenset()
-    """The version's places outside the root."""
     left_out: Superseded = Superseded()
-    """Rows of the samples that are replaced or missing."""
 
 
 def _difference(
@@ -198,12 +193,9 @@ PACKETS, STREAMS = "media_index", "streams"
 PART_EPISODES = 1024
 """Episodes of a part, unless one video has more."""
 _AHEAD = 64
-"""Episodes whose streams are in memory."""
 
 
 class _Read(NamedTuple):
-    """An episode after reading."""
-
     sample: ReadSample
     runs: Mapping[str, PacketRun]
 
@@ -329,7 +321,6 @@ class EpisodeParts:
         read: Iterator[_Read],
         group_of: Mapping[str, str],
     ) -> tuple[Part, list[Shard]]:
-        """Write a part with indexes of the videos; return it, and its shards at the place."""
         shards, starts = dict[str, Shard](), dict[str, int]()
         for camera in self.cameras:
             videos = sorted({one.videos[camera].key for one in episodes})

@@ -34,9 +34,7 @@ def read_rows(
 ) -> Rows:
     """Return an episode's rows. table: its rows. features: streams.
 
-    tick_s: tolerance of timestamps in seconds, beside float32's rounding.
-
-    Raises: Corrupt with the wrong row.
+    tick_s: tolerance of timestamps in seconds.
     """
     if table.num_rows != length:
         raise Corrupt(f"{what}: {table.num_rows} rows, meta/ gives {length}")
@@ -61,7 +59,7 @@ def clock(length: int, fps: Fraction) -> I64:
 
 
 def check_times(seconds: Any, numbers: Any, fps: Fraction, tick_s: float, what: str) -> None:
-    """Check timestamps against row numbers, within a tick and float32's rounding. Raises: Corrupt."""
+    """Check timestamps against row numbers, within a tick and float32's rounding."""
     due = numbers.astype(np.float64) * fps.denominator / fps.numerator
     allowed = np.spacing(np.maximum(due, 2.0**-20).astype(np.float32)).astype(np.float64) + tick_s
     times = seconds.astype(np.float64)
@@ -151,11 +149,9 @@ def _statistics_of(values: Any) -> dict[str, Any]:
 
 
 def aggregated(episodes: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Return statistics of all rows from statistics of episodes: feature -> name -> value.
+    """Return statistics of all rows from those of episodes: feature -> name -> value.
 
-    Mean and deviation are exact. Quantiles are row-weighted means of the episodes' quantiles, as in LeRobot.
-
-    Raises: InvalidSample.
+    Quantiles are row-weighted means of the episodes' quantiles, as in LeRobot. Raises: InvalidSample.
     """
     out = {}
     for feature in sorted({name for one in episodes for name in one}):

@@ -1,6 +1,6 @@
 """Export LitData chunks: each sample is a mapping of fields, with `key` and `metadata`.
 
-All samples have the same leaves. A field that a sample lacks is empty, and named in the leaf `absent`.
+A field that a sample lacks is empty, and named in the leaf `absent`.
 """
 
 import json
@@ -23,7 +23,6 @@ CHUNK_BYTES = 64 * 2**20
 """Bytes of a chunk, unless one sample has more."""
 _TEXTS = {"txt": "str", "json": "json"}
 _FLAT = DTYPES["numpy"][:11]
-"""Words of flat fields; the index is LitData's number of the dtype."""
 _MOST_BYTES = 2**31
 _LEAF = {"type": None, "context": None, "children_spec": list[Any]()}
 
@@ -43,12 +42,11 @@ def losses(selection: ExportSelection) -> list[Loss]:
 
 
 def units(selection: ExportSelection) -> list[WorkUnit]:
-    """Return the samples of each part."""
     return selection.by_part()
 
 
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-    """Put chunks of at most 64 MiB, or of one larger sample. Raises: InvalidSample."""
+    """Put chunks of at most 64 MiB, or of one larger sample."""
     leaves = _leaves(selection)
     chunks, held, nbytes = list[dict[str, Any]](), list[bytes](), 0
     for sample in selection.samples(unit):
@@ -63,7 +61,6 @@ def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[st
 
 
 def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
-    """Put the index."""
     leaves = _leaves(selection)
     names = json.dumps(list(leaves))
     tree = {"type": "builtins.dict", "context": names, "children_spec": [_LEAF] * len(leaves)}

@@ -1,7 +1,4 @@
-"""Import compressed LitData chunks: each is decompressed whole, then read as in `litdata_registered`.
-
-LitData compresses chunks, frames of several samples, single samples, or a table's buffers.
-"""
+"""Import compressed LitData chunks: each is decompressed whole, then read as in `litdata_registered`."""
 
 import itertools
 import json
@@ -34,7 +31,7 @@ _HEAD = struct.Struct("<8sHHIII")
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the compressed chunks of an index, or of splits. Raises: InvalidStore; as `index_of`."""
+    """Return the compressed chunks of an index, or of splits."""
     chunks, readers = dict[str, LitDataChunk](), dict[str, Callable[[ImportRun], Iterator[ReadSample]]]()
     lacking = list[str]()
     check_indexed(store, infos, CHUNKS, MAKE_INDEX)
@@ -55,7 +52,6 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Rea
 
 
 def _index_of(packed: bytes, name: str) -> tuple[LitDataIndex, str]:
-    """Return an index and its unit of compression."""
     try:
         document = parse_json_object(packed)
         level = _level(document["config"], name)
@@ -111,7 +107,6 @@ def _whole(packed: bytes, nbytes: int) -> bytes | None:
 
 
 def _framed(packed: bytes, nbytes: int) -> bytes | None:
-    """Return the plain form of a chunk of frames."""
     magic, version, _, n, _, n_frames = _HEAD.unpack_from(packed)
     if (magic, version) != (_FRAMED, 1):
         raise ValueError(f"it begins with {packed[:8]!r}, version {version}")

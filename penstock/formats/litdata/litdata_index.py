@@ -1,7 +1,4 @@
-"""Read the index of a LitData dataset, `index.json`: its chunks and the leaves of its samples.
-
-Leaves are named by a torch tree in JSON. It names classes; none is imported.
-"""
+"""Read the index of a LitData dataset: its chunks, and the leaves of its samples."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -92,8 +89,8 @@ class LitDataIndex(NamedTuple):
 def index_of(data: bytes, name: str, exported: Exported | None) -> LitDataIndex:
     """Return a parsed index. name: of it, for errors.
 
-    Raises: Corrupt for a damaged index; InvalidStore for chunks that are compressed, encrypted or of another
-    layout; InvalidSample for two leaves of one column.
+    Raises: Corrupt for a damaged index; InvalidStore for another layout; InvalidSample for two leaves of one
+    column.
     """
     try:
         document = parse_json_object(data)

@@ -1,6 +1,6 @@
-"""Read the values of LitData's samples: leaf by leaf, or from the Arrow table behind a chunk's offsets.
+"""Read LitData's samples: leaf by leaf, or from the Arrow table behind a chunk's offsets.
 
-Arrow reads the table without a copy, so a value's address gives its offset in the object.
+Arrow reads without a copy, so a value's address gives its offset.
 """
 
 import json
@@ -52,7 +52,7 @@ def size_of(word: str) -> int:
 
 
 def values_at(leaves: tuple[Leaf, ...], window: Window, begin: int, end: int) -> Iterator[tuple[Leaf, Span]]:
-    """Yield the span of each leaf of a sample; sizes are in front. Raises: Corrupt."""
+    """Yield the span of each leaf of a sample; sizes are in front."""
     at = begin + 4 * len(leaves)
     if at > end:
         raise corrupt(window, begin, f"the sample has {end - begin} bytes, fewer than its leaves need")
@@ -67,7 +67,7 @@ def values_at(leaves: tuple[Leaf, ...], window: Window, begin: int, end: int) ->
 
 
 def put(leaf: Leaf, window: Window, at: Span, out: LeafValues) -> None:
-    """Add a leaf's value to fields or metadata. Raises: Corrupt."""
+    """Add a leaf's value to fields or metadata."""
     if leaf.encoding in DTYPES:
         word, shape, start = _array(leaf, window, at)
         out.fields[field_name(leaf.name, word)] = Span(start, at.offset + at.nbytes - start)
@@ -89,7 +89,7 @@ def put(leaf: Leaf, window: Window, at: Span, out: LeafValues) -> None:
 
 
 def document(leaf: Leaf, window: Window, at: Span) -> Span:
-    """Return the span of a leaf's JSON text. Raises: Corrupt."""
+    """Return the span of a leaf's JSON text."""
     head = window.read(at.offset, NESTED_HEAD) if at.nbytes >= NESTED_HEAD else b""
     if head != struct.pack("<BI", _DOCUMENT, max(0, at.nbytes - NESTED_HEAD)):
         raise corrupt(window, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, which are no JSON text")
@@ -119,7 +119,6 @@ def _number(leaf: Leaf, window: Window, at: Span) -> int | float | bool:
 
 
 def _put_json(leaf: Leaf, window: Window, at: Span, out: LeafValues) -> None:
-    """Add a list of numbers to the fields, any other value to metadata as JSON."""
     try:
         kind = window.read(at.offset, 1)[0] if at.nbytes else _DOCUMENT
         if kind in _FLAT:
@@ -204,7 +203,7 @@ Places = list[Span | None]
 def table_rows(window: Window, start: int, n_samples: int) -> Iterator[LeafValues]:
     """Yield the rows of the table at an offset. Memory: the table.
 
-    Raises: Corrupt; InvalidStore for a compressed table; InvalidSample for values that are not contiguous.
+    Raises: InvalidStore for a compressed table; InvalidSample for values that are not contiguous.
     """
     size = window.nbytes - start - _TAIL_BYTES
     tail = window.read(start + size, _TAIL_BYTES) if size > 0 else b""
@@ -251,7 +250,6 @@ def _rows(window: Window, start: int, source: pa.Buffer, batch: pa.RecordBatch) 
 
 
 def _leaves(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.Array]]:
-    """Yield name and values of each column; of structs, of their members."""
     waiting = [(field.name, batch.column(at)) for at, field in reversed([*enumerate(batch.schema)])]
     while waiting:
         name, array = waiting.pop()
@@ -263,7 +261,6 @@ def _leaves(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.Array]]:
 
 
 def _word(kind: pa.DataType) -> str:
-    """Return the last word of a field; "-" for none, "" for metadata."""
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return "txt"
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):

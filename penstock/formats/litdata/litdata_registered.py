@@ -1,4 +1,4 @@
-"""Register LitData's datasets: read the index, and offsets, sizes and numbers of each chunk.
+"""Register LitData chunks by the index, and offsets, sizes and numbers of each chunk.
 
 A sample's key is its decimal number, after the split's folder. Numbers become metadata.
 """
@@ -41,7 +41,7 @@ MAKE_INDEX = (
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    """Return the chunks that the indexes of a place list. Raises: as `index_of`."""
+    """Return the chunks that the indexes of a place list."""
     check_indexed(store, infos, CHUNKS, MAKE_INDEX)
     readers, lacking = dict[str, Reader](), list[str]()
     for folder in folders_in(infos):
@@ -58,7 +58,7 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
 def samples(
     store: Store, index: LitDataIndex, exported: Exported | None, info: ObjectInfo
 ) -> Iterator[ForeignSample | ForeignRun]:
-    """Yield the samples of a chunk, in order. Raises: Corrupt with the byte; as `table_rows`."""
+    """Yield the samples of a chunk, in order."""
     chunk, window = index.chunks[info.key], Window(store, info)
     try:
         check_size(store, info, chunk.nbytes)

@@ -19,7 +19,6 @@ _ARRAYS = {
     **{f"{kind}{n}": f"{name}{8 * n}" for kind, name in (("u", "uint"), ("i", "int")) for n in (1, 2, 4, 8)},
     **{f"f{n}": f"float{8 * n}" for n in (2, 4, 8)},
 }
-"""Flat word -> MDS's name of the dtype."""
 _MOST_BYTES = 2**32 - 1
 
 
@@ -33,12 +32,11 @@ def losses(selection: ExportSelection) -> list[Loss]:
 
 
 def units(selection: ExportSelection) -> list[WorkUnit]:
-    """Return the samples of each part."""
     return selection.by_part()
 
 
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-    """Put shards of at most 64 MiB, or of one larger sample. Raises: InvalidSample."""
+    """Put shards of at most 64 MiB, or of one larger sample."""
     columns = _columns(selection, unit)
     shards, held, nbytes = list[dict[str, Any]](), list[bytes](), 0
     for sample in selection.samples(unit):
@@ -53,7 +51,6 @@ def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[st
 
 
 def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
-    """Put the index."""
     shards = [shard for unit in facts for shard in unit["shards"]]
     outbox.put("index.json", canonical_json({"version": 2, "shards": shards}))
 

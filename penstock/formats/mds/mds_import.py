@@ -20,22 +20,18 @@ OPTIONS = frozenset[str]()
 SHARD_BYTES = 2**30
 """Limit on a decompressed shard in memory; MDSWriter's default is 64 MiB."""
 _CODECS = {"zstd": "zstd", "gz": "gzip", "bz2": "bz2", "br": "brotli", "snappy": "snappy"}
-"""Name in the index, without a level -> Arrow's name."""
 
 
 class _Compressed(NamedTuple):
-    """A compressed shard under the key of its object."""
-
     shard: MdsShard
     nbytes: int
     codec: str
-    """Arrow's name of its compression."""
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
     """Return the compressed shards of an index, or of splits.
 
-    Raises: InvalidStore for an uncompressed shard, and for a codec that Arrow lacks; Corrupt.
+    Raises: InvalidStore for an uncompressed shard, and for a codec that Arrow lacks.
     """
     shards, readers = dict[str, _Compressed](), dict[str, Callable[[ImportRun], Iterator[ReadSample]]]()
     lacking = list[str]()
@@ -98,7 +94,6 @@ def _samples(store: Store, shards: Mapping[str, _Compressed], run: ImportRun) ->
 
 
 def _decompressed(data: bytes, codec: str, nbytes: int) -> bytes:
-    """Return the bytes, at most one more than expected."""
     if codec == "snappy":  # a block, whose size must be known
         return bytes(pa.Codec(codec).decompress(data, nbytes))
     with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:

@@ -1,4 +1,4 @@
-"""Register MDS shards: read the index, and the offsets and sizes of each shard.
+"""Register MDS shards by the index, and offsets and sizes of each shard.
 
 A sample's key is its decimal number, after the split's folder. Numbers become metadata.
 """
@@ -80,7 +80,7 @@ class MdsShard(NamedTuple):
 
 
 def shards_in(data: bytes, name: str) -> list[MdsShard]:
-    """Return the shards of an index. name: of it, for errors. Raises: Corrupt; InvalidStore if compressed."""
+    """Return the shards of an index. name: of it, for errors. Raises: InvalidStore if compressed."""
     try:
         listed = parse_json_object(data)["shards"]
         if not isinstance(listed, list):
@@ -161,19 +161,16 @@ _DTYPES = {
     65: "i8",
     66: "f8",
 }
-"""Number of a dtype in front of an array -> penstock's word for it."""
 
 
 class _Value(NamedTuple):
-    """A value's column and bytes in its shard."""
-
     column: MdsColumn
     at: int
     nbytes: int
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    """Return the shards that the indexes of a place list. Raises: as `shards_in`."""
+    """Return the shards that the indexes of a place list."""
     check_indexed(store, infos, SHARDS, MAKE_INDEX)
     readers, lacking = dict[str, Reader](), list[str]()
     for folder in folders_in(infos):
@@ -190,7 +187,7 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
 def samples(
     store: Store, shards: dict[str, MdsShard], exported: Exported | None, info: ObjectInfo
 ) -> Iterator[ForeignSample]:
-    """Yield the samples of a shard, in order. Raises: Corrupt with the byte; InvalidSample."""
+    """Yield the samples of a shard, in order."""
     shard, window = shards[info.key], Window(store, info)
     try:
         check_size(store, info, shard.nbytes)
@@ -248,7 +245,6 @@ def _places(shard: MdsShard, window: Window) -> Iterator[tuple[int, int]]:
 
 
 def _values(shard: MdsShard, window: Window, begin: int, end: int) -> Iterator[_Value]:
-    """Yield a sample's values; sizes of varying columns are in front."""
     varying = sum(not column.size for column in shard.columns)
     fixed = sum(column.size for column in shard.columns)
     at = begin + 4 * varying
@@ -288,7 +284,6 @@ def _array(window: Window, value: _Value) -> tuple[str, tuple[int, ...], int]:
 
 
 def _number(window: Window, value: _Value) -> int | float | str:
-    """Return a number; a decimal as text."""
     column, data = value.column, window.read(value.at, value.nbytes)
     if column.word:
         number: int | float = np.frombuffer(data, f"<{column.word}")[0].item()

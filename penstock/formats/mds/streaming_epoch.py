@@ -1,8 +1,8 @@
 """Print the order of an epoch of MosaicML streaming: a script for a Python without penstock.
 
-Standard input is JSON: `folder` of an index.json, `target` to write, `dataset` with arguments of
-StreamingDataset, `nodes`, `ranks` of a node, `workers` of a rank, `epoch`, `state` or null. The target becomes
-int64 [steps, nodes * ranks * batch size], numbers of samples, -1 for none.
+Standard input is JSON: `folder` of an index.json, `target`, `dataset` with StreamingDataset's arguments,
+`nodes`, `ranks` of a node, `workers` of a rank, `epoch`, `state` or null. The target becomes int64 [steps,
+nodes * ranks * batch size], sample numbers, -1 for none.
 """
 
 import importlib

@@ -24,9 +24,7 @@ KEY, SOURCE_KEY = "key", "source_key"
 
 
 def ordinals_of(version: Version, keys: Sequence[str], by: str = KEY) -> I64:
-    """Return int64 [len(keys)]: version ordinals of keys; -1 for an excluded sample.
-
-    by: `KEY` or `SOURCE_KEY`. Memory: 8 bytes per key.
+    """Return int64 [len(keys)]: version ordinals of keys; -1 for an excluded sample. by: `KEY` or `SOURCE_KEY`.
 
     Raises: InvalidRuntime for a duplicate or unknown key, and for one of several live samples.
     """
@@ -76,7 +74,7 @@ def _keep(ordinals_found: I64, at: I64, ordinals: I64, keys: Sequence[str], by: 
 def left_over(view: View, seen: I64, seed: int) -> I64:
     """Return the samples of a view except `seen`, int64 version ordinals in the shuffled order L1.
 
-    seen: int64 version ordinals; -1 is ignored. Memory: a byte per sample. Raises: EmptyView.
+    seen: int64 version ordinals; -1 is ignored. Raises: EmptyView.
     """
     members = view.members()
     members[seen[seen >= 0]] = False
@@ -105,7 +103,7 @@ def streaming_epoch(url: str, asked: Mapping[str, Any], python: str) -> Streamin
 
     asked: as `streaming_epoch.py` reads it. python: interpreter with mosaicml-streaming.
 
-    Raises: MissingDependency without the library; InvalidRuntime with the library's message.
+    Raises: MissingDependency; InvalidRuntime with the library's message.
     """
     store = open_store(url)
     with held_folder("order") as folder:
@@ -133,7 +131,7 @@ def streaming_epoch(url: str, asked: Mapping[str, Any], python: str) -> Streamin
 
 
 def rest_of(epoch: I64, step: int) -> I64:
-    """Return the samples from a step on, int64. The last step may be short.
+    """Return the samples from a step on, int64; the last step may be short.
 
     epoch: int64 [steps, global batch], -1 for none. step: first one not trained.
 
@@ -159,7 +157,7 @@ def rest_of(epoch: I64, step: int) -> I64:
 def ordinals_of_numbers(version: Version, numbers: I64, url: str) -> I64:
     """Return version ordinals, int64 [n], of sample numbers of the MDS dataset at a URL.
 
-    Raises: InvalidRuntime for a number without a live sample, and for a URL outside the version's folders.
+    Raises: InvalidRuntime for a number without a live sample, and for another dataset's URL.
     """
     distinct, inverse = np.unique(numbers, return_inverse=True)
     front = _front(version, url)

@@ -1,7 +1,4 @@
-"""Read an export of penstock back, with its original keys, names and columns.
-
-`.penstock/export.json` names fields, columns and types. It is written last, so an unfinished export has none.
-"""
+"""Read a finished export of penstock back, with its original keys, names and columns."""
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
@@ -25,7 +22,6 @@ COLUMN_BYTES = 2**20
 SampleColumns = tuple[dict[str, Any], dict[str, str]]
 """Metadata and provenance of a sample."""
 _OF_THE_PLACE = ("raw_key", "raw_etag")
-"""Provenance of the object from which a sample is read now."""
 
 
 def metadata_member(fields: Collection[str]) -> str | None:
@@ -45,10 +41,7 @@ class Exported(NamedTuple):
     """Names of fields and columns that the format could not hold."""
 
     def read(self, data: bytes, name: str, key: str) -> SampleColumns:
-        """Return metadata and provenance of a sample. data: JSON of the export. name: of its object.
-
-        Raises: Corrupt for other JSON.
-        """
+        """Return metadata and provenance of a sample. data: JSON of the export. name: of its object."""
         try:
             columns = parse_json_object(data, lenient=True)
             if strange := sorted(set(columns) - set(self.columns)):
@@ -68,7 +61,7 @@ class Exported(NamedTuple):
             ) from error
 
     def restored(self, sample: ForeignSample, spans: Mapping[str, Span], window: Window) -> ForeignSample:
-        """Return a sample with its key and columns. spans: of `KEY` and `METADATA`. Raises: Corrupt."""
+        """Return a sample with its key and columns. spans: of `KEY` and `METADATA`."""
         key, metadata, source = sample.key, NO_METADATA, NO_METADATA
         for at in spans.values():
             if at.nbytes > COLUMN_BYTES:
@@ -92,10 +85,7 @@ class Exported(NamedTuple):
 def exported_at(
     store: Store, objects: Collection[ObjectInfo], *formats: str, folder: str = ""
 ) -> Exported | None:
-    """Return the finished export at a place; None without one of these formats.
-
-    folder: key prefix. Raises: Corrupt for a damaged `export.json`.
-    """
+    """Return the finished export at a place; None without one of these formats. folder: key prefix."""
     key = f"{folder}{NOTE}"
     if all(info.key != key for info in objects):
         return None

@@ -112,10 +112,7 @@ def check_size(store: Store, info: ObjectInfo, nbytes: int) -> None:
 
 
 def offsets_in(window: Window, n_samples: int, noun: str) -> Int64s:
-    """Return int64 [n_samples + 1]: first byte of each sample, and the end of the last. Raises: Corrupt.
-
-    noun: "shard" or "chunk", for errors.
-    """
+    """Return int64 [n_samples + 1]: first byte of each sample, and the end of the last. noun: for errors."""
     head = 4 * (n_samples + 2)
     if head > window.nbytes:
         raise corrupt(window, 0, f"the {noun} is cut: {n_samples} samples have {head} bytes of offsets")

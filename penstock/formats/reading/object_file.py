@@ -19,7 +19,7 @@ class ObjectFile(io.RawIOBase):
     """Reads an object; not thread-safe. Close it after use."""
 
     def __init__(self, store: Store, info: ObjectInfo, scattered: bool = False) -> None:
-        """Open the object. scattered: True if the reader jumps. Raises: Changed."""
+        """Open the object. scattered: True if the reader jumps."""
         self._window, self._at = Window(store, info, scattered), 0
         self.path = self._window.name
 
@@ -62,7 +62,7 @@ class ObjectFile(io.RawIOBase):
 
 @contextmanager
 def opened(store: Store, info: ObjectInfo) -> Iterator[ObjectFile]:
-    """Open an object. Raises: Corrupt; NotSupported; as `arrow_errors`."""
+    """Open an object. Raises: NotSupported."""
     with ObjectFile(store, info) as file, arrow_errors(file.path):
         yield file
 
@@ -99,7 +99,7 @@ class ByteStream:
         self.name, self.at = file.path, 0
 
     def read(self, nbytes: int) -> bytes:
-        """Return `nbytes` bytes, fewer only at the end. Raises: Corrupt for a bomb; ArrowException; OSError."""
+        """Return `nbytes` bytes, fewer only at the end. Raises: Corrupt for a bomb; OSError."""
         pieces, n_left = [], nbytes
         while n_left and (piece := self._source.read(min(n_left, _READ_BYTES))):
             pieces.append(piece)
@@ -108,7 +108,7 @@ class ByteStream:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def skip(self, nbytes: int) -> None:
-        """Skip `nbytes` bytes, fewer only at the end. Raises: as `read`."""
+        """Skip `nbytes` bytes, fewer only at the end."""
         while nbytes and (piece := self._source.read(min(nbytes, _READ_BYTES))):
             nbytes -= len(piece)
             self._count(len(piece))

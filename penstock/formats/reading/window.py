@@ -49,7 +49,7 @@ class Window:
         scattered: bool = False,
         neighbours: Neighbours | None = None,
     ) -> None:
-        """Open the object. scattered: True if the reader jumps. neighbours: for an archive. Raises: Changed."""
+        """Open the object. scattered: True if the reader jumps. neighbours: for an archive."""
         self.name, self.nbytes = f"{store.url}/{info.key}", info.nbytes
         self._store, self._info = store, info
         self._start, self._data, self._size, self._served = 0, b"", 0, 0
@@ -110,7 +110,6 @@ class Window:
         return self._checksums.all() if self._checksums is not None else ()
 
     def close(self) -> None:
-        """Close the file."""
         if self._neighbours is not None and len(self._data) >= JUMP_BYTES:
             self._neighbours.are_small = self._served_many()
         if self._file is not None:
@@ -118,7 +117,6 @@ class Window:
             self._file = None
 
     def _served_many(self) -> bool:
-        """Return whether members are small, by the reads of the last request."""
         return self._served >= max(SMALL_MEMBERS, len(self._data) // JUMP_BYTES)
 
     def _fetch(self, offset: int, nbytes: int) -> None:
@@ -181,7 +179,7 @@ class Checksums:
     def take(self, places: Sequence[int], crcs: Sequence[int], start: int, data: bytes) -> None:
         """Add the next contents.
 
-        places: first byte and length of each. crcs: of each, or `UNKNOWN_CRC`. data: bytes from `start` on.
+        places: first byte and length of each. crcs: `UNKNOWN_CRC` if not read. data: from `start` on.
         """
         if self._crcs is None:
             return

@@ -1,10 +1,10 @@
 """Copy registered objects into the root, so that a version no longer needs the owner's store.
 
     foreign/<place>/<key>       the objects
-    places/<place>/<n>.json     url null: the place is in the root
+    places/<place>/<n>.json     url null: the place is in the root; put last
 
-A unit is a shard. Each object is checked against its seals before it is put. An existing copy is compared and
-not replaced, so a killed adoption can be repeated. The place's record is written last.
+Each object is checked against its seals before it is put. An existing copy is compared and not replaced, so a
+killed adoption can be repeated.
 """
 
 import hashlib
@@ -64,11 +64,9 @@ class AdoptionReport:
     """Errors of the shards that could not be copied."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object."""
         return asdict(self)
 
     def to_text(self) -> str:
-        """Return the report as lines of text."""
         lines = [
             f"{self.version}  {self.id}",
             f"{self.objects} objects are in the root, {self.skipped} of them from before; {size(self.nbytes)} copied",
@@ -86,8 +84,6 @@ _Field = tuple[int, int, int]
 
 
 class _Unit(NamedTuple):
-    """A shard, in the versions that have it."""
-
     path: str
     rows: Sequence[tuple[Version, dict[str, Any]]]
     nbytes: int
@@ -96,10 +92,9 @@ class _Unit(NamedTuple):
 def adopt(root: Root, ref: str, *, workers: int = 4) -> AdoptionReport:
     """Copy the registered objects of a version into the root, and read them there from then on.
 
-    A place is copied for all versions of the root that use it; all must be sealed. Objects without live samples
-    are copied if they are unchanged. The report names objects that cannot be copied, or hold samples that a
-    takedown removed; then the places stay where they are. Memory: the indexes of a shard per thread. Scratch:
-    an object per thread.
+    A place is copied for all versions of the root that use it; all must be sealed. If objects cannot be copied,
+    or hold samples that a takedown removed, the report names them, and the places stay. Memory: the indexes of
+    a shard per thread. Scratch: an object per thread.
 
     Raises: InvalidRuntime for a version that is not registered or not sealed; Forbidden for a place that the
     caller does not vouch for; as `Root.open`; Corrupt.
@@ -185,12 +180,9 @@ def _units(versions: Sequence[Version], places: Collection[str]) -> list[_Unit]:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """Copies the objects of a shard that the root lacks."""
-
     denied: DeniedBytes
 
     def __call__(self, unit: _Unit) -> tuple[_Unit, int, int, int]:
-        """Return the unit, its objects in the root now and before, and bytes copied."""
         version = unit.rows[0][0]
         placed, store = version.placed, primary_of(version.store)
         assert placed is not None
@@ -304,7 +296,6 @@ def _scratch_copy(placed: PlacedStore, placed_object: PlacedObject) -> Iterator[
 
 
 def _check(path: Path, placed_object: PlacedObject, fields: Sequence[_Field], sha256: str) -> None:
-    """Raise Corrupt if the copy's checksums differ. sha256: "" if not known."""
     name = f"{placed_object.store.url}/{placed_object.key}"
     if sha256:
         with path.open("rb") as copy:

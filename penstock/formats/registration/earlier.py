@@ -59,8 +59,6 @@ def difference(
 ) -> Difference:
     """Return how the objects differ from the newest version's. chosen: format and options.
 
-    Reads the tables of objects and shards; after a change, also of keys.
-
     Raises: Conflict if the version was written, imported, or registered from elsewhere or with other options.
     """
     if version is None:
@@ -106,7 +104,7 @@ def difference(
 
 
 def imported_difference(version: Version | None, store: Store, infos: Sequence[ObjectInfo]) -> Difference:
-    """Return how the objects differ from earlier imports; none counts as missing. Reads the tables of keys.
+    """Return how the objects differ from earlier imports; none counts as missing.
 
     Raises: Conflict if nothing of the version was imported from there.
     """

@@ -39,8 +39,8 @@ def put_parts(
 ) -> list[Part]:
     """Put the indexes under `prefix`, and return the parts.
 
-    walked: rows and shard of each part; frees their places, checksums and indexes. keys: of each part's rows.
-    seals: True writes checksums to seals.
+    walked: shard and rows of each part; frees the rows' places, checksums and indexes. seals: True writes
+    checksums to seals.
     """
 
     def put(number: int) -> Part:

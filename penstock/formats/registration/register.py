@@ -1,7 +1,7 @@
 """Register a version over objects that stay where they are: walk them, publish an index.
 
 The version's id follows from the dataset's name, the format, its options and the objects' keys, sizes and
-change tokens. So the same bucket gives everyone the same version. A killed registration can be repeated.
+change tokens, so everyone gets the same version. A killed registration can be repeated.
 """
 
 import hashlib
@@ -77,7 +77,7 @@ def register(
 ) -> RegistrationReport:
     """Publish a version of the samples at a URL, or the next version of its dataset.
 
-    Nothing is written at the URL. Readers open it with the credentials of their environment.
+    Readers open the URL with the credentials of their environment.
 
     options: of the URL's store; they are not stored. without: fields to leave out; for tables, columns too.
     key: column of a table with the keys.
@@ -151,7 +151,6 @@ def _publish(
     place: str,
     chosen: Mapping[str, Any],
 ) -> tuple[Version, int]:
-    """Publish the samples of fresh objects; return the version, and the number of sealed shards."""
     shards = shards_of(since.fresh, each)
     walked = _walk(objects, shards, chosen["without"], place)
     if objects.chunks:
@@ -202,7 +201,6 @@ def _publish(
 
 
 def _chunk_rows(objects: FoundObjects, rows: Sequence[Rows]) -> int:
-    """Return the mean rows of a table's row group; 0 for other formats."""
     groups = sum(chunks.row_groups for chunks in objects.chunks.values())
     return max(1, sum(len(one.source_keys) for one in rows) // max(1, groups)) if objects.chunks else 0
 
@@ -229,7 +227,7 @@ def _walk(
 def transaction(
     root: Root, dataset: str, place: str, chosen: Mapping[str, Any], parent: Version | None
 ) -> str:
-    """Begin or continue the transaction of these arguments. Raises: as `Root.begin`."""
+    """Begin or continue the transaction of these arguments."""
     inputs = [dataset, place, dict(chosen), parent.id if parent else ""]
     name, n = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:32], 0
     txn = name

@@ -1,7 +1,6 @@
 """Seal registered bytes: read them once and store their checksums for all readers.
 
-A unit is a shard, whose fields are read in the order of the bytes. Existing seals are skipped, so a killed
-sealing can be repeated.
+Existing seals are skipped, so a killed sealing can be repeated.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,11 +46,9 @@ class SealReport:
     """Errors of the shards that could not be read."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object."""
         return asdict(self)
 
     def to_text(self) -> str:
-        """Return the report as lines of text."""
         lines = [
             f"{self.version}  {self.id}",
             f"{self.shards} shards are sealed, {self.skipped} of them from before; {size(self.nbytes)} read",
@@ -78,8 +75,8 @@ class SealUnit(NamedTuple):
 def seal(version: Version, *, workers: int = WORKERS) -> SealReport:
     """Read the registered bytes of a version once, and put the seals of its indexes.
 
-    The report names shards with changed or missing objects, which get no seal. Objects without live samples are
-    not needed. Costs a listing of the seals. Memory: an index, and 16 MiB or one larger field, per thread.
+    The report names shards with changed or missing objects, which get no seal. Memory: an index, and 16 MiB or
+    one larger field, per thread.
 
     Raises: InvalidRuntime for a version without registered bytes; Forbidden for a place that the caller does
     not vouch for; Corrupt.
@@ -171,8 +168,6 @@ class _Field(NamedTuple):
 
 
 class _Index:
-    """An index, and the known checksums of its rows."""
-
     def __init__(self, version: Version, row: dict[str, Any]) -> None:
         self.place = IndexPlace.of(row)
         self.live = version.parts.live_members(version.parts.position(row["part"]))

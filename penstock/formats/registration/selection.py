@@ -1,8 +1,8 @@
 """Select the objects of a place, and the files of its tables with live rows.
 
 - Patterns have the syntax of .gitignore (through pathspec), against keys.
-- Delta: the log lists the live files: the newest checkpoint (Parquet) and later commits (JSON lines) are read.
-- Hugging Face: `state.json` of `save_to_disk` lists them; `cache-<fingerprint>.arrow` are results of map and filter.
+- Delta: the newest checkpoint (Parquet) and later commits (JSON lines) list the live files.
+- Hugging Face: `state.json` of `save_to_disk` lists them; `cache-<fingerprint>.arrow` are derived.
 - Iceberg and Hudi tables are refused: their metadata is not read.
 - Hadoop and Spark: names with "_" or "." in front are ignored, except partitions such as `_day=1/`.
 """
@@ -38,10 +38,9 @@ def live_keys(
 ) -> set[str]:
     """Return the keys of a table's live files.
 
-    folder: of the table, "" or ending in "/". log: its objects. there: keys of its Parquet files. way_out:
-    advice if files do not tell live rows apart.
+    folder: "" or ending in "/". log: its objects. there: keys of Parquet files. way_out: advice for errors.
 
-    Raises: InvalidStore for such a table; Corrupt for an incomplete log.
+    Raises: InvalidStore if files do not tell live rows apart; Corrupt for an incomplete log.
     """
     name = f"{store.url}/{folder}{LOG}"
     reader = _Log(store, name, way_out)
@@ -82,8 +81,6 @@ def _newest(log: Sequence[ObjectInfo]) -> tuple[dict[int, ObjectInfo], list[Obje
 
 
 class _Log:
-    """Live files, updated action by action."""
-
     def __init__(self, store: Store, name: str, way_out: str) -> None:
         self._store, self._name, self._way_out = store, name, way_out
         self._live: dict[File, None] = {}
@@ -187,8 +184,6 @@ def table_log(format: str, key: str) -> str:
 def live_files(store: Store, format: str, infos: list[ObjectInfo]) -> list[ObjectInfo]:
     """Return the objects except table files without live rows.
 
-    Reads each Delta log since its last checkpoint, and each `state.json`.
-
     Raises: InvalidStore for a table whose live rows cannot be found; Corrupt for an incomplete log.
     """
     if format not in TABULAR:
@@ -279,7 +274,7 @@ class ListedObjects(NamedTuple):
 
 
 def list_selected(store: Store, format: str, selection: Selection) -> ListedObjects:
-    """List a place. Raises: InvalidRuntime and MissingDependency as `key_filter`; as `live_files`."""
+    """List a place. Raises: InvalidRuntime and MissingDependency as `key_filter`."""
     why, refusals = key_filter(selection.include, selection.exclude, store.url), Refusals()
     infos, n = list[ObjectInfo](), 0
 

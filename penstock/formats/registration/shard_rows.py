@@ -1,7 +1,4 @@
-"""Rows of registered samples: by shard and fields, with the keys, names and groups of our format.
-
-Columns of consecutive numbers or one repeated value are computed on demand.
-"""
+"""Rows of registered samples: by shard and fields, with the keys, names and groups of our format."""
 
 import hashlib
 import re
@@ -22,7 +19,6 @@ from loader.storage import ObjectInfo
 from ..reading.sample import NO_METADATA, ForeignRun, ForeignSample, ForeignTable
 
 _AT_ONCE = 1024
-"""Rows of a table converted to mappings at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +203,7 @@ def rows_of(
     samples: Sequence[Iterable[ForeignSample | ForeignTable | ForeignRun]],
     without: Container[str],
 ) -> list[Rows]:
-    """Return the rows of a shard by their fields, by their first samples; each run apart.
-
-    samples: of each object. without: fields to leave out. Raises: as the format; InvalidField.
-    """
+    """Return the rows of a shard by their fields, by their first samples; each run apart. samples: of each object."""
     kinds: dict[tuple[str, ...], Rows] = {}
     known: dict[tuple[str, ...], tuple[Rows, tuple[str, ...]]] = {}
     """Fields by the format's names -> their rows, and these names in our order."""
@@ -309,7 +302,7 @@ def names_of(theirs: Sequence[str], info: ObjectInfo, key: str) -> dict[str, str
 
 
 def key_of(source_key: str, longest: int) -> str:
-    """Return our key of a sample: its own, escaped, or a hash if that is too long. Raises: InvalidKey.
+    """Return our key of a sample: its own, escaped, or a hash if that is too long.
 
     longest: bytes of the longest field name.
     """
@@ -346,10 +339,7 @@ def own_keys(rows: Rows) -> Sequence[str]:
 
 
 def keys_of(parts: Sequence[Rows], in_use: Collection[str]) -> Sequence[Sequence[str]]:
-    """Return the keys of each part's rows. Repeated and used keys get the object's name in front.
-
-    in_use: keys of the dataset that stay. Raises: InvalidKey.
-    """
+    """Return the keys of each part's rows. Repeated keys and keys in use get the object's name in front."""
     numbered = _numbered_keys(parts)
     if numbered is not None and not _may_be_in_use(numbered, in_use):
         return numbered
@@ -380,7 +370,6 @@ def _may_be_in_use(numbered: Sequence[NumberedKeys], in_use: Collection[str]) ->
 
 
 def _numbered_keys(parts: Sequence[Rows]) -> list[NumberedKeys] | None:
-    """Return the keys of rows if all are numbered and unique, and none becomes a hash."""
     out = []
     for rows in parts:
         theirs = rows.source_keys
@@ -401,7 +390,7 @@ COMMON = "media"
 def groups_of(parts: Sequence[Rows], known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Return field -> group: one for fields that all samples have, one for each other field.
 
-    known: groups of the dataset. Raises: FieldMismatch for parts with only some fields of a group.
+    known: groups of the dataset. Raises: FieldMismatch for a part with only some fields of a group.
     """
     group_of = {name: group for group, body in known.items() for name in body["field_nbytes"]}
     every = sorted({name for rows in parts for name in rows.fields})
@@ -428,7 +417,7 @@ def groups_of(parts: Sequence[Rows], known: Mapping[str, Mapping[str, Any]]) -> 
 def group_guessed(known: Mapping[str, Mapping[str, Any]]) -> Callable[[str], str]:
     """Return a function field -> probable group, for use before all samples are known.
 
-    A known field keeps its group. A field that the dataset lacks gets its own; in a new dataset it is common.
+    A known field keeps its group. A new field gets its own; in a new dataset it is common.
     """
     group_of = {name: group for group, body in known.items() for name in body["field_nbytes"]}
     in_use = {COMMON, *known}

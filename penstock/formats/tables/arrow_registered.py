@@ -1,4 +1,4 @@
-"""Register Arrow IPC, files and streams: a value is a run of bytes in a buffer of its record batch.
+"""Register Arrow IPC: a value is a run of bytes in a buffer of its record batch.
 
 Arrow's buffers are views of the bytes that it read, so a value's address gives its offset. Each value is
 compared with the bytes there.
@@ -26,7 +26,7 @@ from ..reading.sample import ForeignSample, FoundObjects
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> FoundObjects:
-    """Return the objects `*.arrow`, with the class names of the first one. Raises: Corrupt."""
+    """Return the objects `*.arrow`, with the class names of the first one."""
     tables, labels = [info for info in infos if info.key.lower().endswith(".arrow")], None
     for info in tables[:1]:
         with opened(store, info) as file:
@@ -65,8 +65,6 @@ class _Reads:
 
 
 class _Values(NamedTuple):
-    """The values of a column, contiguous."""
-
     offset: int
     data: memoryview
     edges: list[int]
@@ -132,7 +130,6 @@ def _place(value: RowValue, at: int, values: _Values | None, where: str) -> Span
 
 
 def _values(reads: _Reads, array: pa.Array, info: ObjectInfo) -> _Values | None:
-    """Return the values of a column; None without bytes of its own."""
     if isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
     if is_media(array.type):

@@ -24,7 +24,6 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Rea
 
 
 def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSample]:
-    """Yield the samples; an empty value is null."""
     name = run.info.key
     with opened(store, run.info) as file:
         rows = csv.reader((line.decode("utf-8-sig") + "\n" for line in lines(file)), strict=True)

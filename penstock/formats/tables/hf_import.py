@@ -17,7 +17,7 @@ _SPLITS = "dataset_dict.json"
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the data files of a dataset. Raises: InvalidStore for a place with both layouts; Corrupt."""
+    """Return the data files of a dataset. Raises: InvalidStore for a place with both layouts."""
     keys = {info.key for info in infos}
     saved: dict[str, str] = {}
     for key in sorted(keys):

@@ -10,7 +10,7 @@ from .parquet_registered import objects_with_splits
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> FoundObjects:
-    """Return the Parquet files of a dataset. Raises: InvalidStore for one of save_to_disk; Corrupt."""
+    """Return the Parquet files of a dataset. Raises: InvalidStore for one of save_to_disk."""
     saved = next((info.key for info in infos if info.key.rpartition("/")[2] == "state.json"), None)
     if saved is not None:
         raise InvalidStore(

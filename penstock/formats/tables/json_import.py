@@ -1,7 +1,7 @@
 """Import JSON, plain or compressed: an array of objects, or concatenated objects; each is a sample.
 
-The file is read forward. Memory: one object and a piece of the file. LLaVA and Alpaca files are such arrays;
-Spark writes JSON lines into files `*.json`.
+The file is read forward; memory holds one object and a piece of it. Spark writes JSON lines into files
+`*.json`.
 """
 
 import codecs
@@ -56,8 +56,6 @@ def _list_of_objects(values: dict[str, Any]) -> str:
 
 
 class _Text:
-    """The text of a file, of which a piece is in memory."""
-
     def __init__(self, file: ObjectFile) -> None:
         self._name, self._chunks = file.path, chunks(file)
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")()

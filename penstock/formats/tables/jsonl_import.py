@@ -18,10 +18,7 @@ from ..reading.object_file import ObjectFile, opened
 
 
 def sample_of(values: Mapping[str, Any], options: Options, object_key: str, row: int) -> ReadSample:
-    """Return the sample of a row: lists and objects become fields, other values metadata.
-
-    Raises: InvalidSample, with object, row and column.
-    """
+    """Return the sample of a row: lists and objects become fields, other values metadata."""
     where = f"{object_key}, row {row}"
     key = row_key(object_key, row)
     if options.key is not None:
@@ -50,7 +47,7 @@ _READ_BYTES = 2**20
 
 
 def chunks(file: ObjectFile) -> Iterator[bytes]:
-    """Yield the bytes of an object, decompressed by the ending of its name. Raises: ArrowException."""
+    """Yield the bytes of an object, decompressed by the ending of its name."""
     codec = next((codec for ending, codec in COMPRESSED.items() if file.path.endswith(ending)), None)
     source: Any = file
     if codec:

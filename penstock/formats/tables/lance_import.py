@@ -1,6 +1,6 @@
-"""Import the newest version of a Lance dataset: each live row is a sample, read by fragments.
+"""Import the newest version of a Lance dataset, by fragments: each live row is a sample.
 
-The place is the folder above `_versions`. Lance opens it by its URL, with the credentials of the environment.
+Lance opens the folder above `_versions` by its URL, with the credentials of the environment.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Rea
     """Return the files of the newest version's fragments.
 
     Raises: MissingDependency without Lance; InvalidStore for a store that Lance does not open, or files
-    elsewhere; Corrupt.
+    elsewhere.
     """
     return _readable(store, infos, options, whole=True)
 
@@ -46,10 +46,7 @@ def find_complete_objects(store: Store, infos: list[ObjectInfo], options: Option
 
 
 def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> dict[str, list[str]]:
-    """Return key of a fragment's first file -> keys of its files; none for other data files.
-
-    Opens the dataset if it has another version. Raises: as `find_objects`.
-    """
+    """Return key of a fragment's first file -> keys of its files; none for other data files."""
     versions = [one for one in infos if one.key.startswith(_VERSIONS)]
     fragments = _NAMES.of(
         store.url,
@@ -114,12 +111,9 @@ def _files(fragment: Any) -> list[str]:
 
 
 class _Reader:
-    """Reads the fragments of one version of a dataset; thread-safe."""
-
     def __init__(
         self, store: Store, dataset: Any, schema: Any, fragments: dict[str, _Fragment], options: Options
     ) -> None:
-        """fragments: by the key of their first file."""
         self._store, self._dataset, self._schema = store, dataset, schema
         self._fragments, self._options = fragments, options
         self.agreed = ColumnAgreement()

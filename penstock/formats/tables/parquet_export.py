@@ -1,7 +1,6 @@
 """Export Parquet with the features of Hugging Face datasets: a file per part, a row per sample.
 
-Media are structs of bytes and path, flat fields lists of numbers, `txt` and `json` text, `cls` a class number,
-other fields bytes. The schema's metadata `penstock` maps columns to fields, for imports.
+The schema's metadata `penstock` maps columns to fields, for imports.
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,12 +39,11 @@ def losses(selection: ExportSelection) -> list[Loss]:
 
 
 def units(selection: ExportSelection) -> list[WorkUnit]:
-    """Return the samples of each part."""
     return selection.by_part()
 
 
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-    """Put the file of a part. Raises: InvalidSample for a field that does not match its name; Corrupt."""
+    """Put the file of a part. Raises: InvalidSample for a field that does not match its name."""
     columns = _Columns(selection)
     with outbox.file(f"data/train-{unit.number:05d}.parquet") as file:
         sink = pa.PythonFile(_Sink(file), "w")
@@ -111,7 +109,6 @@ class _Columns:
 
 
 def _value(sample: ExportSample, name: str) -> Any:
-    """Return a field as its column stores it; None without the field."""
     data, word = sample.fields.get(name), _word(name)
     if data is None:
         return None

@@ -80,7 +80,6 @@ def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSam
 
 @contextmanager
 def _file(store: Store, info: ObjectInfo) -> Iterator[tuple[Any, pa.Schema, Features]]:
-    """Open the footer of an object: metadata, schema, features."""
     with opened(store, info) as file:
         metadata = pq.read_metadata(pa.PythonFile(file, "r"))
         schema = metadata.schema.to_arrow_schema()

@@ -1,6 +1,6 @@
 """Register Parquet: read all rows once, for names, sizes and checksums of their fields.
 
-Fields follow from values: nulls are absent, and first bytes give extensions. So footers do not suffice.
+Footers do not suffice: nulls are absent fields, and first bytes give extensions.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -33,14 +33,14 @@ SplitOf = Callable[[str], str]
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> FoundObjects:
-    """Return the objects `*.parquet`, with the class names of the first one. Raises: Corrupt."""
+    """Return the objects `*.parquet`, with the class names of the first one."""
     return objects_with_splits(store, infos, options, lambda key: "")
 
 
 def objects_with_splits(
     store: Store, infos: list[ObjectInfo], options: Options, split_of: SplitOf
 ) -> FoundObjects:
-    """Return the objects `*.parquet` with their splits. Raises: as `find_objects`."""
+    """Return the objects `*.parquet` with their splits."""
     tables, labels = [info for info in infos if info.key.lower().endswith(".parquet")], None
     declared = False
     for info in tables[:1]:
@@ -72,8 +72,6 @@ class _Value(NamedTuple):
 
 
 class _Walk:
-    """Reads one object from its first row to its last."""
-
     def __init__(
         self, info: ObjectInfo, file: ObjectFile, options: Options, labels: list[str] | None, split: str
     ) -> None:

@@ -3,10 +3,9 @@
 A feature of one number is metadata; several numbers are a field of flat values. Bytes are a field whose
 extension follows from its first bytes, or metadata if they are text. `--field NAME=EXT` overrides this.
 
-An Example has its Features in field 1, and these an entry per feature in field 1: its name in 1, the Feature in
-2. A Feature has a list of bytes in field 1, of floats in 2, or of integers in 3. A list has its values in field
-1, packed or one by one. Compared with the protobuf package, this reader names the damaged byte and is faster
-for floats.
+An Example has Features in field 1; these have entries in field 1: name in 1, Feature in 2. A Feature has a list
+of bytes in field 1, of floats in 2, or of integers in 3. The protobuf package does not name the damaged byte,
+and is slower for floats.
 """
 
 import re
@@ -38,7 +37,6 @@ MOST_VALUES = 2**24
 """Limit on the values of a feature: a byte can become eight in memory."""
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _NUMBERS_END = 2**29
-"""Largest field number, plus one."""
 
 
 class ExampleFeature(NamedTuple):
@@ -62,9 +60,7 @@ class _Field(NamedTuple):
     start: int
     """First byte of the content; for a varint, the byte behind it."""
     stop: int
-    """Byte behind the content."""
     at: int
-    """First byte of the field."""
 
 
 def features_of(data: bytes) -> dict[str, ExampleFeature]:
@@ -230,7 +226,7 @@ def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSam
 
 
 def examples(store: Store, info: ObjectInfo) -> Iterator[tuple[int, str, dict[str, ExampleFeature]]]:
-    """Yield number, place for messages, and features of each record. Raises: Corrupt with the byte."""
+    """Yield number, place for messages, and features of each record."""
     with opened(store, info) as file:
         for row, (at, data) in enumerate(records(ByteStream(file, _codec_of(file), info.nbytes))):
             where = f"{file.path}, record {row}"
@@ -249,7 +245,7 @@ def _codec_of(file: ObjectFile) -> str | None:
 
 
 def records(stream: ByteStream) -> Iterator[tuple[int, bytes]]:
-    """Yield the first byte and the data of each record. Raises: Corrupt; errors of Arrow."""
+    """Yield the first byte and the data of each record."""
     while head := stream.read(_HEAD_BYTES):
         at = stream.at - len(head)
         if len(head) < _HEAD_BYTES or masked_crc32c(head[:8]) != head[8:]:
@@ -270,7 +266,7 @@ def records(stream: ByteStream) -> Iterator[tuple[int, bytes]]:
 
 
 def sample_of(features: dict[str, ExampleFeature], options: Options, object_key: str, row: int) -> ReadSample:
-    """Return the sample of a record. Raises: InvalidSample, with object, record and feature."""
+    """Return the sample of a record."""
     where = f"{object_key}, record {row}"
     key = row_key(object_key, row)
     if options.key is not None:
@@ -291,10 +287,7 @@ def sample_of(features: dict[str, ExampleFeature], options: Options, object_key:
 def _field_or_value(
     name: str, feature: ExampleFeature, word: str | None, where: str
 ) -> tuple[str, bytes] | int | float | str:
-    """Return name and bytes of a feature's field, or its value as metadata.
-
-    word: chosen extension; None if none was chosen.
-    """
+    """Return name and bytes of a feature's field, or its value as metadata. word: chosen extension, or None."""
     single = _single(feature)
     if isinstance(feature.values, list):
         if single is None:

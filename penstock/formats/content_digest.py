@@ -75,7 +75,9 @@ def content_digest(
     provenance = [name for name in version.manifest["columns"] if name in SOURCE_COLUMNS and name != "key"]
     selection = select(version, None, {*without, *provenance})
     report, total = DigestReport(version=version.name), 0
-    finished = in_threads(_Work(selection, full), selection.by_part(UNIT_SAMPLES), workers, report.failures)
+    finished = in_threads(
+        _DigestWork(selection, full), selection.by_part(UNIT_SAMPLES), workers, report.failures
+    )
     for unit_sum in progress(finished, "digest", lambda unit: unit.n, selection.n_samples):
         total += unit_sum.total
         report.samples += unit_sum.n
@@ -86,7 +88,7 @@ def content_digest(
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _DigestWork:
     selection: ExportSelection
     full: bool
 

@@ -13,7 +13,7 @@ _OF_BAGS, _FRAGMENT = "metadata.yaml", ".lance"
 _UNREADABLE = (Corrupt, InvalidSample, InvalidStore, MissingDependency)
 
 
-def files_beside(alone: Mapping[str, Collection[str]], refused: dict[str, str]) -> dict[str, list[str]]:
+def files_beside(doomed: Mapping[str, Collection[str]], refused: dict[str, str]) -> dict[str, list[str]]:
     """Return the URIs of the files that only these raw objects need, by the last object that does.
 
     doomed: URI of a raw object to delete -> the places that it may lie below.
@@ -21,12 +21,12 @@ def files_beside(alone: Mapping[str, Collection[str]], refused: dict[str, str]) 
 
     Costs a listing of each dataset, and its metadata.
     """
-    found, mine = dict[str, list[str]](), dict[str, dict[str, str]]()
-    for uri, places in alone.items():
+    files, rows_of = dict[str, list[str]](), dict[str, dict[str, str]]()
+    for uri, places in doomed.items():
         folder, _, name = plain_uri(uri).rpartition("/")
         if name == _OF_BAGS:
             try:
-                found[uri] = [f"{folder}/{one}" for one in _messages(open_store(folder, None))]
+                files[uri] = [f"{folder}/{one}" for one in _messages(open_store(folder, None))]
             except _UNREADABLE as error:
                 refused[uri] = f"its files are unknown: {error}"
         if name.endswith(_FRAGMENT) and any(open_store(folder.rpartition("/")[0], None).list("_versions/")):
@@ -35,17 +35,17 @@ def files_beside(alone: Mapping[str, Collection[str]], refused: dict[str, str]) 
                 "versions up"
             )
         for folder in _above(plain_uri(uri), places) if uri.endswith(_ROWS) else ():
-            mine.setdefault(folder, {})[plain_uri(uri).removeprefix(f"{folder}/")] = uri
-    for folder, rows in sorted(mine.items()):
+            rows_of.setdefault(folder, {})[plain_uri(uri).removeprefix(f"{folder}/")] = uri
+    for folder, rows in sorted(rows_of.items()):
         store = open_store(folder, None)
         if not is_there(store, INFO):
             continue
         try:
             for data, video in _videos(store, rows):
-                found.setdefault(rows[data], []).append(f"{folder}/{video}")
+                files.setdefault(rows[data], []).append(f"{folder}/{video}")
         except _UNREADABLE as error:
             refused |= dict.fromkeys(rows.values(), f"its videos are unknown: {error}")
-    return found
+    return files
 
 
 def _above(uri: str, places: Collection[str]) -> Iterator[str]:
@@ -62,7 +62,7 @@ def _messages(store: Store) -> list[str]:
     return names_of(store, store.head(_OF_BAGS)) if is_there(store, _OF_BAGS) else []
 
 
-def _videos(store: Store, mine: Collection[str]) -> Iterator[tuple[str, str]]:
+def _videos(store: Store, doomed: Collection[str]) -> Iterator[tuple[str, str]]:
     infos = list(store.list())
     there = {info.key for info in infos}
     needed: dict[str, set[str]] = {}
@@ -70,6 +70,6 @@ def _videos(store: Store, mine: Collection[str]) -> Iterator[tuple[str, str]]:
         for place in episode.videos.values():
             needed.setdefault(place.key, set()).add(episode.data)
     for video, users in sorted(needed.items()):
-        left = users & there
-        if video in there and left and left <= set(mine):
-            yield max(left), video
+        users_there = users & there
+        if video in there and users_there and users_there <= set(doomed):
+            yield max(users_there), video

@@ -24,12 +24,12 @@ _MOST = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Unit(WorkUnit):
+class _FileUnit(WorkUnit):
     stem: str
     is_file: bool
 
 
-class _Index:
+class _MegatronIndex:
     def __init__(self, word: str) -> None:
         self.word = word
         self._lengths, self._bounds, self._modes = array("i"), array("q", [0]), array("b")
@@ -80,13 +80,13 @@ def units(selection: ExportSelection) -> list[WorkUnit]:
 
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
     """Put a pair of files. Raises: InvalidSample for a document that Megatron cannot hold."""
-    assert isinstance(unit, _Unit)
-    index: _Index | None = None
+    assert isinstance(unit, _FileUnit)
+    index: _MegatronIndex | None = None
     with outbox.file(f"{unit.stem}.bin") as file:
         for number, sample in enumerate(selection.samples(unit)):
             word, values = _tokens(sample, unit.fields[0])
             if index is None:
-                index, has_modes = _Index(word), MODES in sample.columns
+                index, has_modes = _MegatronIndex(word), MODES in sample.columns
             if word != index.word:
                 raise _refused(sample, f"is of {word}, and those before it are of {index.word}")
             if (MODES in sample.columns) != has_modes:
@@ -112,7 +112,7 @@ def _token_fields(selection: ExportSelection) -> list[str]:
     return names
 
 
-def _units(selection: ExportSelection) -> list[_Unit]:
+def _units(selection: ExportSelection) -> list[_FileUnit]:
     tokens, pieces = _token_fields(selection), list[tuple[str, Any]]()
     for unit in selection.by_part():
         own = [name for name in unit.fields if name in tokens]
@@ -123,13 +123,15 @@ def _units(selection: ExportSelection) -> list[_Unit]:
             )
         if own and len(unit.ordinals):
             pieces.append((own[0], unit.ordinals))
-    names, out = _files(selection, pieces), list[_Unit]()
+    names, out = _files(selection, pieces), list[_FileUnit]()
     for at, (field, ordinals) in enumerate(pieces):
         if names and at and names[at] == names[at - 1]:
             last = out.pop()
             ordinals = np.concatenate([last.ordinals, ordinals])
         stem = names[at].removesuffix(".bin") if names else f"{len(out):06d}"
-        out.append(_Unit(number=len(out), fields=(field,), ordinals=ordinals, stem=stem, is_file=bool(names)))
+        out.append(
+            _FileUnit(number=len(out), fields=(field,), ordinals=ordinals, stem=stem, is_file=bool(names))
+        )
     return out
 
 
@@ -146,7 +148,7 @@ def _files(selection: ExportSelection, pieces: Sequence[tuple[str, Any]]) -> lis
     return names if len({names[at] for at in changes}) == len(changes) else []
 
 
-def _numbered(selection: ExportSelection, files: Sequence[_Unit]) -> bool:
+def _numbered(selection: ExportSelection, files: Sequence[_FileUnit]) -> bool:
     pl = import_polars()
     keys = selection.version.samples().select("key").collect()["key"]
     for unit in files:

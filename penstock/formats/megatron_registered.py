@@ -15,7 +15,7 @@ from loader.errors import Corrupt
 from loader.storage import ObjectInfo, Store
 
 from .reading.sample import RUN_SAMPLES, ForeignRun, FoundObjects
-from .reading.window import Window
+from .reading.window import ObjectWindow
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 HEADER_BYTES = 34
@@ -24,7 +24,7 @@ DTYPES = {1: "u1", 2: "i1", 3: "i2", 4: "i4", 5: "i8", 6: "f8", 7: "f4", 8: "u2"
 MAGIC = b"MMIDIDX\0\0"
 
 
-class Header(NamedTuple):
+class MegatronHeader(NamedTuple):
     """Header of an index, and the offsets of its arrays."""
 
     word: str
@@ -67,9 +67,11 @@ class Documents(NamedTuple):
     """int64 [sequences]: mode of each sequence; None without modes."""
 
 
-def documents_in(store: Store, index: ObjectInfo, data: ObjectInfo) -> Iterator[tuple[Header, Documents]]:
+def documents_in(
+    store: Store, index: ObjectInfo, data: ObjectInfo
+) -> Iterator[tuple[MegatronHeader, Documents]]:
     """Yield the documents of an index, at most `RUN_SAMPLES` at a time. data: the `.bin`, not read."""
-    windows = [Window(store, index) for _ in range(4)]  # each array is read forward
+    windows = [ObjectWindow(store, index) for _ in range(4)]  # each array is read forward
     try:
         yield from _documents(windows, f"{store.url}/{data.key}", data.nbytes)
     finally:
@@ -77,7 +79,9 @@ def documents_in(store: Store, index: ObjectInfo, data: ObjectInfo) -> Iterator[
             window.close()
 
 
-def _documents(windows: list[Window], name: str, nbytes: int) -> Iterator[tuple[Header, Documents]]:
+def _documents(
+    windows: list[ObjectWindow], name: str, nbytes: int
+) -> Iterator[tuple[MegatronHeader, Documents]]:
     head = _header(windows[0])
     size, begin, at = int(head.word[1:]), 0, 0
     for first in range(0, max(head.n_documents, 1), RUN_SAMPLES):
@@ -127,7 +131,7 @@ def _documents(windows: list[Window], name: str, nbytes: int) -> Iterator[tuple[
         )
 
 
-def _header(window: Window) -> Header:
+def _header(window: ObjectWindow) -> MegatronHeader:
     data = window.read(0, HEADER_BYTES)
     if data[: len(MAGIC)] != MAGIC[: len(data)] or not data:
         raise _corrupt(window, 0, "it is no index of Megatron: it does not begin with MMIDIDX")
@@ -146,14 +150,14 @@ def _header(window: Window) -> Header:
             f"{n_sequences} sequences and {n_bounds} bounds of documents have {expected:,} bytes, with modes "
             f"{expected + n_sequences:,}, and the index has {window.nbytes:,}",
         )
-    return Header(DTYPES[code], n_sequences, n_bounds - 1, window.nbytes > expected)
+    return MegatronHeader(DTYPES[code], n_sequences, n_bounds - 1, window.nbytes > expected)
 
 
-def _array(window: Window, at: int, n: int, dtype: str) -> Int64s:
+def _array(window: ObjectWindow, at: int, n: int, dtype: str) -> Int64s:
     return np.frombuffer(window.read(at, n * int(dtype[2:])), dtype).astype(np.int64)
 
 
-def _corrupt(window: Window, at: int, what: str) -> Corrupt:
+def _corrupt(window: ObjectWindow, at: int, what: str) -> Corrupt:
     return Corrupt(f"{window.name}, byte {at}: {what}")
 
 

@@ -61,7 +61,7 @@ class ExportReport:
         return "\n".join(lines)
 
 
-class _Done(NamedTuple):
+class _ExportedUnit(NamedTuple):
     unit: WorkUnit
     note: dict[str, Any]
     was_there: bool
@@ -102,7 +102,7 @@ def export(
     # Copied and written exports have different units: neither continues the other.
     journal = ExportJournal(store, identity | ({"copied": True} if registered else {}))
     units, facts = exporter.units(selection), dict[int, dict[str, Any]]()
-    work = _Work(exporter, selection, store, journal)
+    work = _ExportWork(exporter, selection, store, journal)
     finished = in_threads(work, units, workers, report.failures)
     for done in progress(finished, "export", lambda written: len(written.unit.ordinals), selection.n_samples):
         facts[done.unit.number] = done.note["facts"]
@@ -120,20 +120,20 @@ def export(
     return report
 
 
-class _Work:
+class _ExportWork:
     def __init__(
         self, exporter: Exporter, selection: ExportSelection, store: Store, journal: ExportJournal
     ) -> None:
         self._exporter, self._selection, self._store, self._journal = exporter, selection, store, journal
 
-    def __call__(self, unit: WorkUnit) -> _Done:
+    def __call__(self, unit: WorkUnit) -> _ExportedUnit:
         if (note := self._journal.find(unit.number)) is not None:
-            return _Done(unit, note, was_there=True)
+            return _ExportedUnit(unit, note, was_there=True)
         outbox = Outbox(self._store)
         facts = self._exporter.write(self._selection, unit, outbox)
         note = {"facts": facts, "n_samples": len(unit.ordinals), "objects": outbox.objects}
         self._journal.add(unit.number, note)
-        return _Done(unit, note, was_there=False)
+        return _ExportedUnit(unit, note, was_there=False)
 
 
 def _identity(

@@ -47,7 +47,7 @@ from .importing.write_parts import (
     write_parts,
 )
 from .reading.sample import FoundObjects
-from .registration.earlier import Difference, imported_difference
+from .registration.earlier import PlaceDifference, imported_difference
 from .registration.register import check_apart, transaction
 from .registration.selection import EVERYTHING, ListedObjects, Selection, list_selected
 from .registration.shard_rows import group_guessed, shards_of
@@ -220,7 +220,7 @@ class _Import:
     dataset: str
     store: Store
     parent: Version | None
-    since: Difference
+    since: PlaceDifference
     chosen: dict[str, Any]
     workers: int
     report: ImportReport

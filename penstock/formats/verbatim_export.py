@@ -23,7 +23,7 @@ from .export_selection import ExportSelection, Int64s, WorkUnit
 from .exporter import FOLDER, Loss, Outbox
 from .reading.exported import NOTE
 from .reading.sample import FoundObjects
-from .reading.window import Window
+from .reading.window import ObjectWindow
 
 READ_BYTES = 8 * 2**20
 """Bytes of an object per read."""
@@ -31,7 +31,7 @@ OWN = "megatron"
 """Format whose exporter writes the same objects again, with their index."""
 
 
-class Leaving(NamedTuple):
+class ObjectCopy(NamedTuple):
     """Objects of one registered shard to copy."""
 
     objects: Sequence[PlacedObject]
@@ -68,21 +68,21 @@ def registered_objects(selection: ExportSelection, format: str) -> "RegisteredOb
         return None  # the index lists all objects, and the numbers of samples would change
     if not whole and "source_key" in selection.columns:
         return None  # repeated names would no longer repeat
-    leaving = _leaving(selection, format)
-    if leaving is None:
+    copies = _object_copies(selection, format)
+    if copies is None:
         return None
     if selection.n_samples == manifest["n_live"]:
         options = Options.of_registered(registered) if format in TABLES else NO_OPTIONS
-        leaving += _without_samples(
+        copies += _without_samples(
             version, objects, lambda store, infos: find_registered(format, store, infos, options)[0]
         )
-    return RegisteredObjects(format, leaving)
+    return RegisteredObjects(format, copies)
 
 
-def _leaving(selection: ExportSelection, format: str) -> list[Leaving] | None:
+def _object_copies(selection: ExportSelection, format: str) -> list[ObjectCopy] | None:
     version, members = selection.version, selection.members
     placed, first, n_rows = _placed(version), version.parts.first_ordinal, version.parts.n_rows
-    positions, out = dict[str, list[int]](), list[Leaving]()
+    positions, out = dict[str, list[int]](), list[ObjectCopy]()
     for position, path in enumerate(_paths(version)):
         positions.setdefault(path, []).append(position)
     for path, own in positions.items():
@@ -91,12 +91,12 @@ def _leaving(selection: ExportSelection, format: str) -> list[Leaving] | None:
         if not len(ordinals):
             continue
         if len(ordinals) == sum(int(n_rows[one]) for one in own):
-            out.append(Leaving(objects, ordinals))
+            out.append(ObjectCopy(objects, ordinals))
         elif format == "files":  # an object is a sample
             chosen = set(selection.frame["raw_key"].gather(ordinals))
-            out.append(Leaving([one for one in objects if _name(one) in chosen], ordinals))
+            out.append(ObjectCopy([one for one in objects if _name(one) in chosen], ordinals))
         elif format == "webdataset":
-            out.append(Leaving(objects, ordinals, frozenset(version.keys(ordinals))))
+            out.append(ObjectCopy(objects, ordinals, frozenset(version.keys(ordinals))))
         else:
             return None
     return out
@@ -106,7 +106,7 @@ def _without_samples(
     version: Version,
     objects: Sequence[ForeignObject],
     find_objects: Callable[[Store, list[ObjectInfo]], FoundObjects],
-) -> list[Leaving]:
+) -> list[ObjectCopy]:
     placed = _placed(version)
     last = {one.key: one.shard for one in objects}  # the newest, of an object registered again
     shards = sorted(set(last.values()) - set(_paths(version)))
@@ -123,14 +123,14 @@ def _without_samples(
                 continue
             if next(iter(objects_there.samples(info)), None) is None:
                 out.append(item)
-    return [Leaving(out, np.zeros(0, np.int64))] if out else []
+    return [ObjectCopy(out, np.zeros(0, np.int64))] if out else []
 
 
 class RegisteredObjects:
     """Exports objects as they were registered."""
 
-    def __init__(self, format: str, leaving: Sequence[Leaving]) -> None:
-        self._format, self._leaving = format, leaving
+    def __init__(self, format: str, copies: Sequence[ObjectCopy]) -> None:
+        self._format, self._copies = format, copies
 
     def losses(self, selection: ExportSelection) -> list[Loss]:
         """Return nothing: the bytes stay."""
@@ -140,12 +140,12 @@ class RegisteredObjects:
         """Return the samples of each registered shard: an object, or a run of objects."""
         return [
             WorkUnit(number=number, fields=(), ordinals=one.ordinals)
-            for number, one in enumerate(self._leaving)
+            for number, one in enumerate(self._copies)
         ]
 
     def write(self, selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
         """Put the objects of a shard."""
-        placed, (objects, _, keys) = _placed(selection.version), self._leaving[unit.number]
+        placed, (objects, _, keys) = _placed(selection.version), self._copies[unit.number]
         for item in objects:
             with outbox.file(_name(item)) as file:
                 for start, nbytes in (
@@ -199,7 +199,7 @@ def _paths(version: Version) -> list[str]:
 
 def _remaining(placed: PlacedStore, item: PlacedObject, keys: Collection[str]) -> list[Span]:
     placed.stored(item, Span(0, min(1, item.nbytes)))  # raises if the object changed
-    window = Window(item.store, item.store.head(item.key))
+    window = ObjectWindow(item.store, item.store.head(item.key))
     try:
         return list(remaining(window, keys))
     finally:

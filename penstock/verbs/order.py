@@ -72,7 +72,7 @@ def _order_of_seen_arguments(parser: ArgumentParser) -> None:
 
 def run_order_of_seen(arguments: Namespace) -> Answer:
     """Store the list of the remaining samples."""
-    from ..formats.mds.streaming_order import left_over, ordinals_of
+    from ..formats.mds.streaming_order import ordinals_of, remaining_samples
 
     version = loader.Root(arguments.root).open(arguments.ref)
     fields, where_present = choose_fields(version, arguments.fields)
@@ -81,7 +81,7 @@ def run_order_of_seen(arguments: Namespace) -> Answer:
         view = view.where(arguments.where)
     keys = list(key_lines("--seen", arguments.seen))
     seen = ordinals_of(version, keys, arguments.by)
-    rest = loader.listed(view, left_over(view, seen, arguments.seed))
+    rest = loader.listed(view, remaining_samples(view, seen, arguments.seed))
     excluded = int((seen < 0).sum())
     body = {
         "version": version.name,

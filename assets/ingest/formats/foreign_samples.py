@@ -20,7 +20,7 @@ from penstock.card.counting.classes import modality_of
 from penstock.compute.job import Job, store_url
 from penstock.compute.pool import Compute
 from penstock.formats.registration.parts import objects_of, put_parts
-from penstock.formats.registration.shard_rows import Rows, Shard, agree, groups_of, shards_of
+from penstock.formats.registration.shard_rows import ForeignShard, Rows, agree, groups_of, shards_of
 
 from ...spec import DatasetSpec
 from ...stages import written_part
@@ -92,13 +92,13 @@ def write_walked(
 
 
 def _beside(
-    walked: Sequence[tuple[Shard, Rows]],
+    walked: Sequence[tuple[ForeignShard, Rows]],
     raws: Mapping[str, Row],
     taking: Taking,
     earlier: Mapping[str, EarlierSamples],
-) -> tuple[list[tuple[Shard, Rows]], list[list[KnownSample]], Beside]:
+) -> tuple[list[tuple[ForeignShard, Rows]], list[list[KnownSample]], Beside]:
     """Return the rows that come in, their samples, and what these are beside earlier ones."""
-    stay, samples, beside = list[tuple[Shard, Rows]](), list[list[KnownSample]](), Beside()
+    stay, samples, beside = list[tuple[ForeignShard, Rows]](), list[list[KnownSample]](), Beside()
     for shard, rows in walked:
         known = list(samples_of(taking, shard, rows, raws))
         kept = [
@@ -119,7 +119,7 @@ def _beside(
 def _tasks(
     job: Job[CopyTask, CopiedPart],
     txn: str,
-    walked: Sequence[tuple[Shard, Rows]],
+    walked: Sequence[tuple[ForeignShard, Rows]],
     group_of: Mapping[str, str],
     raws: Mapping[str, Row],
     taking: Taking,
@@ -165,7 +165,7 @@ def _put_in_place(
     root: loader.Root,
     landing: Store,
     txn: str,
-    walked: Sequence[tuple[Shard, Rows]],
+    walked: Sequence[tuple[ForeignShard, Rows]],
     samples: Sequence[Sequence[KnownSample]],
     group_of: Mapping[str, str],
     raws: Mapping[str, Row],

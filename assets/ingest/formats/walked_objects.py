@@ -22,7 +22,7 @@ from penstock.card.counting.classes import modality_of
 from penstock.compute.work import Fault
 from penstock.formats import registered_named
 from penstock.formats.reading.sample import FoundObjects
-from penstock.formats.registration.shard_rows import Rows, Shard, rows_of, shards_of
+from penstock.formats.registration.shard_rows import ForeignShard, Rows, rows_of, shards_of
 
 from ...joined_objects import JoinedObjects
 from ...media.objects import refusal_row
@@ -136,7 +136,7 @@ class WalkedPlace:
         (shard,) = shards_of([info], 1)
         return bool(self.rows(shard))
 
-    def rows(self, shard: Shard) -> Sequence[Rows]:
+    def rows(self, shard: ForeignShard) -> Sequence[Rows]:
         """Return the rows of a shard, in runs with the same fields. Raises: as `found`."""
         return rows_of(shard, [self.found(one).samples(one) for one in shard.infos], self._options.without)
 
@@ -174,7 +174,9 @@ class KnownSample:
     """True where its format names the split."""
 
 
-def samples_of(taking: Taking, shard: Shard, rows: Rows, raws: Mapping[str, Row]) -> Iterator[KnownSample]:
+def samples_of(
+    taking: Taking, shard: ForeignShard, rows: Rows, raws: Mapping[str, Row]
+) -> Iterator[KnownSample]:
     """Yield what is known of each row."""
     kind, longest = modality_of(set(rows.fields)), max(map(len, rows.fields))
     starts = {info.key: start for info, start in zip(shard.infos, shard.offsets, strict=True)}

@@ -1,6 +1,6 @@
 """Walk the headers of a tar archive (ustar, GNU, pax) without reading payloads.
 
-What a tar reader would drop or misread is an error with the object and the byte.
+Data that a tar reader would drop or misread is an error with the object and the byte.
 """
 
 import re
@@ -14,7 +14,7 @@ import numpy as np
 from loader.errors import Corrupt, InvalidSample
 from loader.native import UNKNOWN_CRC, tar_contents
 
-from ..reading.window import Window
+from ..reading.window import ObjectWindow
 
 BLOCK_BYTES = 512
 HEADER_BYTES = 1 << 20
@@ -26,7 +26,7 @@ Read = Callable[[int, int], bytes]
 """(offset, nbytes) -> bytes of the object; fewer only at its end."""
 
 
-class Members(NamedTuple):
+class TarMembers(NamedTuple):
     """Neighbouring regular files of an archive."""
 
     names: list[str]
@@ -39,7 +39,7 @@ class Members(NamedTuple):
     """Offset of the byte behind them."""
 
 
-Many = Callable[[int], Members]
+Many = Callable[[int], TarMembers]
 """(offset) -> the buffered members with plain headers from there; may be empty."""
 
 _PLAIN = re.compile(rb"[0-7]{6}\0 ", re.DOTALL)
@@ -58,7 +58,7 @@ _OTHERS = {
 }
 
 
-class Member(NamedTuple):
+class TarMember(NamedTuple):
     """A regular file of an archive."""
 
     name: str
@@ -74,18 +74,18 @@ class Member(NamedTuple):
         return self.offset - BLOCK_BYTES
 
 
-def members(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterator[Member]:
+def members(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterator[TarMember]:
     """Yield the regular files of an archive one by one."""
     for run in runs(read, nbytes, name, many):
         yield from each_of(run.names, run.places)
 
 
-def each_of(names: Sequence[str], places: Sequence[int]) -> Iterator[Member]:
-    """Yield members one by one. places: as in `Members`."""
-    return map(Member, names, places[::2], places[1::2])
+def each_of(names: Sequence[str], places: Sequence[int]) -> Iterator[TarMember]:
+    """Yield members one by one. places: as in `TarMembers`."""
+    return map(TarMember, names, places[::2], places[1::2])
 
 
-def runs(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterator[Members]:
+def runs(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterator[TarMembers]:
     """Yield the regular files of an archive.
 
     nbytes: size of the object. name: for errors. many: fast path for plain headers.
@@ -121,7 +121,7 @@ def runs(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterat
         if kind == b"0" and not pax and not known and at + BLOCK_BYTES + size <= nbytes:  # nearly all headers
             place = [at + BLOCK_BYTES, size]
             at += BLOCK_BYTES + _padded(size)
-            yield Members([_path(block).decode("utf-8", "surrogateescape")], place, [UNKNOWN_CRC], at)
+            yield TarMembers([_path(block).decode("utf-8", "surrogateescape")], place, [UNKNOWN_CRC], at)
             continue
         records = {**pax, **known}
         known = {}
@@ -140,7 +140,7 @@ def runs(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterat
             )
         place = [at, size]
         at += _padded(size)
-        yield Members([path.decode("utf-8", "surrogateescape")], place, [UNKNOWN_CRC], at)
+        yield TarMembers([path.decode("utf-8", "surrogateescape")], place, [UNKNOWN_CRC], at)
 
 
 def _is_folder(path: bytes, kind: bytes, records: Mapping[str, bytes], name: str, header: int) -> bool:
@@ -155,14 +155,14 @@ def _is_folder(path: bytes, kind: bytes, records: Mapping[str, bytes], name: str
     return is_folder
 
 
-def walk(window: Window) -> Iterator[Members]:
+def walk(window: ObjectWindow) -> Iterator[TarMembers]:
     """Yield the regular files of a window's archive; contents that are read are summed."""
     for run in runs(window.read, window.nbytes, window.name, partial(plain_members, window)):
         window.sum(run.places, run.crcs)
         yield run
 
 
-def plain_members(window: Window, at: int) -> Members:
+def plain_members(window: ObjectWindow, at: int) -> TarMembers:
     """Return the buffered members of a window's object from byte `at` on."""
     opened, start = window.at_hand()
     names, table, end = tar_contents(opened, at - start, window.nbytes - start, window.sums)
@@ -170,8 +170,8 @@ def plain_members(window: Window, at: int) -> Members:
     window.served(len(rows))
     places = rows[:, :2].flatten()
     places[::2] += start
-    told_names = names.decode("utf-8", "surrogateescape").split("\0")[:-1]
-    return Members(told_names, places.tolist(), rows[:, 2].tolist(), end + start)
+    member_names = names.decode("utf-8", "surrogateescape").split("\0")[:-1]
+    return TarMembers(member_names, places.tolist(), rows[:, 2].tolist(), end + start)
 
 
 def is_header(block: bytes, path: str, nbytes: int) -> bool:

@@ -10,7 +10,7 @@ from loader.storage import Span
 from ..export_selection import ExportSelection, WorkUnit, metadata_json
 from ..exporter import Loss, Outbox
 from ..reading.exported import MEMBERS, metadata_member
-from ..reading.window import Window
+from ..reading.window import ObjectWindow
 from .tar_headers import members, plain_members
 from .webdataset_registered import named
 
@@ -92,7 +92,7 @@ def put_archive(selection: ExportSelection, unit: WorkUnit, outbox: Outbox, name
     return starts
 
 
-def remaining(window: Window, keys: Collection[str]) -> Iterator[Span]:
+def remaining(window: ObjectWindow, keys: Collection[str]) -> Iterator[Span]:
     """Yield the byte ranges of an archive without the members of other samples."""
     start = at = 0
     for member in members(window.read, window.nbytes, window.name, partial(plain_members, window)):
@@ -106,7 +106,7 @@ def remaining(window: Window, keys: Collection[str]) -> Iterator[Span]:
     yield Span(start, window.nbytes - start)
 
 
-def _behind_globals(window: Window, at: int, header: int) -> int:
+def _behind_globals(window: ObjectWindow, at: int, header: int) -> int:
     """Return the offset behind the global pax headers in front of a member, which apply to all later members."""
     while at < header and (block := window.read(at, BLOCK_BYTES))[156:157] == b"g":
         nbytes = int(block[124:135], 8)

@@ -41,7 +41,7 @@ def _samples(store: Store, members: JsonMembers, run: ImportRun) -> Iterator[Rea
 
 def samples_in(stream: ByteStream, columns: JsonColumns | None = None) -> Iterator[ReadSample]:
     """Yield the samples of an archive that is read forward. columns: of its JSON documents; None reads none."""
-    key, fields, held, seen = "", dict[str, bytes](), 0, set[str]()
+    key, fields, held, before = "", dict[str, bytes](), 0, set[str]()
     metadata = NO_METADATA
     blocks = _Blocks(stream)
     for member in members(blocks.read, stream.most, stream.name):
@@ -52,11 +52,11 @@ def samples_in(stream: ByteStream, columns: JsonColumns | None = None) -> Iterat
             if fields:
                 yield ReadSample(key, fields, metadata)
             key, fields, held, metadata = key_and_field[0], {}, 0, NO_METADATA
-            if key in seen:
+            if key in before:
                 raise InvalidSample(
                     f"{where}: members of sample {key!r} lie apart; unpack the archive, and import it as webdataset"
                 )
-            seen.add(key)
+            before.add(key)
         field = key_and_field[1].lower()
         held += member.nbytes
         if held > SAMPLE_BYTES:

@@ -1,6 +1,6 @@
 """Register WebDataset: tar archives with members `<key>.<field>`, read by their headers.
 
-The key ends at the first dot of the file's name; fields are in lower case. Members of a sample may be anywhere
+The key ends at the first dot of the file's name; fields are in lower case. TarMembers of a sample may be anywhere
 in the archive. Values of the member `json` become columns.
 """
 
@@ -17,8 +17,8 @@ from loader.storage import ObjectInfo, Span, Store
 
 from ..reading.exported import Exported, SampleColumns, exported_at, metadata_member
 from ..reading.sample import NO_METADATA, ForeignSample, ForeignTable, FoundObjects
-from ..reading.window import Neighbours, Window
-from .tar_headers import BLOCK_BYTES, HEADER_BYTES, Member, Members, each_of, walk
+from ..reading.window import Neighbours, ObjectWindow
+from .tar_headers import BLOCK_BYTES, HEADER_BYTES, TarMember, TarMembers, each_of, walk
 
 OBJECTS_PER_SHARD = 1
 _KEY = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
@@ -86,7 +86,7 @@ def samples(
 
     Raises: InvalidSample for a duplicate member.
     """
-    window = Window(store, info, neighbours=neighbours)
+    window = ObjectWindow(store, info, neighbours=neighbours)
     try:
         if exported:
             yield from samples_in(window, exported, None, lower=True)
@@ -127,12 +127,12 @@ def _table(names: list[str], places: list[int], crcs: Sequence[int]) -> ForeignT
 class JsonDocuments:
     """Values of the JSON documents of an archive."""
 
-    def __init__(self, window: Window, members: JsonMembers | None, *, lower: bool) -> None:
+    def __init__(self, window: ObjectWindow, members: JsonMembers | None, *, lower: bool) -> None:
         """members: None reads nothing. lower: True lowers field names."""
         self._window, self._lower = window, lower
         self._columns, self._starts = members.columns() if members else None, list[int]()
 
-    def read(self, run: Members) -> None:
+    def read(self, run: TarMembers) -> None:
         """Read the documents among the members of one step."""
         if self._columns is None or _ENDING not in "\n".join(run.names).lower():
             return  # all names at once: most archives have no document
@@ -161,12 +161,12 @@ class JsonDocuments:
 
 
 def samples_in(
-    window: Window, exported: Exported | None, members: JsonMembers | None, *, lower: bool
+    window: ObjectWindow, exported: Exported | None, members: JsonMembers | None, *, lower: bool
 ) -> Iterator[ForeignSample]:
     """Yield the samples of an archive by its headers. lower: True lowers field names."""
     documents = JsonDocuments(window, members, lower=lower)
 
-    def walked() -> Iterator[Member]:
+    def walked() -> Iterator[TarMember]:
         for run in walk(window):
             documents.read(run)
             yield from each_of(run.names, run.places)
@@ -175,8 +175,8 @@ def samples_in(
 
 
 def _grouped(
-    window: Window,
-    walked: Iterable[Member],
+    window: ObjectWindow,
+    walked: Iterable[TarMember],
     exported: Exported | None,
     *,
     lower: bool,
@@ -226,7 +226,7 @@ def named(name: str) -> tuple[str, str] | None:
     return (match[1].removeprefix("./"), match[2]) if match else None
 
 
-def metadata_at(window: Window, exported: Exported, at: Span, key: str) -> SampleColumns:
+def metadata_at(window: ObjectWindow, exported: Exported, at: Span, key: str) -> SampleColumns:
     """Return metadata and provenance of a sample from their member."""
     where = f"{window.name}, byte {at.offset}"
     if at.nbytes > HEADER_BYTES:

@@ -79,8 +79,8 @@ class EpisodeBuilder:
             "duration_ns": last - zero,
             "n_messages": sum(len(times) for _, times in clocks.values()),
         }
-        kept = {column: value for column, value in metadata.items() if column not in self._without}
-        return ReadSample(key, fields, kept)
+        chosen = {column: value for column, value in metadata.items() if column not in self._without}
+        return ReadSample(key, fields, chosen)
 
 
 class _Topic:
@@ -96,8 +96,8 @@ class _Topic:
         self._log_times, self._stamps = array("q"), array("q")
         self._stamp_name: str | None = ""  # None once a message has no stamp
 
-    def _refused(self, what: str) -> "_Refused":
-        return _Refused(f"{self._where}, {what}", self._leave_out)
+    def _refused(self, what: str) -> "_NamedErrors":
+        return _NamedErrors(f"{self._where}, {what}", self._leave_out)
 
     def add(self, message: LogMessage) -> int:
         """Add a message; return the bytes that it takes."""
@@ -187,7 +187,7 @@ class _Topic:
         return out
 
 
-class _Refused:
+class _NamedErrors:
     def __init__(self, where: str, leave_out: str) -> None:
         self._where, self._leave_out = where, leave_out
 

@@ -17,7 +17,7 @@ MAX_LEAVES = 4096
 """Limit on the values of a message that become fields."""
 
 
-class Channel(NamedTuple):
+class LogChannel(NamedTuple):
     """Facts shared by all messages of a topic."""
 
     topic: str
@@ -35,7 +35,7 @@ class Channel(NamedTuple):
 class LogMessage(NamedTuple):
     """A message."""
 
-    channel: Channel
+    channel: LogChannel
     """Its topic."""
     log_time: int
     """Time of recording, in Unix nanoseconds."""

@@ -15,7 +15,7 @@ from loader.storage import ObjectInfo, Store
 from ..importing.importer import ImportRun, Options, Readable, ReadSample
 from ..reading.object_file import ObjectFile
 from .episode import EpisodeBuilder
-from .log_message import MAX_CHUNK_BYTES, MAX_FIELD_BYTES, Channel, LogMessage, damage_named
+from .log_message import MAX_CHUNK_BYTES, MAX_FIELD_BYTES, LogChannel, LogMessage, damage_named
 
 OPTIONS = frozenset[str]()
 _ENDING = ".mcap"
@@ -47,13 +47,13 @@ def mcap_messages(file: io.RawIOBase, where: str) -> Iterator[LogMessage]:
         from mcap.records import Channel as ChannelRecord
         from mcap.records import Message, Schema
 
-        schemas, channels = dict[int, Any](), dict[int, Channel]()
+        schemas, channels = dict[int, Any](), dict[int, LogChannel]()
         for record in _records(file):
             if isinstance(record, Schema):
                 schemas[record.id] = record
             elif isinstance(record, ChannelRecord):
                 schema = schemas[record.schema_id] if record.schema_id else None
-                channels[record.id] = Channel(
+                channels[record.id] = LogChannel(
                     record.topic,
                     record.message_encoding,
                     schema.name if schema else "",

@@ -13,7 +13,7 @@ import numpy as np
 from loader.errors import Corrupt, InvalidSample
 from loader.json_text import parse_json
 
-from .log_message import MAX_LEAVES, Channel
+from .log_message import MAX_LEAVES, LogChannel
 
 Decoder = Callable[[bytes], Mapping[str, Any]]
 
@@ -30,7 +30,7 @@ _PROTOBUF_DTYPES = {
 """`FieldDescriptor.cpp_type` -> dtype."""
 
 
-def decoder_of(channel: Channel) -> Decoder:
+def decoder_of(channel: LogChannel) -> Decoder:
     """Return the decoder of a topic's messages. Raises: InvalidSample for an unknown encoding."""
     how = (channel.encoding, channel.schema_encoding)
     if channel.encoding == "json":
@@ -45,7 +45,7 @@ def decoder_of(channel: Channel) -> Decoder:
     )
 
 
-def _json_decoder(channel: Channel) -> Decoder:
+def _json_decoder(channel: LogChannel) -> Decoder:
     schema = (
         parse_json(channel.schema) if channel.schema_encoding == "jsonschema" and channel.schema else None
     )
@@ -80,7 +80,7 @@ def _of_json(value: Any, schema: Any) -> Any:
     return np.int64(value) if isinstance(value, int) and -(2**63) <= value < 2**63 else value
 
 
-def _protobuf_decoder(channel: Channel) -> Decoder:
+def _protobuf_decoder(channel: LogChannel) -> Decoder:
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     files = {one.name: one for one in descriptor_pb2.FileDescriptorSet.FromString(channel.schema).file}
@@ -161,7 +161,7 @@ _DTYPES = {
 }
 
 
-class _Node(NamedTuple):
+class _TypeNode(NamedTuple):
     kind: str
     """"number", "string", "struct", "array" (of a fixed length) or "sequence"."""
     least: int
@@ -172,7 +172,7 @@ class _Node(NamedTuple):
     """Number of values in an array."""
 
 
-def ros_decoder(channel: Channel) -> Callable[[bytes], Mapping[str, Any]]:
+def ros_decoder(channel: LogChannel) -> Callable[[bytes], Mapping[str, Any]]:
     """Return the decoder of a topic's messages."""
     from rosbags.typesys.msg import normalize_msgtype
 
@@ -186,7 +186,7 @@ def ros_decoder(channel: Channel) -> Callable[[bytes], Mapping[str, Any]]:
     return lambda data: read(node, data)
 
 
-def _definitions(channel: Channel, name: str) -> Mapping[str, Any]:
+def _definitions(channel: LogChannel, name: str) -> Mapping[str, Any]:
     from rosbags.typesys import get_types_from_idl, get_types_from_msg
 
     text = channel.schema.decode()
@@ -207,7 +207,7 @@ class _Types:
     def __init__(self, definitions: Mapping[str, Any], *, ros1: bool) -> None:
         self._definitions, self._ros1, self._n_left = definitions, ros1, MAX_LEAVES
 
-    def node_of(self, name: str, depth: int = 0) -> _Node:
+    def node_of(self, name: str, depth: int = 0) -> _TypeNode:
         if name not in self._definitions:
             raise InvalidSample(f"the type {name} is not defined in the log")
         if depth > _MAX_DEPTH:
@@ -222,13 +222,13 @@ class _Types:
             members[_EMPTY] = _number("uint8")
         if self._ros1:
             members.pop(_EMPTY, None)
-        return _Node("struct", sum(node.least for node in members.values()), None, members)
+        return _TypeNode("struct", sum(node.least for node in members.values()), None, members)
 
-    def _node(self, description: Any, depth: int) -> _Node:
+    def _node(self, description: Any, depth: int) -> _TypeNode:
         kind, of = description[0].name, description[1]
         if kind == "BASE":
             if of[0] == "string":
-                return _Node("string", 4)
+                return _TypeNode("string", 4)
             if of[0] == "byte":
                 return _number("int8" if self._ros1 else "uint8")
             if of[0] not in _DTYPES:
@@ -240,40 +240,40 @@ class _Types:
         if not of.least:
             raise InvalidSample("an array of messages without values is not read")
         if kind == "SEQUENCE":
-            return _Node("sequence", 4, None, of)
-        return _Node("array", of.least * length, None, of, length)
+            return _TypeNode("sequence", 4, None, of)
+        return _TypeNode("array", of.least * length, None, of, length)
 
 
-def _number(name: str) -> _Node:
+def _number(name: str) -> _TypeNode:
     dtype = np.dtype(name)
-    return _Node("number", dtype.itemsize, dtype)
+    return _TypeNode("number", dtype.itemsize, dtype)
 
 
-def _read_cdr(node: _Node, data: bytes) -> Mapping[str, Any]:
+def _read_cdr(node: _TypeNode, data: bytes) -> Mapping[str, Any]:
     if len(data) < 4 or data[0] or data[1] > 1:
         raise Corrupt(f"its first bytes {data[:4].hex()} are no plain CDR; other encodings are not read")
-    reader = _Reader(data[4:], "<" if data[1] else ">", cdr=True)
+    reader = _MessageReader(data[4:], "<" if data[1] else ">", cdr=True)
     message: Mapping[str, Any] = reader.value(node)
     if len(reader.data) - reader.at > 3:  # more than padding
         raise Corrupt(f"{len(reader.data) - reader.at:,} bytes follow it that its definition does not have")
     return message
 
 
-def _read_ros1(node: _Node, data: bytes) -> Mapping[str, Any]:
-    reader = _Reader(data, "<", cdr=False)
+def _read_ros1(node: _TypeNode, data: bytes) -> Mapping[str, Any]:
+    reader = _MessageReader(data, "<", cdr=False)
     message: Mapping[str, Any] = reader.value(node)
     if reader.at != len(data):
         raise Corrupt(f"{len(data) - reader.at:,} bytes follow it that its definition does not have")
     return message
 
 
-class _Reader:
+class _MessageReader:
     def __init__(self, data: bytes, order: str, *, cdr: bool) -> None:
         self.data, self.at = data, 0
         self._swapped, self._cdr = order != _NATIVE, cdr
         self._of_count: Literal["little", "big"] = "little" if order == "<" else "big"
 
-    def value(self, node: _Node) -> Any:
+    def value(self, node: _TypeNode) -> Any:
         if node.kind == "number":
             return self._numbers(node, 1)[0]
         if node.kind == "string":
@@ -299,7 +299,7 @@ class _Reader:
             self.at += -self.at % 4
         return int.from_bytes(self._take(4), self._of_count)
 
-    def _numbers(self, node: _Node, length: int) -> Any:
+    def _numbers(self, node: _TypeNode, length: int) -> Any:
         size = node.dtype.itemsize
         if self._cdr and length:
             self.at += -self.at % size

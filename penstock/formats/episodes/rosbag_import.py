@@ -18,7 +18,7 @@ from loader.storage.disk.scratch import held_folder, on_scratch
 from ..importing.importer import ImportRun, Options, Readable, ReadSample, files_of, joined
 from ..reading.object_file import ObjectFile
 from .episode import EpisodeBuilder
-from .log_message import MAX_CHUNK_BYTES, Channel, LogMessage, damage_named
+from .log_message import MAX_CHUNK_BYTES, LogChannel, LogMessage, damage_named
 from .mcap_import import mcap_messages
 
 OPTIONS = frozenset[str]()
@@ -57,12 +57,12 @@ def _bags_in(store: Store, infos: list[ObjectInfo], options: Options, *, whole: 
     there = {one.key: one for one in infos}
     files, waiting = files_of(names_in(store, infos, options), there)
     bags, left_out = _Bags(store, there, options), {} if whole else waiting
-    seen = [
+    bags_there = [
         joined(files.get(one.key, [one]))
         for one in infos
         if (one.key.lower().endswith(_ENDING) or _is_metadata(one)) and one.key not in left_out
     ]
-    return Readable(seen, bags.runs, bags.samples)
+    return Readable(bags_there, bags.runs, bags.samples)
 
 
 def _known_names(store: Store, info: ObjectInfo) -> tuple[str, ...]:
@@ -169,7 +169,7 @@ class _Bags:
 _BEGIN = b"#ROSBAG V2.0\n"
 
 
-class _Opened:
+class _OpenBag:
     def __init__(self, file: Any) -> None:
         self._file = file
 
@@ -189,13 +189,13 @@ def ros1_messages(file: io.RawIOBase, where: str) -> Iterator[LogMessage]:
         if buffered.read(len(_BEGIN)) != _BEGIN:  # rosbags would search for the end of the line, however far
             raise ValueError("it is no bag of version 2.0")
         buffered.seek(0)
-        path: Any = _Opened(buffered)
+        path: Any = _OpenBag(buffered)
         with Reader(path) as reader:
             unpack = _unpackers()
             for at, chunk in reader.chunks.items():
                 reader.chunks[at] = chunk._replace(decompressor=unpack.get(chunk.decompressor, _plain))
             channels = {
-                one.id: Channel(one.topic, "ros1", one.msgtype, "ros1msg", one.msgdef.data.encode())
+                one.id: LogChannel(one.topic, "ros1", one.msgtype, "ros1msg", one.msgdef.data.encode())
                 for one in reader.connections
             }
             for connection, log_time, data in reader.messages():
@@ -241,7 +241,7 @@ def ros2_database_messages(path: Path, where: str) -> Iterator[LogMessage]:
             for connection in reader.connections:
                 ext: Any = connection.ext
                 encoding = encodings.get(connection.msgdef.format, "")
-                channels[connection.id] = Channel(
+                channels[connection.id] = LogChannel(
                     connection.topic,
                     ext.serialization_format,
                     connection.msgtype,

@@ -26,7 +26,7 @@ _ERRORS: dict[str, type[PenstockError]] = {
 }
 
 
-class _Asked(NamedTuple):
+class _ReadRequest(NamedTuple):
     info: ObjectInfo
     run: tuple[int, int] | None
 
@@ -43,8 +43,8 @@ def in_workers(
     function = partial(_read, store, find_objects, options.to_json())
     variables = store_variables(store)
 
-    def asked(info: ObjectInfo, run: ImportRun | None) -> Any:
-        unit = _Asked(info, run and (run.first, run.stop))
+    def in_worker(info: ObjectInfo, run: ImportRun | None) -> Any:
+        unit = _ReadRequest(info, run and (run.first, run.stop))
         limit_s = LIMIT_S + (run.nbytes // 2**20 if run else 0)
         (outcome,) = compute.map(function, [unit], timeout_s=limit_s, variables=variables)
         if outcome.value is None:
@@ -58,21 +58,23 @@ def in_workers(
         return answer
 
     def runs(info: ObjectInfo) -> list[ImportRun]:
-        return [ImportRun(info, *one) for one in asked(info, None)]
+        return [ImportRun(info, *one) for one in in_worker(info, None)]
 
     def samples(run: ImportRun) -> Iterator[ReadSample]:
-        for values in asked(run.info, run):
+        for values in in_worker(run.info, run):
             yield ReadSample(*values)
 
     with closing(LocalCompute(min(workers, n_cores()))) as compute:
         yield readable._replace(runs=runs, samples=samples)
 
 
-def _read(store: Store, find_objects: FindObjects, options: dict[str, Any], asked: _Asked) -> tuple[str, Any]:
+def _read(
+    store: Store, find_objects: FindObjects, options: dict[str, Any], request: _ReadRequest
+) -> tuple[str, Any]:
     try:
-        readable = find_objects(store, [asked.info], Options.from_json(options))
-        if asked.run is None:
-            return "", [one[1:] for one in readable.runs(asked.info)]
-        return "", [tuple(one) for one in readable.samples(ImportRun(asked.info, *asked.run))]
+        readable = find_objects(store, [request.info], Options.from_json(options))
+        if request.run is None:
+            return "", [one[1:] for one in readable.runs(request.info)]
+        return "", [tuple(one) for one in readable.samples(ImportRun(request.info, *request.run))]
     except PenstockError as error:
         return type(error).__name__, str(error)

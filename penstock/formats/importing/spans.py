@@ -24,7 +24,7 @@ from loader.storage.store import disk_of
 
 from ..registration.earlier import token_of
 from ..registration.parts import text_of
-from ..registration.shard_rows import Rows, Shard
+from ..registration.shard_rows import ForeignShard, Rows
 from .write_parts import RENAMED
 
 
@@ -91,7 +91,9 @@ class SpanUnit:
         return f"{self.number:05d}{RENAMED if self.renamed else ''}"
 
 
-def samples_in(walked: Sequence[tuple[Shard, Rows]], keys: Sequence[Sequence[str]]) -> list[SpanSamples]:
+def samples_in(
+    walked: Sequence[tuple[ForeignShard, Rows]], keys: Sequence[Sequence[str]]
+) -> list[SpanSamples]:
     """Return the samples of each run. keys: of each run's samples."""
     out = []
     for (shard, rows), own in zip(walked, keys, strict=True):
@@ -204,12 +206,12 @@ def _block(store: Store, samples: SpanSamples, provenance: "_Provenance") -> Sam
             for key, one in zip(samples.keys, samples.metadata, strict=True)
         ],
         sources=[*provenance.of(samples)],
-        fill=_Bytes(store, samples).fill,
+        fill=_BlockBytes(store, samples).fill,
     )
 
 
 class _Provenance:
-    """Provenance of samples; those of one object share a mapping."""
+    """Provenance of samples; samples of one object share a mapping."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -235,7 +237,7 @@ class _Request(NamedTuple):
     nbytes: int
 
 
-class _Bytes:
+class _BlockBytes:
     def __init__(self, store: Store, samples: SpanSamples) -> None:
         self._store, self._samples = store, samples
         self._read: tuple[list[OpenFile], Int64s, Int64s] | None = None

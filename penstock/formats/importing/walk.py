@@ -10,8 +10,8 @@ from loader.errors import FieldMismatch, PenstockError
 from loader.storage.shared.threads import DaemonPool
 
 from ..reading.sample import NO_METADATA, FoundObjects
-from ..registration.earlier import Difference
-from ..registration.shard_rows import Rows, Shard, agree, group_guessed, groups_of, keys_of, rows_of
+from ..registration.earlier import PlaceDifference
+from ..registration.shard_rows import ForeignShard, Rows, agree, group_guessed, groups_of, keys_of, rows_of
 from .spans import SpanUnit, cut, samples_in, units_of
 
 AT_ONCE = 16
@@ -35,9 +35,9 @@ class Walk:
     def __init__(
         self,
         objects: FoundObjects,
-        shards: Sequence[Shard],
+        shards: Sequence[ForeignShard],
         without: Sequence[str],
-        since: Difference,
+        since: PlaceDifference,
         groups: Groups,
         columns: Mapping[str, Mapping[str, Any]] = NO_METADATA,
     ) -> None:
@@ -49,8 +49,8 @@ class Walk:
         self._objects, self._without, self._since, self._groups = objects, without, since, groups
         self._failures = list[str]()
         self.nbytes = sum(shard.nbytes for shard in shards)
-        self._pool, self._ended = DaemonPool(AT_ONCE, "penstock-walk"), list[Shard]()
-        self._walks: list[Future[list[tuple[Shard, Rows]]]] = [
+        self._pool, self._ended = DaemonPool(AT_ONCE, "penstock-walk"), list[ForeignShard]()
+        self._walks: list[Future[list[tuple[ForeignShard, Rows]]]] = [
             self._pool.submit(self._walk, shard) for shard in shards
         ]
 
@@ -60,7 +60,7 @@ class Walk:
     def __exit__(self, *_: object) -> None:
         self._pool.dismiss()
 
-    def in_order(self) -> Iterator[list[tuple[Shard, Rows]]]:
+    def in_order(self) -> Iterator[list[tuple[ForeignShard, Rows]]]:
         """Yield the rows of each shard, in order, as soon as they are known."""
         for walk in self._walks:
             yield walk.result()
@@ -80,7 +80,7 @@ class Walk:
         return len(self._ended) == len(self._walks)
 
     @cached_property
-    def walked(self) -> list[tuple[Shard, Rows]]:
+    def walked(self) -> list[tuple[ForeignShard, Rows]]:
         """All rows. Waits for them."""
         return [one for rows in self.in_order() for one in rows]
 
@@ -96,7 +96,7 @@ class Walk:
             agree([rows for _, rows in self.walked], self._objects.members, self._columns)
         return units_of(samples_in(self.walked, self.layout.keys), shard_bytes)
 
-    def _walk(self, shard: Shard) -> list[tuple[Shard, Rows]]:
+    def _walk(self, shard: ForeignShard) -> list[tuple[ForeignShard, Rows]]:
         try:
             runs = rows_of(shard, [self._objects.samples(info) for info in shard.infos], self._without)
             return [(shard, rows) for rows in runs]

@@ -22,7 +22,7 @@ from ..importing.importer import ImportRun, KnownNames, Options, Readable, ReadS
 from ..reading.object_file import ObjectFile
 from ..reading.object_file import opened as opened_object
 from .dataset_layout import DatasetLayout, LeRobotEpisode, read_layout
-from .rows import Rows, check_times, read_rows, statistics
+from .rows import EpisodeRows, check_times, read_rows, statistics
 
 OPTIONS = frozenset({"episodes"})
 EPISODE = "episode.json"
@@ -51,11 +51,11 @@ def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> Map
     )
 
 
-def _names(dataset: "Dataset") -> dict[str, tuple[str, ...]]:
+def _names(dataset: "LeRobotDataset") -> dict[str, tuple[str, ...]]:
     return {key: (key, *dataset.videos_of(key)) for key in dataset.of}
 
 
-def _readable(dataset: "Dataset") -> Readable:
+def _readable(dataset: "LeRobotDataset") -> Readable:
     files, _ = files_of(_names(dataset), dataset.infos)
     return Readable(
         [dataset.object_of(joined(files[key])) for key in dataset.infos if key in files],
@@ -66,7 +66,9 @@ def _readable(dataset: "Dataset") -> Readable:
     )
 
 
-def dataset_in(store: Store, infos: list[ObjectInfo], options: Options, *, whole: bool = True) -> "Dataset":
+def dataset_in(
+    store: Store, infos: list[ObjectInfo], options: Options, *, whole: bool = True
+) -> "LeRobotDataset":
     """Return the dataset at a place without the features to leave out."""
     layout = read_layout(store, infos, whole=whole, episodes=options.episodes)
     features = {
@@ -78,7 +80,7 @@ def dataset_in(store: Store, infos: list[ObjectInfo], options: Options, *, whole
                 f"{store.url}: {name} is a feature of single images in the rows, which is not imported: leave it out "
                 f"with --without {name}"
             )
-    return Dataset(store, {one.key: one for one in infos}, layout, features, options.episodes)
+    return LeRobotDataset(store, {one.key: one for one in infos}, layout, features, options.episodes)
 
 
 def _texts_in(names: Any) -> Iterator[str]:
@@ -118,7 +120,7 @@ class OpenVideo(NamedTuple):
     """The packets."""
 
 
-class Dataset:
+class LeRobotDataset:
     """The samples of a dataset; thread-safe."""
 
     def __init__(
@@ -240,7 +242,7 @@ class Dataset:
                 raise Corrupt(f"{what}: {info.key} has no column 'episode_index'")
             return table.filter(pc.equal(table["episode_index"], index))
 
-    def _facts(self, episode: LeRobotEpisode, rows: Rows) -> bytes:
+    def _facts(self, episode: LeRobotEpisode, rows: EpisodeRows) -> bytes:
         given_stats = {
             name: stats
             for name, stats in (episode.stats or {}).items()
@@ -262,7 +264,7 @@ class Dataset:
             ) from None
 
 
-def _stream_fields(rows: Rows) -> dict[str, bytes]:
+def _stream_fields(rows: EpisodeRows) -> dict[str, bytes]:
     fields = {}
     for name, values in rows.streams.items():
         if isinstance(values, list):

@@ -41,9 +41,9 @@ from ..registration.earlier import live_samples, token_of
 from ..registration.parts import IndexFiles, objects_of, path_of
 from ..registration.register import RegistrationReport, check_apart, transaction
 from ..registration.selection import EVERYTHING, Selection, list_selected
-from ..registration.shard_rows import Shard, group_name, shards_of
+from ..registration.shard_rows import ForeignShard, group_name, shards_of
 from .dataset_layout import LeRobotEpisode
-from .lerobot_import import Dataset, dataset_in, field_of, key_of
+from .lerobot_import import LeRobotDataset, dataset_in, field_of, key_of
 
 AT_ONCE = 8
 """Episodes that are read at the same time."""
@@ -108,7 +108,7 @@ def register_lerobot(
     )
 
 
-def _cameras(source: Dataset) -> list[str]:
+def _cameras(source: LeRobotDataset) -> list[str]:
     cameras = sorted(name for name, feature in source.features.items() if feature["dtype"] == "video")
     of: dict[str, str] = {}
     for episode in source.layout.episodes.values():
@@ -121,13 +121,13 @@ def _cameras(source: Dataset) -> list[str]:
     return cameras
 
 
-def _used(source: Dataset, cameras: Sequence[str]) -> list[ObjectInfo]:
+def _used(source: LeRobotDataset, cameras: Sequence[str]) -> list[ObjectInfo]:
     keys = {one.data for one in source.layout.episodes.values()}
     keys |= {one.videos[camera].key for one in source.layout.episodes.values() for camera in cameras}
     return [info for key, info in source.infos.items() if key in keys or key.startswith("meta/")]
 
 
-def _unit_id(source: Dataset, store: Store, cameras: Sequence[str], episode: LeRobotEpisode) -> str:
+def _unit_id(source: LeRobotDataset, store: Store, cameras: Sequence[str], episode: LeRobotEpisode) -> str:
     keys = [episode.data, *(episode.videos[camera].key for camera in cameras)]
     layout = source.layout
     facts = [
@@ -138,7 +138,7 @@ def _unit_id(source: Dataset, store: Store, cameras: Sequence[str], episode: LeR
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
 
-class _Difference(NamedTuple):
+class _EpisodeDifference(NamedTuple):
     """Episodes of a place, compared with the newest version."""
 
     fresh: list[int]
@@ -154,9 +154,9 @@ def _difference(
     chosen: Mapping[str, Any],
     units: Mapping[int, str],
     used: Sequence[ObjectInfo],
-) -> _Difference:
+) -> _EpisodeDifference:
     if version is None:
-        return _Difference(list(units))
+        return _EpisodeDifference(list(units))
     objects, facts = foreign_objects(version.store, version.manifest.get("foreign", ()))
     if parse_json(facts.get("registered", "{}")) != chosen:
         raise Conflict(
@@ -175,7 +175,7 @@ def _difference(
             why = _reason("another" if sample.key in present else "gone")
             rows.setdefault((sample.part, why), []).append(sample.row)
     n_rows = {part: int(version.parts.n_rows[version.parts.position(part)]) for part, _ in rows}
-    return _Difference(
+    return _EpisodeDifference(
         fresh=[number for number in units if key_of(number) not in same],
         replaced=frozenset(replaced),
         missing=frozenset(missing),
@@ -195,7 +195,7 @@ PART_EPISODES = 1024
 _AHEAD = 64
 
 
-class _Read(NamedTuple):
+class _ReadEpisode(NamedTuple):
     sample: ReadSample
     runs: Mapping[str, PacketRun]
 
@@ -210,7 +210,7 @@ class EpisodeParts:
     """The place."""
     dataset: str
     """Name of the version's dataset."""
-    source: Dataset
+    source: LeRobotDataset
     """The dataset at the place."""
     cameras: Sequence[str]
     """Cameras whose packets stay at the place."""
@@ -240,7 +240,7 @@ class EpisodeParts:
             )
         txn = transaction(root, self.dataset, place, chosen, parent)
         put_place(root.store, place, self.store.url)
-        parts, shards = list[Part](), list[Shard]()
+        parts, shards = list[Part](), list[ForeignShard]()
         with root.heartbeat(txn):
             read = progress(self._read(fresh), "register", total=len(fresh))
             for number, numbers in enumerate(self._apart(fresh)):
@@ -318,10 +318,10 @@ class EpisodeParts:
         place: str,
         name: str,
         episodes: Sequence[LeRobotEpisode],
-        read: Iterator[_Read],
+        read: Iterator[_ReadEpisode],
         group_of: Mapping[str, str],
-    ) -> tuple[Part, list[Shard]]:
-        shards, starts = dict[str, Shard](), dict[str, int]()
+    ) -> tuple[Part, list[ForeignShard]]:
+        shards, starts = dict[str, ForeignShard](), dict[str, int]()
         for camera in self.cameras:
             videos = sorted({one.videos[camera].key for one in episodes})
             (shards[camera],) = shards_of([self.source.infos[key] for key in videos], len(videos))
@@ -360,14 +360,14 @@ class EpisodeParts:
             part = replace(part, shards=(*part.shards, index))
         return part, list(shards.values())
 
-    def _read(self, numbers: Sequence[int]) -> Iterator[_Read]:
+    def _read(self, numbers: Sequence[int]) -> Iterator[_ReadEpisode]:
         with ThreadPoolExecutor(self.workers, thread_name_prefix="penstock-register") as pool:
             for start in range(0, len(numbers), _AHEAD):
                 yield from pool.map(self._episode, numbers[start : start + _AHEAD])
 
-    def _episode(self, number: int) -> _Read:
+    def _episode(self, number: int) -> _ReadEpisode:
         episode, runs, ticks = self.source.layout.episodes[number], dict[str, PacketRun](), list[float]()
         for camera, (what, file, video, span) in self.source.videos(episode):
             runs[camera] = run_of(video, span, file, what)
             ticks.append(float(span.time_base))
-        return _Read(self.source.rows(episode, max(ticks)), runs)
+        return _ReadEpisode(self.source.rows(episode, max(ticks)), runs)

@@ -12,7 +12,7 @@ from loader.errors import Corrupt, InvalidSample
 I64 = np.ndarray[Any, np.dtype[np.int64]]
 
 
-class Rows(NamedTuple):
+class EpisodeRows(NamedTuple):
     """The rows of an episode."""
 
     streams: dict[str, Any]
@@ -31,7 +31,7 @@ def read_rows(
     features: Mapping[str, Mapping[str, Any]],
     tasks: Mapping[int, str],
     tick_s: float,
-) -> Rows:
+) -> EpisodeRows:
     """Return an episode's rows. table: its rows. features: streams.
 
     tick_s: tolerance of timestamps in seconds.
@@ -48,7 +48,7 @@ def read_rows(
             streams[name] = _texts(table, name, what)
         else:
             streams[name] = _column(table, name, tuple(feature["shape"]), what)
-    return Rows(
+    return EpisodeRows(
         streams, clock(length, fps), _tasks(_column(table, "task_index", (1,), what)[:, 0], tasks, what)
     )
 
@@ -149,7 +149,7 @@ def _statistics_of(values: Any) -> dict[str, Any]:
 
 
 def aggregated(episodes: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Return statistics of all rows from those of episodes: feature -> name -> value.
+    """Return statistics of all rows from statistics of episodes: feature -> name -> value.
 
     Quantiles are row-weighted means of the episodes' quantiles, as in LeRobot. Raises: InvalidSample.
     """

@@ -22,7 +22,7 @@ from loader.storage import Span
 
 from ..reading.exported import COLUMN_BYTES
 from ..reading.indexed import check_apart, corrupt
-from ..reading.window import Window
+from ..reading.window import ObjectWindow
 from .litdata_index import DTYPES, JSON, NUMBERS, Leaf
 
 NESTED_HEAD = 5
@@ -51,7 +51,9 @@ def size_of(word: str) -> int:
     return {"bool": 1, "bf16": 2}.get(word) or int(word[1:])
 
 
-def values_at(leaves: tuple[Leaf, ...], window: Window, begin: int, end: int) -> Iterator[tuple[Leaf, Span]]:
+def values_at(
+    leaves: tuple[Leaf, ...], window: ObjectWindow, begin: int, end: int
+) -> Iterator[tuple[Leaf, Span]]:
     """Yield the span of each leaf of a sample; sizes are in front."""
     at = begin + 4 * len(leaves)
     if at > end:
@@ -66,7 +68,7 @@ def values_at(leaves: tuple[Leaf, ...], window: Window, begin: int, end: int) ->
         at += nbytes
 
 
-def put(leaf: Leaf, window: Window, at: Span, out: LeafValues) -> None:
+def put(leaf: Leaf, window: ObjectWindow, at: Span, out: LeafValues) -> None:
     """Add a leaf's value to fields or metadata."""
     if leaf.encoding in DTYPES:
         word, shape, start = _array(leaf, window, at)
@@ -88,7 +90,7 @@ def put(leaf: Leaf, window: Window, at: Span, out: LeafValues) -> None:
         out.fields[leaf.field] = at
 
 
-def document(leaf: Leaf, window: Window, at: Span) -> Span:
+def document(leaf: Leaf, window: ObjectWindow, at: Span) -> Span:
     """Return the span of a leaf's JSON text."""
     head = window.read(at.offset, NESTED_HEAD) if at.nbytes >= NESTED_HEAD else b""
     if head != struct.pack("<BI", _DOCUMENT, max(0, at.nbytes - NESTED_HEAD)):
@@ -96,7 +98,7 @@ def document(leaf: Leaf, window: Window, at: Span) -> Span:
     return Span(at.offset + NESTED_HEAD, at.nbytes - NESTED_HEAD)
 
 
-def _array(leaf: Leaf, window: Window, at: Span) -> tuple[str, list[int], int]:
+def _array(leaf: Leaf, window: ObjectWindow, at: Span) -> tuple[str, list[int], int]:
     order = ">" if leaf.encoding == "tensor" else "<"
     end, words = at.offset + at.nbytes, DTYPES[leaf.encoding]
     if at.nbytes >= 8:
@@ -109,7 +111,7 @@ def _array(leaf: Leaf, window: Window, at: Span) -> tuple[str, list[int], int]:
     raise corrupt(window, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, which are no array")
 
 
-def _number(leaf: Leaf, window: Window, at: Span) -> int | float | bool:
+def _number(leaf: Leaf, window: ObjectWindow, at: Span) -> int | float | bool:
     if at.nbytes != size_of(leaf.word):
         raise corrupt(window, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, no {leaf.encoding}")
     number: int | float | bool = np.frombuffer(
@@ -118,7 +120,7 @@ def _number(leaf: Leaf, window: Window, at: Span) -> int | float | bool:
     return number
 
 
-def _put_json(leaf: Leaf, window: Window, at: Span, out: LeafValues) -> None:
+def _put_json(leaf: Leaf, window: ObjectWindow, at: Span, out: LeafValues) -> None:
     try:
         kind = window.read(at.offset, 1)[0] if at.nbytes else _DOCUMENT
         if kind in _FLAT:
@@ -200,7 +202,7 @@ Places = list[Span | None]
 """Bytes of each row's value; None without a value."""
 
 
-def table_rows(window: Window, start: int, n_samples: int) -> Iterator[LeafValues]:
+def table_rows(window: ObjectWindow, start: int, n_samples: int) -> Iterator[LeafValues]:
     """Yield the rows of the table at an offset. Memory: the table.
 
     Raises: InvalidStore for a compressed table; InvalidSample for values that are not contiguous.
@@ -228,7 +230,7 @@ def table_rows(window: Window, start: int, n_samples: int) -> Iterator[LeafValue
         raise corrupt(window, start, f"the table has {done} rows, and the chunk {n_samples} samples")
 
 
-def _rows(window: Window, start: int, source: pa.Buffer, batch: pa.RecordBatch) -> Iterator[LeafValues]:
+def _rows(window: ObjectWindow, start: int, source: pa.Buffer, batch: pa.RecordBatch) -> Iterator[LeafValues]:
     fields, columns = dict[str, Places](), dict[str, list[Any]]()
     names = dict[str, str]()
     for name, array in _leaves(batch):
@@ -288,7 +290,7 @@ def _is_plain(kind: pa.DataType) -> bool:
     return any(of_kind(value_kind) for of_kind in plain)
 
 
-def _places(window: Window, start: int, source: pa.Buffer, name: str, array: pa.Array) -> Places:
+def _places(window: ObjectWindow, start: int, source: pa.Buffer, name: str, array: pa.Array) -> Places:
     wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
     wide = wide or pa.types.is_large_list(array.type)
     width, values = 1, array.buffers()[-1]
@@ -314,14 +316,14 @@ def _places(window: Window, start: int, source: pa.Buffer, name: str, array: pa.
     return [Span(*place) if ok else None for *place, ok in zip(firsts, sizes, there, strict=True)]
 
 
-def _compressed(window: Window) -> InvalidStore:
+def _compressed(window: ObjectWindow) -> InvalidStore:
     return InvalidStore(
         f"{window.name}: its table is compressed: no value can be read by itself. Write the dataset again with "
         "optimize(..., compression=None)"
     )
 
 
-def _documents(window: Window, name: str, array: pa.Array) -> list[str | None]:
+def _documents(window: ObjectWindow, name: str, array: pa.Array) -> list[str | None]:
     value_of, out = reader_of(array, as_text=True), list[str | None]()
     for at in range(len(array)):
         try:

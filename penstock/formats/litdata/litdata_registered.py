@@ -28,7 +28,7 @@ from ..reading.indexed import (
     split_reader,
 )
 from ..reading.sample import RUN_SAMPLES, ForeignRun, ForeignSample, FoundObjects
-from ..reading.window import Window
+from ..reading.window import ObjectWindow
 from .litdata_index import ABSENT, LitDataChunk, LitDataIndex, index_of
 from .litdata_leaves import LeafValues, put, size_of, table_rows, values_at
 
@@ -59,7 +59,7 @@ def samples(
     store: Store, index: LitDataIndex, exported: Exported | None, info: ObjectInfo
 ) -> Iterator[ForeignSample | ForeignRun]:
     """Yield the samples of a chunk, in order."""
-    chunk, window = index.chunks[info.key], Window(store, info)
+    chunk, window = index.chunks[info.key], ObjectWindow(store, info)
     try:
         check_size(store, info, chunk.nbytes)
         offsets = offsets_in(window, chunk.n_samples, "chunk")
@@ -78,7 +78,9 @@ def samples(
         window.close()
 
 
-def _rows(index: LitDataIndex, chunk: LitDataChunk, window: Window, offsets: Int64s) -> Iterator[LeafValues]:
+def _rows(
+    index: LitDataIndex, chunk: LitDataChunk, window: ObjectWindow, offsets: Int64s
+) -> Iterator[LeafValues]:
     if offsets[-1] != window.nbytes:  # a table has all samples, even behind leaves
         yield from table_rows(window, int(offsets[-1]), chunk.n_samples)
         return
@@ -89,7 +91,7 @@ def _rows(index: LitDataIndex, chunk: LitDataChunk, window: Window, offsets: Int
         yield out
 
 
-def _restored(sample: ForeignSample, window: Window, exported: Exported) -> ForeignSample:
+def _restored(sample: ForeignSample, window: ObjectWindow, exported: Exported) -> ForeignSample:
     fields = dict(sample.fields)
     own = {KEY, METADATA, ABSENT} - exported.fields
     own_leaves = {name: fields.pop(name) for name in own if name in fields}
@@ -99,7 +101,7 @@ def _restored(sample: ForeignSample, window: Window, exported: Exported) -> Fore
     return exported.restored(sample._replace(fields=fields), own_leaves, window)
 
 
-def _absent(window: Window, at: Span) -> list[str]:
+def _absent(window: ObjectWindow, at: Span) -> list[str]:
     try:
         names = parse_json(window.read(*at)) if at.nbytes <= COLUMN_BYTES else None
         if type(names) is list and all(type(name) is str for name in names):
@@ -112,7 +114,7 @@ def _absent(window: Window, at: Span) -> list[str]:
 
 
 def _tokens(
-    index: LitDataIndex, chunk: LitDataChunk, window: Window, offsets: Int64s
+    index: LitDataIndex, chunk: LitDataChunk, window: ObjectWindow, offsets: Int64s
 ) -> Iterator[ForeignRun]:
     (leaf,), sizes = index.leaves, np.diff(offsets)
     width = size_of(leaf.word)
@@ -126,5 +128,5 @@ def _tokens(
         yield ForeignRun("", chunk.first + first, leaf.field, offsets[first : first + RUN_SAMPLES + 1])
 
 
-def _of_others(window: Window, chunk: LitDataChunk, n_tokens: int) -> Corrupt:
+def _of_others(window: ObjectWindow, chunk: LitDataChunk, n_tokens: int) -> Corrupt:
     return corrupt(window, 0, f"the chunk has {n_tokens} tokens, and its index gives {chunk.n_tokens}")

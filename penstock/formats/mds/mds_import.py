@@ -68,8 +68,8 @@ def _shards(data: bytes, name: str) -> dict[str, _Compressed]:
         plain = shards_in(json.dumps(index).encode(), name)
     except (DamagedJson, KeyError, TypeError, ValueError) as error:
         raise Corrupt(f"{name}, byte 0: it is no index of MDS shards: {error!r}") from error
-    told_of = [(entry, *packed[entry.key]) for entry in plain]
-    return {key: _Compressed(entry._replace(key=key), nbytes, codec) for entry, key, nbytes, codec in told_of}
+    entries = [(entry, *packed[entry.key]) for entry in plain]
+    return {key: _Compressed(entry._replace(key=key), nbytes, codec) for entry, key, nbytes, codec in entries}
 
 
 def _samples(store: Store, shards: Mapping[str, _Compressed], run: ImportRun) -> Iterator[ReadSample]:

@@ -31,7 +31,7 @@ from ..reading.indexed import (
     split_reader,
 )
 from ..reading.sample import ForeignSample, FoundObjects
-from ..reading.window import Window
+from ..reading.window import ObjectWindow
 
 SCALARS = {
     "int": "i8",
@@ -163,7 +163,7 @@ _DTYPES = {
 }
 
 
-class _Value(NamedTuple):
+class _ColumnValue(NamedTuple):
     column: MdsColumn
     at: int
     nbytes: int
@@ -188,7 +188,7 @@ def samples(
     store: Store, shards: dict[str, MdsShard], exported: Exported | None, info: ObjectInfo
 ) -> Iterator[ForeignSample]:
     """Yield the samples of a shard, in order."""
-    shard, window = shards[info.key], Window(store, info)
+    shard, window = shards[info.key], ObjectWindow(store, info)
     try:
         check_size(store, info, shard.nbytes)
         own = {KEY, METADATA} - exported.fields if exported else set[str]()
@@ -233,7 +233,7 @@ def _names(shard: MdsShard, name: str, exported: Exported | None) -> dict[str, s
     return out | columns
 
 
-def _places(shard: MdsShard, window: Window) -> Iterator[tuple[int, int]]:
+def _places(shard: MdsShard, window: ObjectWindow) -> Iterator[tuple[int, int]]:
     offsets = offsets_in(window, shard.n_samples, "shard")
     if offsets[-1] != window.nbytes:
         raise corrupt(
@@ -244,7 +244,7 @@ def _places(shard: MdsShard, window: Window) -> Iterator[tuple[int, int]]:
     return itertools.pairwise(offsets.tolist())
 
 
-def _values(shard: MdsShard, window: Window, begin: int, end: int) -> Iterator[_Value]:
+def _values(shard: MdsShard, window: ObjectWindow, begin: int, end: int) -> Iterator[_ColumnValue]:
     varying = sum(not column.size for column in shard.columns)
     fixed = sum(column.size for column in shard.columns)
     at = begin + 4 * varying
@@ -260,11 +260,11 @@ def _values(shard: MdsShard, window: Window, begin: int, end: int) -> Iterator[_
     rest = iter(sizes)
     for column in shard.columns:
         nbytes = column.size or next(rest)
-        yield _Value(column, at, nbytes)
+        yield _ColumnValue(column, at, nbytes)
         at += nbytes
 
 
-def _array(window: Window, value: _Value) -> tuple[str, tuple[int, ...], int]:
+def _array(window: ObjectWindow, value: _ColumnValue) -> tuple[str, tuple[int, ...], int]:
     column, at = value.column, value.at
     word, shape, end = column.word, column.shape, value.at + value.nbytes
     if not word:
@@ -283,7 +283,7 @@ def _array(window: Window, value: _Value) -> tuple[str, tuple[int, ...], int]:
     return word, shape, at
 
 
-def _number(window: Window, value: _Value) -> int | float | str:
+def _number(window: ObjectWindow, value: _ColumnValue) -> int | float | str:
     column, data = value.column, window.read(value.at, value.nbytes)
     if column.word:
         number: int | float = np.frombuffer(data, f"<{column.word}")[0].item()

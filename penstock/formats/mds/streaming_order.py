@@ -71,7 +71,7 @@ def _keep(ordinals_found: I64, at: I64, ordinals: I64, keys: Sequence[str], by: 
     ordinals_found[at[live]] = ordinals[live]
 
 
-def left_over(view: View, seen: I64, seed: int) -> I64:
+def remaining_samples(view: View, seen: I64, seed: int) -> I64:
     """Return the samples of a view except `seen`, int64 version ordinals in the shuffled order L1.
 
     seen: int64 version ordinals; -1 is ignored. Raises: EmptyView.
@@ -98,10 +98,10 @@ class StreamingEpoch(NamedTuple):
     """Release of the library."""
 
 
-def streaming_epoch(url: str, asked: Mapping[str, Any], python: str) -> StreamingEpoch:
+def streaming_epoch(url: str, request: Mapping[str, Any], python: str) -> StreamingEpoch:
     """Let the library compute an epoch of the dataset at a URL, from its index.json.
 
-    asked: as `streaming_epoch.py` reads it. python: interpreter with mosaicml-streaming.
+    request: as `streaming_epoch.py` reads it. python: interpreter with mosaicml-streaming.
 
     Raises: MissingDependency; InvalidRuntime with the library's message.
     """
@@ -112,7 +112,7 @@ def streaming_epoch(url: str, asked: Mapping[str, Any], python: str) -> Streamin
         try:
             done = subprocess.run(
                 [python, str(Path(__file__).with_name("streaming_epoch.py"))],
-                input=json.dumps({**asked, "folder": str(folder), "target": str(target)}),
+                input=json.dumps({**request, "folder": str(folder), "target": str(target)}),
                 capture_output=True,
                 text=True,
                 env={name: value for name, value in os.environ.items() if name not in _OF_A_JOB},

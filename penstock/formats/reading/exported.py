@@ -10,7 +10,7 @@ from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import ObjectInfo, Span, Store
 
 from .sample import NO_METADATA, ForeignSample
-from .window import Window
+from .window import ObjectWindow
 
 NOTE = ".penstock/export.json"
 MEMBERS = ("json", "metadata.json")
@@ -60,7 +60,9 @@ class Exported(NamedTuple):
                 "export elsewhere"
             ) from error
 
-    def restored(self, sample: ForeignSample, spans: Mapping[str, Span], window: Window) -> ForeignSample:
+    def restored(
+        self, sample: ForeignSample, spans: Mapping[str, Span], window: ObjectWindow
+    ) -> ForeignSample:
         """Return a sample with its key and columns. spans: of `KEY` and `METADATA`."""
         key, metadata, source = sample.key, NO_METADATA, NO_METADATA
         for at in spans.values():

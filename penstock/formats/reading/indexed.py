@@ -11,7 +11,7 @@ from loader.errors import Corrupt, InvalidSample, InvalidStore
 from loader.storage import ObjectInfo, Store
 
 from .sample import ForeignRun, ForeignSample, ForeignTable, FoundObjects
-from .window import Window
+from .window import ObjectWindow
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 INDEX = "index.json"
@@ -111,7 +111,7 @@ def check_size(store: Store, info: ObjectInfo, nbytes: int) -> None:
         raise Corrupt(f"{store.url}/{info.key} has {info.nbytes:,} bytes, and its index gives {nbytes:,}")
 
 
-def offsets_in(window: Window, n_samples: int, noun: str) -> Int64s:
+def offsets_in(window: ObjectWindow, n_samples: int, noun: str) -> Int64s:
     """Return int64 [n_samples + 1]: first byte of each sample, and the end of the last. noun: for errors."""
     head = 4 * (n_samples + 2)
     if head > window.nbytes:
@@ -143,6 +143,6 @@ def check_apart(columns: Mapping[str, str], where: str) -> None:
         names[column] = name
 
 
-def corrupt(window: Window, at: int, what: str) -> Corrupt:
+def corrupt(window: ObjectWindow, at: int, what: str) -> Corrupt:
     """Return the error of a damaged byte."""
     return Corrupt(f"{window.name}, byte {at}: {what}")

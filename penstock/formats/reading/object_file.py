@@ -12,7 +12,7 @@ from loader.dataset.columnar.arrow_errors import arrow_errors
 from loader.errors import Corrupt
 from loader.storage import Blob, ObjectInfo, Store
 
-from .window import Window
+from .window import ObjectWindow
 
 
 class ObjectFile(io.RawIOBase):
@@ -20,7 +20,7 @@ class ObjectFile(io.RawIOBase):
 
     def __init__(self, store: Store, info: ObjectInfo, scattered: bool = False) -> None:
         """Open the object. scattered: True if the reader jumps."""
-        self._window, self._at = Window(store, info, scattered), 0
+        self._window, self._at = ObjectWindow(store, info, scattered), 0
         self.path = self._window.name
 
     def readable(self) -> bool:

@@ -84,7 +84,7 @@ class FoundObjects(NamedTuple):
     declared_widths: bool = False
     """True if nested lists of numbers become arrays of their declared width."""
     seals: bool = False
-    """True if checksums go to seals: a walk knows only those of bytes it read."""
+    """True if checksums go to seals: a walk sums only the bytes it read."""
 
     def reading(
         self,

@@ -39,7 +39,7 @@ class Neighbours:
     """True if the last members were small: the next walk begins with the largest request."""
 
 
-class Window:
+class ObjectWindow:
     """Reads an object pinned to its listing; not thread-safe. Close it after use."""
 
     def __init__(

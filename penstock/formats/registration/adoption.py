@@ -83,7 +83,7 @@ _Field = tuple[int, int, int]
 """Offset in the object, nbytes and CRC-32C of a field."""
 
 
-class _Unit(NamedTuple):
+class _ShardUnit(NamedTuple):
     path: str
     rows: Sequence[tuple[Version, dict[str, Any]]]
     nbytes: int
@@ -111,7 +111,7 @@ def adopt(root: Root, ref: str, *, workers: int = 4) -> AdoptionReport:
         _check_readable(new, places)
         denied, denies = DeniedBytes(root.store, root.state.denies), root.state.last_deny
         units = _units(new, places)
-        finished = in_threads(_Work(denied), units, workers, report.failures)
+        finished = in_threads(_AdoptionWork(denied), units, workers, report.failures)
         for unit, n, skipped, nbytes in progress(
             finished, "adopt", lambda copied: copied[0].nbytes, sum(u.nbytes for u in units)
         ):
@@ -169,20 +169,20 @@ def _check_readable(versions: Sequence[Version], places: Collection[str]) -> Non
                     )
 
 
-def _units(versions: Sequence[Version], places: Collection[str]) -> list[_Unit]:
+def _units(versions: Sequence[Version], places: Collection[str]) -> list[_ShardUnit]:
     shards: dict[str, list[tuple[Version, dict[str, Any]]]] = {}
     for version in versions:
         for row in version.parts.shard_rows().to_pylist():
             if is_foreign(row["path"]) and place_of(row["path"]) in places:
                 shards.setdefault(row["path"], []).append((version, row))
-    return [_Unit(path, rows, rows[0][1]["nbytes"]) for path, rows in shards.items()]
+    return [_ShardUnit(path, rows, rows[0][1]["nbytes"]) for path, rows in shards.items()]
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _AdoptionWork:
     denied: DeniedBytes
 
-    def __call__(self, unit: _Unit) -> tuple[_Unit, int, int, int]:
+    def __call__(self, unit: _ShardUnit) -> tuple[_ShardUnit, int, int, int]:
         version = unit.rows[0][0]
         placed, store = version.placed, primary_of(version.store)
         assert placed is not None
@@ -250,7 +250,7 @@ def _others(name: str, placed_object: PlacedObject) -> Corrupt:
     )
 
 
-def _fields(unit: _Unit, objects: Sequence[PlacedObject]) -> tuple[list[list[_Field]], list[bool]]:
+def _fields(unit: _ShardUnit, objects: Sequence[PlacedObject]) -> tuple[list[list[_Field]], list[bool]]:
     checked: list[set[_Field]] = [set() for _ in objects]
     live = [False] * len(objects)
     starts = [one.offset for one in objects]

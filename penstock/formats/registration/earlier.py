@@ -1,4 +1,4 @@
-"""Compare the objects of a place with those that a dataset was registered or imported from."""
+"""Compare the objects of a place with the objects of a dataset."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from loader.errors import Conflict
 from loader.json_text import parse_json
 from loader.storage import ObjectInfo, Store
 
-Rows = Mapping[str, Mapping[int, tuple[str, str]]]
+SampleRows = Mapping[str, Mapping[int, tuple[str, str]]]
 """Part id -> row -> (its key, its object's key)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class PlaceDifference:
     """Objects of a place, compared with the newest version."""
 
     fresh: Sequence[ObjectInfo]
@@ -32,7 +32,7 @@ class Difference:
     """Number of unchanged objects."""
     places: frozenset[str] = frozenset()
     """Ids of the version's places outside the root."""
-    live: Rows | None = None
+    live: SampleRows | None = None
     """Live samples of the version; empty if all objects are unchanged."""
 
     @property
@@ -56,13 +56,13 @@ class Difference:
 
 def difference(
     version: Version | None, chosen: Mapping[str, Any], store: Store, infos: Sequence[ObjectInfo]
-) -> Difference:
+) -> PlaceDifference:
     """Return how the objects differ from the newest version's. chosen: format and options.
 
     Raises: Conflict if the version was written, imported, or registered from elsewhere or with other options.
     """
     if version is None:
-        return Difference(fresh=infos)
+        return PlaceDifference(fresh=infos)
     objects, facts = foreign_objects(version.store, version.manifest.get("foreign", ()))
     if not objects:
         raise Conflict(f"the samples of {version.name} were written, not registered; choose another name")
@@ -93,7 +93,7 @@ def difference(
         if is_live and part in registered:
             live.setdefault(part, {})[row] = key, of
     with_samples = {of for rows in live.values() for _, of in rows.values()}
-    return Difference(
+    return PlaceDifference(
         fresh=fresh,
         replaced=frozenset(changed),
         missing=frozenset(vanished & with_samples),
@@ -103,13 +103,15 @@ def difference(
     )
 
 
-def imported_difference(version: Version | None, store: Store, infos: Sequence[ObjectInfo]) -> Difference:
+def imported_difference(
+    version: Version | None, store: Store, infos: Sequence[ObjectInfo]
+) -> PlaceDifference:
     """Return how the objects differ from earlier imports; none counts as missing.
 
     Raises: Conflict if nothing of the version was imported from there.
     """
     if version is None:
-        return Difference(fresh=infos)
+        return PlaceDifference(fresh=infos)
     if version.manifest.get("foreign"):
         raise Conflict(f"the samples of {version.name} were registered, not imported; choose another name")
     live: dict[str, dict[int, tuple[str, str]]] = {}
@@ -128,7 +130,7 @@ def imported_difference(version: Version | None, store: Store, infos: Sequence[O
     changed = {
         info.key for info in infos if info.key in known and token_of(store, info) not in known[info.key]
     }
-    return Difference(
+    return PlaceDifference(
         fresh=[info for info in infos if info.key in changed or info.key not in known],
         replaced=frozenset(changed),
         same=len(known) - len(changed),

@@ -20,7 +20,7 @@ from loader.storage import Store
 from loader.storage.external_shards import FOREIGN
 
 from ..reading.sample import NO_METADATA
-from .shard_rows import Int64s, NumberedKeys, Repeated, Rows, Shard, text_array
+from .shard_rows import ForeignShard, Int64s, NumberedKeys, Repeated, Rows, text_array
 
 AT_ONCE = 16
 """Indexes written at the same time."""
@@ -31,7 +31,7 @@ def put_parts(
     txn: str,
     prefix: str,
     place: str,
-    walked: Sequence[tuple[Shard, Rows]],
+    walked: Sequence[tuple[ForeignShard, Rows]],
     keys: Sequence[Sequence[str]],
     group_of: Mapping[str, str],
     *,
@@ -101,7 +101,7 @@ def _id(txn: str, number: int) -> str:
 
 
 def objects_of(
-    store: Store, place: str, shards: Sequence[Shard], chunks: Mapping[str, Chunks] = NO_METADATA
+    store: Store, place: str, shards: Sequence[ForeignShard], chunks: Mapping[str, Chunks] = NO_METADATA
 ) -> list[ForeignObject]:
     """Return the shards' rows of the table of objects. chunks: as `FoundObjects.chunks`."""
     return [
@@ -119,7 +119,7 @@ def objects_of(
     ]
 
 
-def path_of(place: str, shard: Shard) -> str:
+def path_of(place: str, shard: ForeignShard) -> str:
     """Return the path of a shard in a place."""
     return f"{FOREIGN}{place}/{shard.name}"
 

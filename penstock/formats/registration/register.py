@@ -28,10 +28,20 @@ from loader.storage.refusals import Refusals
 from ...units import size
 from .. import TABLES, find_registered
 from ..reading.sample import NO_METADATA, FoundObjects
-from .earlier import Difference, difference
+from .earlier import PlaceDifference, difference
 from .parts import SampleTables, index_of, objects_of, path_of, put_parts
 from .selection import EVERYTHING, ListedObjects, Selection, list_selected
-from .shard_rows import Rows, Shard, agree, groups_of, keys_of, own_keys, rows_of, shards_of, text_array
+from .shard_rows import (
+    ForeignShard,
+    Rows,
+    agree,
+    groups_of,
+    keys_of,
+    own_keys,
+    rows_of,
+    shards_of,
+    text_array,
+)
 
 AT_ONCE = 16
 """Shards that are walked at the same time."""
@@ -147,7 +157,7 @@ def _publish(
     each: int,
     store: Store,
     parent: Version | None,
-    since: Difference,
+    since: PlaceDifference,
     place: str,
     chosen: Mapping[str, Any],
 ) -> tuple[Version, int]:
@@ -206,11 +216,11 @@ def _chunk_rows(objects: FoundObjects, rows: Sequence[Rows]) -> int:
 
 
 def _walk(
-    objects: FoundObjects, shards: Sequence[Shard], without: Sequence[str], place: str
-) -> list[tuple[Shard, Rows]]:
+    objects: FoundObjects, shards: Sequence[ForeignShard], without: Sequence[str], place: str
+) -> list[tuple[ForeignShard, Rows]]:
     """Return the rows of the shards. Builds indexes of unchanged keys while requests are pending."""
 
-    def walk(shard: Shard) -> list[Rows]:
+    def walk(shard: ForeignShard) -> list[Rows]:
         runs = rows_of(shard, [objects.samples(info) for info in shard.infos], without)
         for rows in runs:
             if isinstance(rows.source_keys, list) and own_keys(rows) is rows.source_keys:

@@ -89,7 +89,7 @@ def seal(version: Version, *, workers: int = WORKERS) -> SealReport:
     report = SealReport(version=version.name, id=version.id)
     units = units_of(version)
     placed.check_vouched({place_of(unit.path) for unit in units if unit.rows})
-    finished = in_threads(_Work(version, placed), units, workers, report.failures)
+    finished = in_threads(_SealWork(version, placed), units, workers, report.failures)
     for _, nbytes in progress(
         finished, "seal", lambda sealed: sealed[0].nbytes, sum(unit.nbytes for unit in units)
     ):
@@ -113,45 +113,49 @@ def units_of(version: Version) -> list[SealUnit]:
     return out
 
 
-class _Work:
+class _SealWork:
     def __init__(self, version: Version, placed: PlacedStore) -> None:
         self._version, self._placed = version, placed
 
     def __call__(self, unit: SealUnit) -> tuple[SealUnit, int]:
-        indexes = [_Index(self._version, row) for row in unit.rows]
+        indexes = [_SealIndex(self._version, row) for row in unit.rows]
         incomplete = [index for index in indexes if index.unknown.any()]
         nbytes = self._read(unit.path, incomplete)
         for index in incomplete:
             put_seal(self._version.store, index.place.seal, seal_bytes(index.place.seal, index.crcs))
         return unit, nbytes
 
-    def _read(self, path: str, indexes: Sequence["_Index"]) -> int:
-        fields = [want for number, index in enumerate(indexes) for want in index.unsealed(number)]
-        fields.sort(key=lambda want: want.span.offset)
+    def _read(self, path: str, indexes: Sequence["_SealIndex"]) -> int:
+        fields = [item for number, index in enumerate(indexes) for item in index.unsealed(number)]
+        fields.sort(key=lambda item: item.span.offset)
         missing = set[str]()
         for window in _windows(fields):
             try:
                 contents = self._bytes(path, window)
             except (Changed, ObjectNotFound):
                 contents = self._each(path, window, indexes, missing)
-            for want, data in zip(window, contents, strict=True):
+            for item, data in zip(window, contents, strict=True):
                 if data is not None:
-                    indexes[want.number].crcs[want.field][want.row] = crc32c(data)
-        return sum(want.span.nbytes for want in fields)
+                    indexes[item.number].crcs[item.field][item.row] = crc32c(data)
+        return sum(item.span.nbytes for item in fields)
 
-    def _bytes(self, path: str, fields: Sequence["_Field"]) -> Sequence[bytes | None]:
-        return [blob.data for blob in self._placed.get_ranges(path, [want.span for want in fields])]
+    def _bytes(self, path: str, fields: Sequence["_UnsealedField"]) -> Sequence[bytes | None]:
+        return [blob.data for blob in self._placed.get_ranges(path, [item.span for item in fields])]
 
     def _each(
-        self, path: str, fields: Sequence["_Field"], indexes: Sequence["_Index"], missing: set[str]
+        self,
+        path: str,
+        fields: Sequence["_UnsealedField"],
+        indexes: Sequence["_SealIndex"],
+        missing: set[str],
     ) -> Sequence[bytes | None]:
         """Return the bytes object by object; None if neither the object nor a live sample is left."""
         out: list[bytes | None] = []
-        for want in fields:
-            of, _ = self._placed.place(path, want.span.offset)
-            is_live = bool(indexes[want.number].live[want.row])
+        for item in fields:
+            of, _ = self._placed.place(path, item.span.offset)
+            is_live = bool(indexes[item.number].live[item.row])
             try:
-                out += [None] if of in missing and not is_live else self._bytes(path, [want])
+                out += [None] if of in missing and not is_live else self._bytes(path, [item])
             except (Changed, ObjectNotFound):
                 if is_live:
                     raise
@@ -160,14 +164,14 @@ class _Work:
         return out
 
 
-class _Field(NamedTuple):
+class _UnsealedField(NamedTuple):
     number: int
     field: str
     row: int
     span: Span
 
 
-class _Index:
+class _SealIndex:
     def __init__(self, version: Version, row: dict[str, Any]) -> None:
         self.place = IndexPlace.of(row)
         self.live = version.parts.live_members(version.parts.position(row["part"]))
@@ -181,19 +185,19 @@ class _Index:
         self.unknown = self._places[:, :, 2] == UNKNOWN_CRC
         self.crcs: Crcs = {name: self._places[:, n, 2].copy() for n, name in enumerate(names)}
 
-    def unsealed(self, number: int) -> Iterator[_Field]:
+    def unsealed(self, number: int) -> Iterator[_UnsealedField]:
         for row, n in np.argwhere(self.unknown).tolist():
             offset, nbytes, _ = self._places[row, n].tolist()
-            yield _Field(number, self._names[n], row, Span(offset, nbytes))
+            yield _UnsealedField(number, self._names[n], row, Span(offset, nbytes))
 
 
-def _windows(fields: Sequence[_Field]) -> Iterator[Sequence[_Field]]:
+def _windows(fields: Sequence[_UnsealedField]) -> Iterator[Sequence[_UnsealedField]]:
     """Yield neighbours of `READ_BYTES` together, or one larger field."""
     start = held = 0
-    for at, want in enumerate(fields):
-        if at > start and held + want.span.nbytes > READ_BYTES:
+    for at, item in enumerate(fields):
+        if at > start and held + item.span.nbytes > READ_BYTES:
             yield fields[start:at]
             start, held = at, 0
-        held += want.span.nbytes
+        held += item.span.nbytes
     if fields:
         yield fields[start:]

@@ -43,7 +43,7 @@ def live_keys(
     Raises: InvalidStore if files do not tell live rows apart; Corrupt for an incomplete log.
     """
     name = f"{store.url}/{folder}{LOG}"
-    reader = _Log(store, name, way_out)
+    reader = _DeltaLog(store, name, way_out)
     commits, checkpoint, newest = _newest(log)
     for info in checkpoint:
         reader.read_checkpoint(info)
@@ -80,7 +80,7 @@ def _newest(log: Sequence[ObjectInfo]) -> tuple[dict[int, ObjectInfo], list[Obje
     return commits, [parts[newest][part] for part in sorted(parts[newest])], newest[0]
 
 
-class _Log:
+class _DeltaLog:
     def __init__(self, store: Store, name: str, way_out: str) -> None:
         self._store, self._name, self._way_out = store, name, way_out
         self._live: dict[File, None] = {}

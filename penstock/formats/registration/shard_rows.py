@@ -64,7 +64,7 @@ class Repeated(Sequence[Any]):
 
 
 @dataclass(frozen=True, slots=True)
-class TableRows(Sequence[Mapping[str, Any]]):
+class MetadataRows(Sequence[Mapping[str, Any]]):
     """The rows of a table as mappings."""
 
     table: pa.Table
@@ -80,13 +80,13 @@ class TableRows(Sequence[Mapping[str, Any]]):
     @overload
     def __getitem__(self, at: int) -> Mapping[str, Any]: ...
     @overload
-    def __getitem__(self, at: slice) -> "TableRows": ...
-    def __getitem__(self, at: int | slice) -> "Mapping[str, Any] | TableRows":
+    def __getitem__(self, at: slice) -> "MetadataRows": ...
+    def __getitem__(self, at: int | slice) -> "Mapping[str, Any] | MetadataRows":
         rows = range(len(self))[at]
         if isinstance(rows, int):
             row: dict[str, Any] = self.table.slice(rows, 1).to_pylist()[0]
             return row
-        return TableRows(
+        return MetadataRows(
             self.table.slice(rows.start, len(rows)) if rows.step == 1 else self.table.take([*rows])
         )
 
@@ -133,7 +133,7 @@ class Rows:
     sources: Any = field(default_factory=list)
     """Provenance of each row: a list, or `Repeated`."""
     places: Any = field(default_factory=list)
-    """int64 [rows, fields, 2]: offset in the shard, nbytes; flat while `rows_of` runs. Of contiguous values of one
+    """int64 [rows, fields, 2]: offset in the shard, nbytes; flat while `rows_of` runs. For contiguous values of one
     field, int64 [rows + 1]: their edges.
     """
     crcs: Any = field(default_factory=list)
@@ -144,7 +144,7 @@ class Rows:
     def each_metadata(self) -> Sequence[Mapping[str, Any]]:
         """Return the metadata of each row as mappings."""
         rows: Sequence[Mapping[str, Any]] = self.metadata
-        return TableRows(self.metadata) if isinstance(self.metadata, pa.Table) else rows
+        return MetadataRows(self.metadata) if isinstance(self.metadata, pa.Table) else rows
 
     def metadata_table(self) -> pa.Table | None:
         """Return the metadata as a table with types that hold all values; None without metadata."""
@@ -175,7 +175,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shard:
+class ForeignShard:
     """Objects that one index describes."""
 
     name: str
@@ -188,18 +188,18 @@ class Shard:
     """Bytes of all objects."""
 
 
-def shards_of(infos: Sequence[ObjectInfo], each: int) -> list[Shard]:
+def shards_of(infos: Sequence[ObjectInfo], each: int) -> list[ForeignShard]:
     """Return shards of at most `each` objects."""
     out = []
     for start in range(0, len(infos), each):
         objects = tuple(infos[start : start + each])
         ends = np.cumsum([info.nbytes for info in objects]).tolist()
-        out.append(Shard(name=objects[0].key, infos=objects, offsets=(0, *ends[:-1]), nbytes=ends[-1]))
+        out.append(ForeignShard(name=objects[0].key, infos=objects, offsets=(0, *ends[:-1]), nbytes=ends[-1]))
     return out
 
 
 def rows_of(
-    shard: Shard,
+    shard: ForeignShard,
     samples: Sequence[Iterable[ForeignSample | ForeignTable | ForeignRun]],
     without: Container[str],
 ) -> list[Rows]:

@@ -71,7 +71,7 @@ def _readable(store: Store, infos: list[ObjectInfo], options: Options, *, whole:
             f"{store.url}: its newest version has the file {min(waiting.values())}, which does not lie there"
         )
     fragments = [_Fragment(number, files[keys[0]]) for number, keys in names.items() if keys[0] in files]
-    reader = _Reader(store, dataset, schema, {one.files[0].key: one for one in fragments}, options)
+    reader = _FragmentReader(store, dataset, schema, {one.files[0].key: one for one in fragments}, options)
     return Readable([one.info for one in fragments], reader.runs, reader.samples, columns=reader.agreed)
 
 
@@ -110,7 +110,7 @@ def _files(fragment: Any) -> list[str]:
     return [f"{_DATA}{one.path}" for one in fragment.data_files()] + ([deleted] if deleted else [])
 
 
-class _Reader:
+class _FragmentReader:
     def __init__(
         self, store: Store, dataset: Any, schema: Any, fragments: dict[str, _Fragment], options: Options
     ) -> None:

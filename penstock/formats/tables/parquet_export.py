@@ -44,7 +44,7 @@ def units(selection: ExportSelection) -> list[WorkUnit]:
 
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
     """Put the file of a part. Raises: InvalidSample for a field that does not match its name."""
-    columns = _Columns(selection)
+    columns = _ExportColumns(selection)
     with outbox.file(f"data/train-{unit.number:05d}.parquet") as file:
         sink = pa.PythonFile(_Sink(file), "w")
         with pq.ParquetWriter(sink, columns.schema, compression="zstd", use_dictionary=False) as writer:
@@ -57,7 +57,7 @@ def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: 
     """Put nothing: each file is complete."""
 
 
-class _Columns:
+class _ExportColumns:
     """The columns of all files of an export."""
 
     def __init__(self, selection: ExportSelection) -> None:

@@ -56,7 +56,7 @@ def objects_with_splits(
 
     def samples(info: ObjectInfo) -> Iterator[ForeignSample]:
         with opened(store, info) as file:
-            walk = _Walk(info, file, options, labels, split_of(info.key))
+            walk = _TableWalk(info, file, options, labels, split_of(info.key))
             agreed.check(info.key, walk.table.columns)
             yield from walk.samples()
             chunks[info.key] = walk.chunks()
@@ -64,14 +64,14 @@ def objects_with_splits(
     return FoundObjects(tables, samples, chunks, labels, columns=agreed, declared_widths=declared)
 
 
-class _Value(NamedTuple):
+class _FieldPlace(NamedTuple):
     column: int
     offset: int
     nbytes: int
     crc: int
 
 
-class _Walk:
+class _TableWalk:
     def __init__(
         self, info: ObjectInfo, file: ObjectFile, options: Options, labels: list[str] | None, split: str
     ) -> None:
@@ -91,7 +91,7 @@ class _Walk:
         row = 0
         for at in range(self._footer.num_row_groups):
             group = check_row_group(self._footer, at, self._info)
-            nbytes, rows_there = [0] * len(self._columns), list[tuple[Row, dict[str, _Value]]]()
+            nbytes, rows_there = [0] * len(self._columns), list[tuple[Row, dict[str, _FieldPlace]]]()
             for batch in self._reader.iter_batches(
                 rows_at_once(group), row_groups=[at], columns=self.table.columns_read, use_threads=False
             ):
@@ -108,13 +108,13 @@ class _Walk:
         self._file.seek(size - nbytes)
         return Chunks(nbytes, crc32c(self._file.read(nbytes)), tuple(self._columns), tuple(self._starts))
 
-    def _values(self, row: Row, nbytes: list[int]) -> dict[str, _Value]:
+    def _values(self, row: Row, nbytes: list[int]) -> dict[str, _FieldPlace]:
         """Return the spans of a row's fields in their chunks; add their bytes to `nbytes`."""
-        fields, sample = dict[str, _Value](), row.sample
+        fields, sample = dict[str, _FieldPlace](), row.sample
         for value in row.values:
             if value.column.kind == "field":
                 at = self._columns.index(value.column.column)
-                fields[value.name] = _Value(at, nbytes[at], len(value.value), crc32c(value.value))
+                fields[value.name] = _FieldPlace(at, nbytes[at], len(value.value), crc32c(value.value))
                 nbytes[at] += len(value.value)
         if not any(name not in self._options.without for name in fields):
             raise without_field(self._info.key, row.key, sample.metadata)
@@ -140,7 +140,7 @@ class _Walk:
             self._starts.append(self._starts[-1] + size)
         return first
 
-    def _sample(self, row: Row, values: Mapping[str, _Value], first: list[int]) -> ForeignSample:
+    def _sample(self, row: Row, values: Mapping[str, _FieldPlace], first: list[int]) -> ForeignSample:
         sample = row.sample
         fields = {name: Span(first[one.column] + one.offset, one.nbytes) for name, one in values.items()}
         crcs: dict[str, Any] = {name: one.crc for name, one in values.items()}

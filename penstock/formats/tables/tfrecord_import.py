@@ -52,7 +52,7 @@ class Wire(ValueError):
     """Bytes that are no Example, with the damaged byte."""
 
 
-class _Field(NamedTuple):
+class _WireField(NamedTuple):
     number: int
     kind: int
     value: int
@@ -83,7 +83,7 @@ def features_of(data: bytes) -> dict[str, ExampleFeature]:
     return features
 
 
-def _entry(data: bytes, entry: _Field) -> tuple[str, ExampleFeature]:
+def _entry(data: bytes, entry: _WireField) -> tuple[str, ExampleFeature]:
     name, feature = "", ExampleFeature("", list[bytes]())
     for field in _fields(data, *_content(entry)):
         if field.number == 1:
@@ -96,7 +96,7 @@ def _entry(data: bytes, entry: _Field) -> tuple[str, ExampleFeature]:
     return name, feature
 
 
-def _feature(data: bytes, message: _Field) -> ExampleFeature:
+def _feature(data: bytes, message: _WireField) -> ExampleFeature:
     feature = ExampleFeature("", list[bytes]())
     for field in _fields(data, *_content(message)):
         if field.number > 3:
@@ -148,22 +148,22 @@ def _ints(data: bytes, start: int, stop: int) -> np.ndarray[Any, Any]:
     return np.frombuffer(out.tobytes(), "=i8")
 
 
-def _values(data: bytes, start: int, stop: int) -> Iterator[_Field]:
+def _values(data: bytes, start: int, stop: int) -> Iterator[_WireField]:
     return (field for field in _fields(data, start, stop) if field.number == 1)
 
 
-def _check_count(n: int, field: _Field) -> None:
+def _check_count(n: int, field: _WireField) -> None:
     if n > MOST_VALUES:
         raise Wire(f"byte {field.at}: a feature has more than {MOST_VALUES:,} values")
 
 
-def _content(field: _Field) -> tuple[int, int]:
+def _content(field: _WireField) -> tuple[int, int]:
     if field.kind != _BYTES:
         raise Wire(f"byte {field.at}: field {field.number} has the type {field.kind}, and should have bytes")
     return field.start, field.stop
 
 
-def _fields(data: bytes, start: int, stop: int) -> Iterator[_Field]:
+def _fields(data: bytes, start: int, stop: int) -> Iterator[_WireField]:
     at = start
     while at < stop:
         begin = at
@@ -182,7 +182,7 @@ def _fields(data: bytes, start: int, stop: int) -> Iterator[_Field]:
             raise Wire(
                 f"byte {begin}: field {number} of {nbytes:,} bytes goes on behind its message, or is none"
             )
-        yield _Field(number, kind, value, at, at + nbytes, begin)
+        yield _WireField(number, kind, value, at, at + nbytes, begin)
         at += nbytes
 
 

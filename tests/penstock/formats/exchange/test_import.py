@@ -16,7 +16,7 @@ from penstock.formats import registered_named, run_import
 from penstock.formats.importing.importer import Options
 from penstock.formats.importing.walk import UnitsAhead, Walk
 from penstock.formats.importing.write_parts import delete_units
-from penstock.formats.registration.earlier import Difference
+from penstock.formats.registration.earlier import PlaceDifference
 from penstock.formats.registration.register import register
 from penstock.formats.registration.shard_rows import shards_of
 from penstock.formats.run_import import import_place
@@ -300,7 +300,7 @@ def test_shares_of_units_ahead_are_those_of_their_shards(tmp_path, monkeypatch):
     for k in range(3):
         archive(tmp_path / f"{k}.tar", members(k, 20))
     found = registered_named("webdataset").find_objects(store, [*store.list()])
-    with Walk(found, shards_of(found.infos, 1), (), Difference(fresh=found.infos), {}) as walk:
+    with Walk(found, shards_of(found.infos, 1), (), PlaceDifference(fresh=found.infos), {}) as walk:
         shares = [unit.size for unit in UnitsAhead(walk, {}, 700)]
     assert walk.nbytes - 3 * len(shares) < sum(shares) <= walk.nbytes
 

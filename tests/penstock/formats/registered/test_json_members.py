@@ -240,7 +240,7 @@ def test_a_bucket_s_documents_are_read_at_the_ends_of_requests_too(nbytes, root,
 
 
 def test_an_archive_without_documents_has_no_columns_and_costs_no_read(root, three, monkeypatch):
-    monkeypatch.setattr(window.Window, "aside", None)
+    monkeypatch.setattr(window.ObjectWindow, "aside", None)
     done = version_of(root, three)
     assert (kinds(done.version), done.notes) == ({}, [])
 

@@ -19,6 +19,9 @@ from loader.storage.disk.scratch import held_file, held_folder, on_scratch
 
 from .export_selection import ExportSelection, WorkUnit
 
+FOLDER = ".penstock/"
+_BEGUN, _DONE, _COPIED = (f"{FOLDER}{name}.json" for name in ("begun", "export", "copied"))
+
 
 class HashedFile:
     """A file that is hashed while it is written."""
@@ -80,10 +83,6 @@ class Outbox:
 
     def _note(self, key: str, nbytes: int, sha256: str) -> None:
         self.objects.append({"path": key, "nbytes": nbytes, "sha256": sha256})
-
-
-FOLDER = ".penstock/"
-_BEGUN, _DONE, _COPIED = (f"{FOLDER}{name}.json" for name in ("begun", "export", "copied"))
 
 
 class ExportJournal:

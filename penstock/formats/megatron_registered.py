@@ -22,6 +22,10 @@ HEADER_BYTES = 34
 DTYPES = {1: "u1", 2: "i1", 3: "i2", 4: "i4", 5: "i8", 6: "f8", 7: "f4", 8: "u2"}
 """Code of a dtype -> penstock's word for it."""
 MAGIC = b"MMIDIDX\0\0"
+OBJECTS_PER_SHARD = 1
+FIELD = "tokens"
+LENGTHS, MODES = "sequence_lengths", "sequence_modes"
+"""Metadata columns, lists of int64: values and mode of each sequence."""
 
 
 class MegatronHeader(NamedTuple):
@@ -159,12 +163,6 @@ def _array(window: ObjectWindow, at: int, n: int, dtype: str) -> Int64s:
 
 def _corrupt(window: ObjectWindow, at: int, what: str) -> Corrupt:
     return Corrupt(f"{window.name}, byte {at}: {what}")
-
-
-OBJECTS_PER_SHARD = 1
-FIELD = "tokens"
-LENGTHS, MODES = "sequence_lengths", "sequence_modes"
-"""Metadata columns, lists of int64: values and mode of each sequence."""
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:

@@ -40,6 +40,17 @@ _RANGE = re.compile(
     r"(-?\d{1,12})\.\.(-?\d{1,12})(?:\.\.(-?\d{1,12}))?|([a-zA-Z])\.\.([a-zA-Z])(?:\.\.(-?\d{1,6}))?"
 )
 
+INDEX = ".nv-meta/index.sqlite"
+RECORD_BYTES = 20 * BLOCK_BYTES
+"""Archives are padded with zeros to a multiple of it."""
+TEXT_BYTES = 2**20
+"""Limit on the bytes of a name, and of a table's definition."""
+_LEAST_ROW = 8
+"""Least bytes of a row with five columns in a database."""
+_SAMPLES = "tar_file_id", "sample_key", "sample_index", "byte_offset", "byte_size"
+_PARTS = "tar_file_id", "sample_index", "part_name", "content_byte_offset", "content_byte_size"
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+
 
 class NvMeta(NamedTuple):
     """The contents of `.nv-meta`."""
@@ -200,18 +211,6 @@ def _range(match: re.Match[str]) -> Iterator[str]:
     width = max(len(match[1]), len(match[2])) if padded else 0
     for number in range(first, last + (1 if last >= first else -1), step if last >= first else -step):
         yield f"{number:0{width}d}"
-
-
-INDEX = ".nv-meta/index.sqlite"
-RECORD_BYTES = 20 * BLOCK_BYTES
-"""Archives are padded with zeros to a multiple of it."""
-TEXT_BYTES = 2**20
-"""Limit on the bytes of a name, and of a table's definition."""
-_LEAST_ROW = 8
-"""Least bytes of a row with five columns in a database."""
-_SAMPLES = "tar_file_id", "sample_key", "sample_index", "byte_offset", "byte_size"
-_PARTS = "tar_file_id", "sample_index", "part_name", "content_byte_offset", "content_byte_size"
-Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class IndexedMember(NamedTuple):

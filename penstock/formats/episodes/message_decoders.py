@@ -28,6 +28,18 @@ _PROTOBUF_DTYPES = {
     8: "int32",  # enum
 }
 """`FieldDescriptor.cpp_type` -> dtype."""
+_MAX_DEPTH = 32
+_MAX_SCHEMA_BYTES = 2**19
+_EMPTY = "structure_needs_at_least_one_member"
+_DTYPES = {
+    name: name for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+} | {
+    "bool": "bool",
+    "char": "uint8",
+    "float32": "float32",
+    "float64": "float64",
+}
+_NATIVE = "<" if sys.byteorder == "little" else ">"
 
 
 def decoder_of(channel: LogChannel) -> Decoder:
@@ -146,19 +158,6 @@ def _scalar(field: Any, value: Any) -> Any:
         return np.frombuffer(value, np.uint8)
     dtype = _PROTOBUF_DTYPES.get(field.cpp_type)
     return np.dtype(dtype).type(value) if dtype else value
-
-
-_MAX_DEPTH = 32
-_MAX_SCHEMA_BYTES = 2**19
-_EMPTY = "structure_needs_at_least_one_member"
-_DTYPES = {
-    name: name for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-} | {
-    "bool": "bool",
-    "char": "uint8",
-    "float32": "float32",
-    "float64": "float64",
-}
 
 
 class _TypeNode(NamedTuple):
@@ -315,6 +314,3 @@ class _MessageReader:
             raise Corrupt(f"it ends at byte {len(self.data):,}, within a value")
         self.at += nbytes
         return data
-
-
-_NATIVE = "<" if sys.byteorder == "little" else ">"

@@ -23,6 +23,12 @@ from .message_images import depth_images, encoded_frame, mp4_of_frames
 STEPS = "steps"
 """Feature with one entry per step."""
 _MOST_DEPTH = 32
+OPTIONS = frozenset[str]()
+FEATURES = "features.json"
+STEP_NS = 10**9
+"""Time between frames: steps have no clock, so frame k is shown at k seconds."""
+_RECORDS = re.compile(r"-([A-Za-z0-9_.]+)\.tfrecord-\d+-of-\d+$")
+_OTHERS = re.compile(r"\.(array_record|riegeli|parquet)-\d+-of-\d+$")
 
 
 class RldsFeature(NamedTuple):
@@ -91,14 +97,6 @@ def _leaf(node: dict[str, Any], path: str, sequences: int) -> RldsFeature:
     if sequences != in_steps:
         kind = ""
     return RldsFeature(path, in_steps, kind, np.dtype(dtype.replace("bfloat16", "float32")), tuple(shape))
-
-
-OPTIONS = frozenset[str]()
-FEATURES = "features.json"
-STEP_NS = 10**9
-"""Time between frames: steps have no clock, so frame k is shown at k seconds."""
-_RECORDS = re.compile(r"-([A-Za-z0-9_.]+)\.tfrecord-\d+-of-\d+$")
-_OTHERS = re.compile(r"\.(array_record|riegeli|parquet)-\d+-of-\d+$")
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:

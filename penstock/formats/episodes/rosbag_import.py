@@ -28,6 +28,7 @@ _AT_ONCE = 16
 _MOST_NAMES = 2**18
 _NAMES: dict[tuple[str, str, str], tuple[str, ...]] = {}
 """Place, key and change token of metadata -> names of the bag's files."""
+_BEGIN = b"#ROSBAG V2.0\n"
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
@@ -164,9 +165,6 @@ class _Bags:
                 ):
                     shutil.copyfileobj(file, out, 2**22)
                 yield from ros2_database_messages(path, file.path)
-
-
-_BEGIN = b"#ROSBAG V2.0\n"
 
 
 class _OpenBag:

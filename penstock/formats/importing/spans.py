@@ -27,6 +27,15 @@ from ..registration.parts import text_of
 from ..registration.shard_rows import ForeignShard, Rows
 from .write_parts import RENAMED
 
+BLOCK_BYTES = 8 * 2**20
+"""Bytes of a block and of a request, unless one sample has more."""
+BLOCK_OBJECTS = 64
+"""Limit on a block's objects, which are all open at once."""
+GAP_BYTES = 64 * 2**10
+"""Largest gap between two fields of one request."""
+AT_ONCE = 16
+"""Concurrent requests of a block."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanSamples:
@@ -152,16 +161,6 @@ def _in_hash_order(runs: Sequence[SpanSamples]) -> SpanSamples:
         infos={key: info for run in runs for key, info in run.infos.items()},
         places=np.concatenate([run.places for run in runs])[order],
     )
-
-
-BLOCK_BYTES = 8 * 2**20
-"""Bytes of a block and of a request, unless one sample has more."""
-BLOCK_OBJECTS = 64
-"""Limit on a block's objects, which are all open at once."""
-GAP_BYTES = 64 * 2**10
-"""Largest gap between two fields of one request."""
-AT_ONCE = 16
-"""Concurrent requests of a block."""
 
 
 def blocks_of(store: Store, unit: SpanUnit) -> Iterator[SampleBlock]:

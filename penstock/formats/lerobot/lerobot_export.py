@@ -26,6 +26,7 @@ FILE_BYTES = 100 * 2**20
 """Bytes of the episodes in a file of rows, unless one has more."""
 CHUNK_FILES = 1000
 """Files per folder."""
+_FILE = "chunk-{chunk_index:03d}/file-{file_index:03d}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,9 +232,6 @@ def _put_rows(tables: list[Any], key: str, outbox: Outbox) -> None:
         for table in tables:
             writer.write_table(table)
     outbox.put(key, sink.getvalue().to_pybytes())
-
-
-_FILE = "chunk-{chunk_index:03d}/file-{file_index:03d}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

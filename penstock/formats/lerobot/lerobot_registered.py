@@ -47,6 +47,11 @@ from .lerobot_import import LeRobotDataset, dataset_in, field_of, key_of
 
 AT_ONCE = 8
 """Episodes that are read at the same time."""
+PACKETS, STREAMS = "media_index", "streams"
+"""Groups of packet tables, and of all other copied fields."""
+PART_EPISODES = 1024
+"""Episodes of a part, unless one video has more."""
+_AHEAD = 64
 
 
 def register_lerobot(
@@ -186,13 +191,6 @@ def _difference(
 
 def _reason(how: str) -> str:
     return f"registered again: the episode is {how}"
-
-
-PACKETS, STREAMS = "media_index", "streams"
-"""Groups of packet tables, and of all other copied fields."""
-PART_EPISODES = 1024
-"""Episodes of a part, unless one video has more."""
-_AHEAD = 64
 
 
 class _ReadEpisode(NamedTuple):

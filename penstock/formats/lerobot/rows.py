@@ -10,6 +10,7 @@ import numpy as np
 from loader.errors import Corrupt, InvalidSample
 
 I64 = np.ndarray[Any, np.dtype[np.int64]]
+_QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
 
 
 class EpisodeRows(NamedTuple):
@@ -126,9 +127,6 @@ def _tasks(numbers: Any, tasks: Mapping[int, str], what: str) -> list[dict[str, 
             raise Corrupt(f"{what}: row {start} has the task {number}, which meta/ does not name")
         spans.append({"start": start, "stop": stop, "task": tasks[number]})
     return spans
-
-
-_QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
 
 
 def statistics(streams: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

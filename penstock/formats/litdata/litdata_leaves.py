@@ -35,6 +35,10 @@ _LISTS = {2: "q", 3: "d", 4: "?"}
 _SCALARS = {_TEXT: "", 8: "<q", 9: "<d", 10: "<?", 11: "<"}
 _OF_RECORDS = {0x10: 11, 0x11: _TEXT, 0x12: 8, 0x13: 9, 0x14: 10}
 """Kinds of values in LitData's own JSON encoding."""
+_MAGIC = b"LDARW01\0"
+_TAIL_BYTES = 4 + len(_MAGIC)
+Places = list[Span | None]
+"""Bytes of each row's value; None without a value."""
 
 
 class LeafValues(NamedTuple):
@@ -194,12 +198,6 @@ def _scalar(data: bytes, at: int, kind: int) -> tuple[Any, int]:
     code = _SCALARS[kind]
     value = struct.unpack_from(code, data, at)
     return (value[0] if value else None), at + struct.calcsize(code)
-
-
-_MAGIC = b"LDARW01\0"
-_TAIL_BYTES = 4 + len(_MAGIC)
-Places = list[Span | None]
-"""Bytes of each row's value; None without a value."""
 
 
 def table_rows(window: ObjectWindow, start: int, n_samples: int) -> Iterator[LeafValues]:

@@ -48,6 +48,27 @@ _ARRAY = re.compile(
     r"ndarray(:(?P<dtype>u?int(8|16|32|64)|float(16|32|64))(:(?P<shape>[1-9]\d*(,[1-9]\d*)*))?)?"
 )
 
+OBJECTS_PER_SHARD = 1
+SHARDS = re.compile(r"(^|/)shard\.\d+\.mds(\.\w+)?$")
+"""Names of shards, plain and compressed."""
+MAKE_INDEX = (
+    "MDSWriter.finish() of MosaicML streaming writes it, and streaming.base.util.merge_index(folder) joins the indexes "
+    "of several folders"
+)
+_DTYPES = {
+    8: "u1",
+    9: "i1",
+    16: "u2",
+    17: "i2",
+    18: "f2",
+    32: "u4",
+    33: "i4",
+    34: "f4",
+    64: "u8",
+    65: "i8",
+    66: "f8",
+}
+
 
 class MdsColumn(NamedTuple):
     """A column of a shard."""
@@ -139,28 +160,6 @@ def _column(name: Any, encoding: Any, size: Any) -> MdsColumn:
     if type(name) is not str or not name or type(size) not in (int, type(None)) or (size or 0) != expected:
         raise ValueError(f"column {name!r} of {encoding!r} has the size {size!r}, not {expected or None}")
     return MdsColumn(name, "ndarray" if array else encoding, expected, word, shape)
-
-
-OBJECTS_PER_SHARD = 1
-SHARDS = re.compile(r"(^|/)shard\.\d+\.mds(\.\w+)?$")
-"""Names of shards, plain and compressed."""
-MAKE_INDEX = (
-    "MDSWriter.finish() of MosaicML streaming writes it, and streaming.base.util.merge_index(folder) joins the indexes "
-    "of several folders"
-)
-_DTYPES = {
-    8: "u1",
-    9: "i1",
-    16: "u2",
-    17: "i2",
-    18: "f2",
-    32: "u4",
-    33: "i4",
-    34: "f4",
-    64: "u8",
-    65: "i8",
-    66: "f8",
-}
 
 
 class _ColumnValue(NamedTuple):

@@ -21,6 +21,8 @@ from loader.storage.disk.scratch import held_folder
 
 KEY, SOURCE_KEY = "key", "source_key"
 """Columns to look a key up in: the version's own, and the earlier one."""
+_OF_A_JOB = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"
+"""Variables that would make the library wait for other processes."""
 
 
 def ordinals_of(version: Version, keys: Sequence[str], by: str = KEY) -> I64:
@@ -83,10 +85,6 @@ def remaining_samples(view: View, seen: I64, seed: int) -> I64:
         raise EmptyView(f"every sample of {view!r} was seen: the epoch is over, plan the next one")
     shape = frozen_shape(len(rest), view.mean_sample_bytes, None, None)
     return rest[locate(shape, seed, view.version.dataset, 0, np.arange(len(rest), dtype=np.int64))]
-
-
-_OF_A_JOB = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"
-"""Variables that would make the library wait for other processes."""
 
 
 class StreamingEpoch(NamedTuple):

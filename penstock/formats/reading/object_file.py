@@ -14,6 +14,11 @@ from loader.storage import Blob, ObjectInfo, Store
 
 from .window import ObjectWindow
 
+BOMB_BYTES, BOMB_TIMES = 2**30, 1000
+"""Limit on an object's decompressed bytes: the first, or so many times its own."""
+_READ_BYTES = 2**20
+_XZ_MEMORY_BYTES = 2**28
+
 
 class ObjectFile(io.RawIOBase):
     """Reads an object; not thread-safe. Close it after use."""
@@ -76,12 +81,6 @@ class Unpacked:
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
         """Return bytes from an offset on, fewer at the end."""
         return Blob(self._data[offset : offset + nbytes], "")
-
-
-BOMB_BYTES, BOMB_TIMES = 2**30, 1000
-"""Limit on an object's decompressed bytes: the first, or so many times its own."""
-_READ_BYTES = 2**20
-_XZ_MEMORY_BYTES = 2**28
 
 
 class ByteStream:

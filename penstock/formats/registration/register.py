@@ -45,6 +45,8 @@ from .shard_rows import (
 
 AT_ONCE = 16
 """Shards that are walked at the same time."""
+LARGE_CHUNK_BYTES = 8 * 2**20
+"""With larger chunks a shuffle mixes few samples, so the text recommends an import."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,10 +256,6 @@ def check_apart(root: str, place: str) -> None:
         raise InvalidStore(
             f"{place} and the root {root} lie in one another; register bytes that lie beside the root"
         )
-
-
-LARGE_CHUNK_BYTES = 8 * 2**20
-"""With larger chunks a shuffle mixes few samples, so the text recommends an import."""
 
 
 class ShuffleChunks(NamedTuple):

@@ -31,6 +31,18 @@ _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parque
 _COLUMNS = ("add", "protocol", "metaData")
 File = tuple[str, str]
 """(path in the log, id of the deletion vector or "")."""
+TABULAR = frozenset({"arrow", "csv", "hf", "json", "jsonl", "parquet"})
+"""Formats whose objects are files of tables."""
+_HIDDEN = re.compile(r"(?:^|/)[_.](?![^/]*=)")
+_DERIVED = re.compile(r"(?:^|/)(?:cache-[0-9a-f]{16}(?:_\d{5}_of_\d{5})?\.arrow$|[^/]*\.incomplete/)")
+_HUDI = re.compile(r"(?P<folder>(?:.*/)?)\.hoodie/")
+_ICEBERG = re.compile(r"(?P<folder>(?:.*/)?)metadata/[^/]*\.metadata\.json(?:\.gz)?$")
+_DELTA = re.compile(rf"(?P<folder>(?:.*/)?){LOG}")
+_LOGS = ((_DELTA, "Delta"), (_HUDI, "Hudi"), (_ICEBERG, "Iceberg"))
+_EXPORT = (
+    "export its live rows as Parquet with its own engine (Spark: spark.read.format('{format}').load(...)"
+    ".write.parquet(...)), and give that folder; or leave the table out (--exclude '/{folder}**')"
+)
 
 
 def live_keys(
@@ -153,20 +165,6 @@ def _file_of(action: Mapping[str, Any]) -> File:
         if vector.get(name) is not None
     ]
     return str(action["path"]), " ".join(vector_id)
-
-
-TABULAR = frozenset({"arrow", "csv", "hf", "json", "jsonl", "parquet"})
-"""Formats whose objects are files of tables."""
-_HIDDEN = re.compile(r"(?:^|/)[_.](?![^/]*=)")
-_DERIVED = re.compile(r"(?:^|/)(?:cache-[0-9a-f]{16}(?:_\d{5}_of_\d{5})?\.arrow$|[^/]*\.incomplete/)")
-_HUDI = re.compile(r"(?P<folder>(?:.*/)?)\.hoodie/")
-_ICEBERG = re.compile(r"(?P<folder>(?:.*/)?)metadata/[^/]*\.metadata\.json(?:\.gz)?$")
-_DELTA = re.compile(rf"(?P<folder>(?:.*/)?){LOG}")
-_LOGS = ((_DELTA, "Delta"), (_HUDI, "Hudi"), (_ICEBERG, "Iceberg"))
-_EXPORT = (
-    "export its live rows as Parquet with its own engine (Spark: spark.read.format('{format}').load(...)"
-    ".write.parquet(...)), and give that folder; or leave the table out (--exclude '/{folder}**')"
-)
 
 
 def is_no_table_file(format: str, key: str) -> bool:

@@ -19,6 +19,13 @@ from loader.storage import ObjectInfo
 from ..reading.sample import NO_METADATA, ForeignRun, ForeignSample, ForeignTable
 
 _AT_ONCE = 1024
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+_FORBIDDEN = re.compile(r"[^A-Za-z0-9_.-]")
+_HIDDEN = re.compile("__[^/]*__(/|$)")
+_PLAIN = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9_-]*(?:/[A-Za-z0-9][A-Za-z0-9_-]*)*\n)*")
+"""Keys, each with a line feed behind it, that stay as they are."""
+COMMON = "media"
+"""Group of the fields that all samples have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +116,6 @@ def overlap(ranges: Sequence[NumberedKeys]) -> bool:
             return True
         ends[keys.prefix] = keys.first + keys.n
     return False
-
-
-Int64s = np.ndarray[Any, np.dtype[np.int64]]
-_FORBIDDEN = re.compile(r"[^A-Za-z0-9_.-]")
-_HIDDEN = re.compile("__[^/]*__(/|$)")
-_PLAIN = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9_-]*(?:/[A-Za-z0-9][A-Za-z0-9_-]*)*\n)*")
-"""Keys, each with a line feed behind it, that stay as they are."""
 
 
 @dataclass(slots=True)
@@ -381,10 +381,6 @@ def _numbered_keys(parts: Sequence[Rows]) -> list[NumberedKeys] | None:
             return None
         out.append(NumberedKeys(prefix, theirs.first, theirs.n))
     return None if overlap(out) else out
-
-
-COMMON = "media"
-"""Group of the fields that all samples have."""
 
 
 def groups_of(parts: Sequence[Rows], known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

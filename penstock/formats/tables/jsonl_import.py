@@ -16,6 +16,12 @@ from loader.storage import ObjectInfo, Store
 from ..importing.importer import ImportRun, Options, Readable, ReadSample
 from ..reading.object_file import ObjectFile, opened
 
+COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
+"""Ending of a name -> Arrow's name of its compression."""
+_READ_BYTES = 2**20
+OPTIONS = frozenset({"key", "fields"})
+_ENDINGS = tuple(f"{name}{more}" for name in (".jsonl", ".ndjson") for more in ("", *COMPRESSED))
+
 
 def sample_of(values: Mapping[str, Any], options: Options, object_key: str, row: int) -> ReadSample:
     """Return the sample of a row: lists and objects become fields, other values metadata."""
@@ -39,11 +45,6 @@ def sample_of(values: Mapping[str, Any], options: Options, object_key: str, row:
             raise InvalidSample(f"{where}: two columns would both be {name!r}; leave one out (--without)")
         into[name] = content
     return ReadSample(key, fields, metadata)
-
-
-COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
-"""Ending of a name -> Arrow's name of its compression."""
-_READ_BYTES = 2**20
 
 
 def chunks(file: ObjectFile) -> Iterator[bytes]:
@@ -71,10 +72,6 @@ def lines(file: ObjectFile) -> Iterator[bytes]:
             )
     if rest:
         yield rest.removesuffix(b"\r")
-
-
-OPTIONS = frozenset({"key", "fields"})
-_ENDINGS = tuple(f"{name}{more}" for name in (".jsonl", ".ndjson") for more in ("", *COMPRESSED))
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:

@@ -37,6 +37,14 @@ MOST_VALUES = 2**24
 """Limit on the values of a feature: a byte can become eight in memory."""
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _NUMBERS_END = 2**29
+OPTIONS = frozenset({"key", "fields"})
+RECORD_BYTES = 2**28
+"""Limit on the bytes of a record in memory."""
+_NAME = re.compile(r"\.tfrecords?(-\d+-of-\d+)?(\.gz)?$")
+_HEAD_BYTES = 12
+"""Bytes of a record's length and its checksum."""
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
+_FLAT = {"int64": "i8", "float": "f4"}
 
 
 class ExampleFeature(NamedTuple):
@@ -200,16 +208,6 @@ def _varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
                 break
             return value, at + n + 1
     raise Wire(f"byte {at}: a number of more than 64 bits")
-
-
-OPTIONS = frozenset({"key", "fields"})
-RECORD_BYTES = 2**28
-"""Limit on the bytes of a record in memory."""
-_NAME = re.compile(r"\.tfrecords?(-\d+-of-\d+)?(\.gz)?$")
-_HEAD_BYTES = 12
-"""Bytes of a record's length and its checksum."""
-_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
-_FLAT = {"int64": "i8", "float": "f4"}
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:

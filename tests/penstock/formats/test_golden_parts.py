@@ -9,9 +9,6 @@ of the same bytes.
 import hashlib
 import io
 import json
-import os
-import shutil
-import tarfile
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -29,7 +26,7 @@ from assets.ingest.units import units_stage
 from assets.sources import Source
 from assets.spec import DatasetSpec
 from fuzz.place_case import OPTIONS
-from fuzz.places import PLACE_FORMATS, objects_of, write_places
+from fuzz.places import PLACE_FORMATS, objects_of
 from loader.storage import open_store
 from penstock.compute.pool import InlineCompute
 from penstock.formats import REGISTERED, TABLES
@@ -37,10 +34,9 @@ from penstock.formats.importing.importer import NO_OPTIONS
 from penstock.formats.lerobot.lerobot_registered import register_lerobot
 from penstock.formats.registration.register import register
 from penstock.formats.run_import import import_place
+from tests.penstock.formats.conftest import fill
 
 GOLDEN = Path(__file__).parent / "golden"
-WRITTEN = 1_700_000_000
-"""Time of the last write of every object, in seconds: a version's id follows from it."""
 SHARD_BYTES = 2**12
 """Of an import: several units, and units of several parts."""
 CASES = [
@@ -49,18 +45,6 @@ CASES = [
     *(f"ingest {name}" for name in PLACE_FORMATS),
     *(f"ingest {name} in place" for name in sorted(REGISTERED)),
 ]
-
-
-def fill(folder):
-    """Write a place per format. Lance draws names at random, so its files are stored."""
-    write_places(folder)
-    (folder / "energon/.nv-meta/index.uuid").write_bytes(b"0")  # of a version with a random transaction
-    shutil.rmtree(folder / "lance")
-    with tarfile.open(GOLDEN / "lance.tar.gz") as stored:
-        stored.extractall(folder, filter="data")
-    for path in folder.rglob("*"):
-        os.utime(path, (WRITTEN, WRITTEN))
-    return folder
 
 
 def sha256(value):
@@ -125,25 +109,20 @@ def golden():
     return json.loads((GOLDEN / "parts.json").read_text())
 
 
-@pytest.fixture(scope="module")
-def places(tmp_path_factory):
-    return fill(tmp_path_factory.mktemp("golden"))
-
-
 def test_golden_parts_hold_every_format(golden):
     assert sorted(golden["values"]) == sorted(CASES)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_parts_have_their_golden_hashes(case, golden, places, tmp_path):
+def test_parts_have_their_golden_hashes(case, golden, format_places, tmp_path):
     name = case.replace(",", "").split()[1]
-    if bytes_of(places / name) != golden["places"][name]:
+    if bytes_of(format_places / name) != golden["places"][name]:
         pytest.skip(f"another release of a library writes the place of {name}")
     expected = golden["values"][case]
     if pa.__version__ != golden["pyarrow"]:
         expected.pop("id", None)  # hashes of tables, which name the release of pyarrow that wrote them
     with loader.Root(tmp_path / "root") as root:
-        actual = values_of(case, places, root)
+        actual = values_of(case, format_places, root)
     assert {kind: actual[kind] for kind in expected} == expected
 
 

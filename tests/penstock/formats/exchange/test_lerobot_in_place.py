@@ -14,7 +14,6 @@ import pytest
 
 import loader
 from loader.dataset.reading.verified_bucket_reads import read_fields
-from loader.dataset.root import root_over
 from loader.errors import (
     Changed,
     Conflict,
@@ -41,7 +40,6 @@ from penstock.upkeep.verify.version import verify
 from penstock.view.inspect.sample_record import playable, sample_record
 
 from .lerobot_files import CAMERA, LENGTHS, OTHER, change_meta, v21, v30
-from .test_export import Dying, Killed, kill
 
 RUN, FILM = f"{CAMERA}.run", f"{CAMERA}.mp4"
 
@@ -177,15 +175,8 @@ def test_real_episodes_of_the_corpus(root, tmp_path):
         assert one == two
 
 
-def test_a_place_is_one_version_whoever_registers_it_and_nothing_is_written_there(place, root, tmp_path):
-    before = {path: path.stat().st_mtime_ns for path in place.rglob("*")}
+def test_videos_are_not_copied(place, root):
     version = registered(root, place).version
-    with loader.Root(tmp_path / "other") as other:
-        done = registered(other, place, workers=1)
-        assert (done.version.id, done.new, done.others) == (version.id, 3, 0)
-        again = registered(other, place)
-        assert (again.version.name, again.same, again.new) == ("r@1", 3, 0)
-    assert {path: path.stat().st_mtime_ns for path in place.rglob("*")} == before
     videos = sum(path.stat().st_size for path in place.rglob("*.mp4"))
     assert (
         sum(
@@ -375,24 +366,6 @@ def test_without_videos_or_of_another_place(own, root, tmp_path):
     (own / "meta/info.json").write_text(json.dumps(info))
     with pytest.raises(FieldMismatch, match=r"note\.json"):
         registered(root, own)
-
-
-def test_a_registration_that_is_killed_ends_in_the_same_version(own, tmp_path, monkeypatch):
-    monkeypatch.setattr("loader.dataset.leases.Heartbeat.start", lambda self: self)
-
-    def run(store):
-        return registered(root_over(store), own, workers=1).version
-
-    expected = run(open_store(f"memory://{tmp_path.name}/whole"))
-    for k in range(1, 60, 2):
-        store = open_store(f"memory://{tmp_path.name}/{k}")
-        try:
-            run(Dying(store, k, False, kill))
-        except Killed:
-            assert run(store).id == expected.id
-        else:
-            break
-    assert k > 10
 
 
 def test_the_viewer_shows_and_plays_runs(own, root):

@@ -16,10 +16,13 @@ from loader.dataset.root import root_over
 from loader.errors import LossyExport, PenstockError
 from loader.storage import open_store
 from penstock.formats import EXPORTED, FORMATS, REGISTERED, TABLES, exporter_named, run_import
+from penstock.formats.content_digest import content_digest
 from penstock.formats.export_selection import select
 from penstock.formats.importing.importer import NO_OPTIONS
 from penstock.formats.lerobot.lerobot_registered import register_lerobot
+from penstock.formats.registration.adoption import adopt
 from penstock.formats.registration.register import register
+from penstock.formats.registration.sealing import seal
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
 
@@ -91,6 +94,24 @@ def test_killed_and_repeated_it_is_the_same_version(verb, name, format_places, t
             break
     assert 6 < k < 97
     assert verb == "register" or max(skipped) > 0
+
+
+@pytest.mark.parametrize("name", [name for verb, name in VERBS if verb == "register"])
+def test_a_registration_is_its_import_and_is_read_without_its_owner(name, format_places, tmp_path):
+    """Sealed and adopted; an import of lerobot has videos, and not runs of packets."""
+    place = tmp_path / "place"
+    shutil.copytree(format_places / name, place, copy_function=shutil.copy2)
+    root = loader.Root(tmp_path / "root")
+    version, _ = make("register", name, place, root)
+    copies, _ = make("import", name, place, loader.Root(tmp_path / "copies"))
+    assert seal(version).failures == adopt(root, "d").failures == []
+    shutil.rmtree(place)
+    adopted = loader.Root(root.url).open("d")
+    assert adopted.id == version.id
+    for full in (False, True):
+        digests = [content_digest(one, full=full) for one in (adopted, copies)]
+        assert digests[0].failures == []
+        assert (digests[0].digest == digests[1].digest) == (name != "lerobot")
 
 
 def outcome(verb, name, place, root):

@@ -198,15 +198,6 @@ def test_checksums_are_known_from_the_beginning(place, root):
     assert content_digest(root.open("r")).digest == digest
 
 
-def test_it_is_adopted_and_read_without_its_owner(own, root):
-    version = registered(root, own).version
-    before = frames_of(version, RUN)
-    assert adopt(root, "r").failures == []
-    shutil.rmtree(own)
-    after = frames_of(loader.Root(root.url).open("r"), RUN)
-    assert [pixels.tolist() for pixels, _ in after.values()] == [p.tolist() for p, _ in before.values()]
-
-
 def test_its_export_is_that_of_its_import(place, root, tmp_path, objects):
     registered(root, place)
     import_place(root, "lerobot", open_store(place), "i")

@@ -167,8 +167,7 @@ class Root:
         producer: Mapping[str, Any] | None = None,
         facts: Facts | None = None,
     ) -> "Writer":
-        """Return a writer that, on a clean exit, publishes the newest version's samples plus its own as the next
-        version.
+        """Return a writer that publishes, on a clean exit, a version with the newest version's samples plus its own.
 
         Samples are shuffled by the hash of their key and cut into parts of about `shard_bytes` or exactly
         `part_samples`. group: group that stores the fields. groups: field -> another group. facts: as for `publish`.

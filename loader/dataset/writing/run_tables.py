@@ -69,7 +69,7 @@ class RunKeys:
     def without(self, keys: Mapping[str, str]) -> "RunKeys":
         """Return the keys except `keys`."""
         excluded = np.sort(hashes_of(keys))
-        nth = np.arange(len(excluded)) - np.searchsorted(excluded, excluded)  # number of the key among those with one hash
+        nth = np.arange(len(excluded)) - np.searchsorted(excluded, excluded)  # for keys that share a hash
         kept = np.delete(self.hashes, np.searchsorted(self.hashes, excluded) + nth)
         return RunKeys(hashes=kept, tables=self.tables, left_out=keys.keys())
 

@@ -26,7 +26,7 @@ def list_with_unfinished(store: Store, prefix: str) -> Iterator[ObjectInfo]:
 
 
 def list_in_place(store: Store, prefix: str, top: str = "") -> Iterator[tuple[ObjectInfo, bool]]:
-    """Yield (file, False) for `list_with_unfinished`, but (link, True) for a symbolic link below `top` and its files."""
+    """Yield `list_with_unfinished`'s files with False, but each link below `top` (not its files) with True."""
     if isinstance(store, LocalStore):
         return store.list_in_place(prefix, top)
     return ((info, False) for info in store.list(prefix))

@@ -1,10 +1,10 @@
 """The meaning of a field's bytes: decoders for the loader, encoders for the writer.
 
-The last word of the field's name, in any case, picks the decoder (`jpg`, `caption.txt`, `latent.npy`). A modality is
-one file here, one line in `DECODERS`, and one in `ENCODERS` if the writer takes Python values for it.
-`loader.testing.modalities` is its conformance suite. A decoder is a callable `(data, rng) -> object`: the field's
-bytes, and the sample's generator or None. It is picklable and thread-safe, and raises `DecodeFailed` for bytes that it
-cannot read.
+The last word of the field's name, in any letter case, selects the decoder (`jpg`, `caption.txt`, `latent.npy`). A
+modality is one file here, one line in `DECODERS`, and one in `ENCODERS` if the writer accepts Python values for it.
+`loader.testing.modalities` is its conformance suite. A decoder is a callable `(data, rng) -> object`, called with the
+field's bytes and the sample's random generator or None. It is picklable and thread-safe, and raises `DecodeFailed` for
+bytes that it cannot decode.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ DECODERS = {
     "cls": "text:decode_cls",
 }
 
-# The same of bytes that nothing is known of without another field of the sample.
+# Decoders of fields that need another field of the sample.
 WITH_TABLES = {"run": "video.request:RUN"}
 
-# last word of the field -> "module:attribute" of `encode(field, value) -> bytes`, and what it takes.
+# last word of the field -> "module:attribute" of `encode(field, value) -> bytes`, and accepted values.
 ENCODERS = {
     "npy": ("array:encode", "numpy.ndarray (no object dtype)"),
     "txt": ("text:encode_txt", "str"),
@@ -73,21 +73,21 @@ ENCODERS = {
 
 
 def known_extensions() -> tuple[str, ...]:
-    """Return the last words that have a decoder, sorted; others give the field's bytes."""
+    """Return the last words that have a decoder, sorted. Fields with other words decode to bytes."""
     return tuple(sorted(DECODERS))
 
 
 def decoder_for(field: str) -> Decoder:
-    """Return the decoder of a field, by the last word of its name.
+    """Return the decoder for a field, selected by the last word of its name.
 
-    They return, by word:
+    Decoders return, by word:
 
     - image words: uint8 [H, W, C]; video words, and run: uint8 [T, H, W, 3]; audio words: float32 [channels, samples];
     - npy: an array; u1 u2 u4 u8 i1 i2 i4 i8 f2 f4 f8: a flat one, [n];
     - txt: str; json: an object; jsonl: a list; cls: int;
     - other words (`x.packets`, `x.bin`): bytes.
 
-    Raises: InvalidField (a name the format refuses); MissingDependency (the package that decodes it).
+    Raises: InvalidField if the format rejects the name; MissingDependency if the decoding package is missing.
     """
     check_field(field)
     word = last_word(field)
@@ -99,13 +99,13 @@ def decoder_for(field: str) -> Decoder:
 
 
 def draws(decoder: Decoder) -> bool:
-    """Return whether a decoder may use its generator: plain functions of this package never do."""
-    # (a generator costs as much as decoding a small field)
+    """Return whether a decoder may use its generator. This package's plain functions never do."""
+    # (creating a generator costs as much as decoding a small field)
     return not (isfunction(decoder) and decoder.__module__.startswith(__name__))
 
 
 def placing(decoder: Decoder) -> bool:
-    """Return whether a decoder takes a `destination.Place` as its third argument."""
+    """Return whether a decoder takes a `fields.Place` as its third argument."""
     if isfunction(decoder):
         return decoder.__code__.co_argcount == 3 and decoder.__module__.startswith(__name__)
     return isinstance(decoder, PlacingDecoder)
@@ -114,10 +114,10 @@ def placing(decoder: Decoder) -> bool:
 def encode(field: str, value: object) -> Buffer:
     """Return the bytes to store for `value` in `field`, which `decoder_for(field)` reads back.
 
-    bytes, bytearray, memoryview and mmap are returned without a copy. `ENCODERS` lists words that take Python values:
-    equal values give equal bytes.
+    bytes, bytearray, memoryview and mmap are returned without a copy. `ENCODERS` lists the words that accept Python
+    values. Equal values give equal bytes.
 
-    Raises: InvalidField, naming the field, its type and the accepted types.
+    Raises: InvalidField, which names the field, its type and the accepted types.
     """
     check_field(field)
     buffer = as_buffer(value)
@@ -131,7 +131,7 @@ def encode(field: str, value: object) -> Buffer:
 
 
 def decode_bytes(data: Buffer, rng: np.random.Generator | None = None) -> bytes:
-    """Return the field's bytes: for a last word without a decoder, or `decode=False`."""
+    """Return the field's bytes, for words without a decoder or for `decode=False`."""
     return bytes(data)
 
 

@@ -1,4 +1,4 @@
-"""Arrays: the word npy, in numpy.lib.format without pickled objects; and flat little-endian words without a header."""
+"""Decode and encode arrays: npy files without pickled objects, and flat little-endian words without a header."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from .fields import Buffer, Place, last_word, nowhere
 
 # Magic (6 bytes), version (2), header length (2 in format 1, 4 in formats 2 and 3).
 _PREFIX_BYTES = {1: 10, 2: 12, 3: 12}
-# numpy's own bound: a longer header may crash the literal parser.
+# numpy's limit: a longer header may crash the literal parser.
 _MAX_WITHOUT_BYTES = (
     2**16
-)  # values of types such as S0: a file of 128 bytes may have 10**12, copied one by one
+)  # zero-size types such as S0: a 128-byte file may declare 10**12 values, copied one by one
 _MAX_HEADER_BYTES = 10_000
-# What the literal parser, the dtype constructor and the array constructor raise on nonsense.
+# Errors that the literal parser and the dtype and array constructors raise on invalid input.
 _MALFORMED = (ValueError, LookupError, TypeError, SyntaxError, ArithmeticError, RecursionError)
 
 
 class Layout(NamedTuple):
-    """The layout of a .npy file: all of it but the values."""
+    """The layout of a .npy file: everything except the values."""
 
     head: bytes
     """Bytes before the values."""
@@ -36,15 +36,15 @@ class Layout(NamedTuple):
     fortran: bool
     """True for values in Fortran order."""
     dtype: np.dtype
-    """Type of a value, byte order included."""
+    """Type of a value, including byte order."""
     nbytes: int
     """Bytes of the values."""
 
 
 def decode(data: Buffer, rng: np.random.Generator | None = None, place: Place = nowhere) -> np.ndarray:
-    """Return the stored array, C-contiguous and writable, perhaps in `place`, with its stored shape and dtype.
+    """Return the stored array, C-contiguous and writable, in memory from `place` if offered.
 
-    Raises: DecodeFailed (not npy, an object dtype, bytes missing or left over).
+    Raises: DecodeFailed if the bytes are not npy, have an object dtype, or are too few or too many.
     """
     view = memoryview(data)
     layout = layout_of(view)
@@ -77,7 +77,7 @@ def _flat(word: str) -> Callable[..., np.ndarray]:
         out[...] = np.frombuffer(data, layout.dtype, layout.shape[0])
         return out
 
-    decode_flat.__name__ = decode_flat.__qualname__ = f"decode_{word}"  # pickled by its name
+    decode_flat.__name__ = decode_flat.__qualname__ = f"decode_{word}"  # pickles by name
     return decode_flat
 
 
@@ -93,7 +93,7 @@ def is_array(field: str) -> bool:
 
 
 def layout_in(field: str, data: Buffer) -> Layout:
-    """Return the layout of a field's array, of all its bytes. Raises: DecodeFailed."""
+    """Return the layout of a field's array from all its bytes. Raises: DecodeFailed."""
     word = last_word(field)
     if word not in FLAT:
         return layout_of(data)
@@ -104,7 +104,7 @@ def layout_in(field: str, data: Buffer) -> Layout:
 
 
 def layout_of(data: Buffer) -> Layout:
-    """Return a .npy file's layout, from all or its first bytes. Raises: DecodeFailed."""
+    """Return a .npy file's layout from all or its first bytes. Raises: DecodeFailed."""
     view = memoryview(data)
     try:
         if bytes(view[:6]) != npy_format.MAGIC_PREFIX:
@@ -123,9 +123,10 @@ def _refused(error: Exception, view: memoryview) -> DecodeFailed:
 
 
 def encode(field: str, value: object) -> bytes:
-    """Return an array (or numpy scalar, as rank 0) as a format 1.0 .npy file in C order.
+    """Return an array (or a numpy scalar, as rank 0) as a .npy file, format 1.0, in C order.
 
-    Raises: InvalidField (not an array, masked, an object dtype, a dtype beyond format 1.0, such as bfloat16).
+    Raises: InvalidField if the value is not an array, is masked, or has an object dtype or one that format 1.0 lacks,
+    such as bfloat16.
     """
     if not isinstance(value, np.ndarray | np.generic) or isinstance(value, np.ma.MaskedArray):
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
@@ -159,8 +160,8 @@ def encode(field: str, value: object) -> bytes:
 def _layout(head: bytes, prefix: int) -> Layout:
     """Return the layout in a header; cached, as most samples of a field share one.
 
-    prefix: bytes before the header's text. numpy's own reader also takes Python 2 headers and passes on its tokenizer's
-    errors. Raises: ValueError and its like.
+    prefix: bytes before the header's text. numpy's reader also accepts Python 2 headers and raises tokenizer errors.
+    Raises: ValueError and similar errors.
     """
     header = ast.literal_eval(head[prefix:].decode("utf-8" if head[6] == 3 else "latin-1"))
     shape, fortran = header["shape"], header["fortran_order"]

@@ -1,4 +1,4 @@
-"""Field names, values that already are bytes, and a modality's code, imported at first need."""
+"""Check field names, recognize values that are already bytes, and import a modality's code on first use."""
 
 import mmap
 import re
@@ -22,32 +22,32 @@ def nowhere(shape: tuple[int, ...], dtype: np.dtype) -> None:
 
 
 class PlacingDecoder:
-    """Base of decoders that are called with (data, rng, place)."""
+    """Base class of decoders that are called with (data, rng, place)."""
 
     __slots__ = ()
 
 
-# What a stored field's bytes may come as: read from a store, or mapped from a local file.
+# Types of a stored field's bytes: read from a store, or mapped from a local file.
 Buffer = bytes | bytearray | memoryview | mmap.mmap
 
 # `<key>.<field>` is one tar member name of at most 150 bytes: this leaves 69 for the key.
 MAX_FIELD_BYTES = 80
 
-# Loading these runs whatever code their author wrote into them, so the format never holds them.
+# Loading these runs code that their author put into them, so the format never stores them.
 PICKLES = frozenset({"pkl", "pickle", "pyd", "dill", "pth", "pt", "joblib"})
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.ASCII)
 
 
 def last_word(field: str) -> str:
-    """Return the word that picks the decoder: `latent.NPY` -> `npy`."""
+    """Return the word that selects the decoder: `latent.NPY` -> `npy`."""
     return field.rpartition(".")[2].lower()
 
 
 def check_field(name: object) -> str:
-    """Return `name`, if it can be a field's: words of A-Z a-z 0-9 _ - joined by single dots, at most 80 bytes.
+    """Return `name` if it is a valid field name: words of A-Z a-z 0-9 _ - joined by single dots, at most 80 bytes.
 
-    Pickle formats (pkl, pickle, pyd, dill, pth, pt, joblib) are refused as last words: they are never unpickled.
+    Pickle formats (pkl, pickle, pyd, dill, pth, pt, joblib) are rejected as last words and never unpickled.
     Raises: InvalidField.
     """
     if not isinstance(name, str):
@@ -80,12 +80,12 @@ def as_buffer(value: object) -> Buffer | None:
 
 
 EXTRAS = ("image", "audio", "video")
-"""Packages here that import others; each pip extra has its name."""
+"""Subpackages with third-party dependencies; each is also the name of a pip extra."""
 
 
 @cache
 def load(target: str) -> Any:
-    """Return the attribute that "module:attribute" names here. Raises: MissingDependency, with the pip line."""
+    """Import "module:attribute" from this package. Raises: MissingDependency, with the pip command."""
     module, attribute = target.split(":")
     try:
         with without_collector():
@@ -106,10 +106,10 @@ _PACKAGES = frozenset((__name__.partition(".")[0], "assets", "penstock"))
 
 
 def is_of_the_machine(error: BaseException) -> bool:
-    """Return whether a decoder failed for want of memory, files or a network.
+    """Return whether a decoder failed because the machine lacks memory, files or a network.
 
-    Pillow's OSErrors about images have no errno. FFmpeg reads from memory, and reports "no memory" also for a header
-    that asks for too much; then there is memory left.
+    Pillow's OSErrors about images have no errno. FFmpeg reads from memory, and also reports "no memory" for a header
+    that requests too much; that does not count.
     """
     if type(error).__module__.partition(".")[0] == "av":
         return isinstance(error, MemoryError) and not _has_memory()
@@ -119,7 +119,7 @@ def is_of_the_machine(error: BaseException) -> bool:
 
 
 def is_ours(error: BaseException) -> bool:
-    """Return whether an error is a bug in this project; libraries' own code raises TypeError for damaged bytes."""
+    """Return whether an error is a bug in this project: libraries also raise TypeError for damaged bytes."""
     return isinstance(error, _ALSO_OF_A_BUG) and _raised_in(error.__traceback__) in _PACKAGES
 
 

@@ -1,4 +1,4 @@
-"""Text, JSON and class labels: the words txt, json, jsonl and cls."""
+"""Decode and encode text, JSON and class labels: the words txt, json, jsonl and cls."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .fields import Buffer
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
-# int() would also take '1_000', '+3' and other scripts' digits; a label is plain ASCII.
+# int() would also accept '1_000', '+3' and other scripts' digits; a label is plain ASCII.
 _LABEL = re.compile(rb"\s*(-?[0-9]{1,19})\s*", re.ASCII)
 
 
 def decode_txt(data: Buffer, rng: np.random.Generator | None = None) -> str:
     """Return UTF-8 text as str, unchanged: no newline translation, no byte order mark removed.
 
-    Raises: DecodeFailed (not UTF-8).
+    Raises: DecodeFailed if the bytes are not UTF-8.
     """
     try:
         return str(data, "utf-8")
@@ -28,21 +28,21 @@ def decode_txt(data: Buffer, rng: np.random.Generator | None = None) -> str:
 
 
 def decode_json(data: Buffer, rng: np.random.Generator | None = None) -> object:
-    """Return one JSON document in UTF-8 as Python objects, NaN and Infinity included, which Python writes.
+    """Return a UTF-8 JSON document as Python objects. Accepts NaN and Infinity, which Python writes.
 
-    Raises: DecodeFailed (not UTF-8, not JSON, nested too deep).
+    Raises: DecodeFailed if the bytes are not UTF-8 or not JSON, or are nested too deeply.
     """
     return _loads(data, "json")
 
 
 def decode_jsonl(data: Buffer, rng: np.random.Generator | None = None) -> list[object]:
-    """Return the JSON document of each line that is not blank. Raises: DecodeFailed, naming the line (from 1)."""
+    """Return one JSON document per nonblank line. Raises: DecodeFailed, which names the line (from 1)."""
     lines = bytes(data).split(b"\n")
     return [_loads(line, f"jsonl: line {n}") for n, line in enumerate(lines, 1) if line.strip()]
 
 
 def decode_cls(data: Buffer, rng: np.random.Generator | None = None) -> int:
-    """Return a class label: decimal ASCII digits with an optional minus, within int64; blanks around are ignored.
+    """Return a class label: decimal ASCII digits with an optional minus, within int64. Surrounding blanks are ignored.
 
     Raises: DecodeFailed.
     """
@@ -54,7 +54,7 @@ def decode_cls(data: Buffer, rng: np.random.Generator | None = None) -> int:
 
 
 def encode_txt(field: str, value: object) -> bytes:
-    """Return a str as UTF-8. Raises: InvalidField (not a str, or one with lone surrogates)."""
+    """Return a str as UTF-8. Raises: InvalidField if it is not a str or has lone surrogates."""
     if not isinstance(value, str):
         raise InvalidField(f"field {field!r} takes str or bytes, got {_kind(value)}")
     try:
@@ -64,9 +64,9 @@ def encode_txt(field: str, value: object) -> bytes:
 
 
 def encode_json(field: str, value: object) -> bytes:
-    """Return JSON in UTF-8, keys in order; other keys become str as in `json.dumps`.
+    """Return JSON in UTF-8, keys in order. Keys that are not str are converted as in `json.dumps`.
 
-    Raises: InvalidField (a value JSON does not hold, NaN, Infinity, a cycle).
+    Raises: InvalidField for NaN, Infinity, a cycle, or a value that JSON cannot hold.
     """
     try:
         return json.dumps(value, allow_nan=False, ensure_ascii=False).encode("utf-8")
@@ -78,14 +78,14 @@ def encode_json(field: str, value: object) -> bytes:
 
 
 def encode_jsonl(field: str, value: object) -> bytes:
-    """Return one JSON document and a newline per item. Raises: InvalidField (not a list, or as `encode_json`)."""
+    """Return one JSON document and a newline per item. Raises: InvalidField if it is not a list; as `encode_json`."""
     if not isinstance(value, list | tuple):
         raise InvalidField(f"field {field!r} takes bytes or a list of what JSON holds, got {_kind(value)}")
     return b"".join(encode_json(field, item) + b"\n" for item in value)
 
 
 def encode_cls(field: str, value: object) -> bytes:
-    """Return an int (or numpy integer) as decimal digits. Raises: InvalidField (also for bool, and outside int64)."""
+    """Return an int or numpy integer as decimal digits. Raises: InvalidField, also for bool and outside int64."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise InvalidField(
             f"field {field!r} takes int within int64 or bytes, got {_kind(value)}: {value!r:.40}"

@@ -1,1 +1,1 @@
-"""Audio on its timeline: decoding, downmix, resampling, padding."""
+"""Audio on its timeline: decoding, downmixing, resampling, padding."""

@@ -1,9 +1,9 @@
-"""Audio: the words wav, flac, mp3, ogg, opus and m4a. The bytes decide which of them it is.
+"""Decode audio: the words wav, flac, mp3, ogg, opus and m4a. The bytes determine the format.
 
 Sample n is heard n / rate s after the first (`timeline.py`). Encoder padding is cut if the file states its length (MP3,
-AAC, Opus). Gaps in the timestamps become silence. A WAV, FLAC, M4A or MP3 shorter than its header states is refused,
-and an Ogg that ends within a page. An Ogg cut between pages, or an MP3 without a length cut between frames, looks like
-a shorter one.
+AAC, Opus). Gaps in the timestamps become silence. A WAV, FLAC, M4A or MP3 shorter than its header states is rejected,
+and so is an Ogg that ends within a page. An Ogg truncated between pages, or an MP3 without a length truncated between
+frames, cannot be told from a shorter file.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ from .timeline import BadSound, Ends, Floats, Heard
 if TYPE_CHECKING:
     from .request import AudioDecoder
 
-# Demuxers that may look at the bytes: playlists and the like, which open other files, are not among them.
+# Demuxers that may read the bytes. Playlists and similar formats, which open other files, are excluded.
 FORMATS = "wav,w64,flac,mp3,ogg,mov,mp4,m4a,3gp,3g2,mj2"
 
 _PROBED_BYTES = 8_192
-"""Probed bytes of a WAV: FFmpeg would search 5 MB for a DTS stream, 44 ms for 20 s of audio."""
+"""Bytes of a WAV to probe: FFmpeg would search 5 MB for a DTS stream, 44 ms for 20 s of audio."""
 
 
 def decode(data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
     """Return the first audio stream as float32 [channels, samples] at its stored rate. O(samples).
 
-    Integer samples are divided by their full scale, to [-1, 1): exactly up to 24 bits; 32-bit ones are rounded to
-    float32. Float samples, and a lossy decoder's, may exceed 1.
+    Integer samples are divided by their full scale, to [-1, 1): exact up to 24 bits, while 32-bit samples are rounded
+    to float32. Float samples and lossy decoders' samples may exceed 1.
 
-    Raises: DecodeFailed (no audio, damaged, truncated, a change of channels or rate midway, too long).
+    Raises: DecodeFailed if there is no audio, or it is damaged, truncated, too long, or changes channels or rate
+    midway.
     """
     with _opened(data) as (container, stream):
         samples, _ = _whole(container, stream, data)
@@ -51,12 +52,12 @@ def decode(data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
 
 
 def read_sound(data: Buffer, request: AudioDecoder, rng: np.random.Generator | None) -> np.ndarray:
-    """Return float32 [channels, samples]: the samples that `request` chooses, of its channels, at its rate.
+    """Return float32 [channels, samples]: the samples that `request` selects, with its channels and rate.
 
-    They equal, bit for bit, the whole audio mixed, resampled and sliced. FLAC and PCM WAV are read from near the
-    first, in O(samples asked for); others are decoded from their start.
+    They equal, bit for bit, the whole audio mixed, resampled and sliced. FLAC and PCM WAV are read from near the first
+    sample, in O(samples requested); others are decoded from their start.
 
-    Raises: DecodeFailed (as `decode`; too short; channels that cannot be mixed).
+    Raises: DecodeFailed as `decode`, and if the audio is too short or its channels cannot be mixed.
     """
     with _opened(data) as (container, stream):
         n_source = _stated_samples(container, stream, data)
@@ -82,9 +83,10 @@ def read_sound(data: Buffer, request: AudioDecoder, rng: np.random.Generator | N
 
 
 def read_start(data: Buffer, most_bytes: int) -> tuple[Floats, int, bool]:
-    """Return (float32 [channels, samples], Hz, whether it is all): the beginning of audio, to look at.
+    """Return (float32 [channels, samples], Hz, whether that is all): the beginning of the audio, for previews.
 
-    most_bytes: of the result, 4 a sample. Truncation behind it is not noticed. Raises: DecodeFailed, as `decode`.
+    most_bytes: limit for the result, 4 bytes per sample. Later truncation is not detected. Raises: DecodeFailed, as
+    `decode`.
     """
     with _opened(data) as (container, stream):
         samples, heard, whole = _read(container, stream, data, most_bytes)
@@ -94,7 +96,7 @@ def read_start(data: Buffer, most_bytes: int) -> tuple[Floats, int, bool]:
 
 @contextmanager
 def _opened(data: Buffer) -> Iterator[tuple[InputContainer, av.AudioStream]]:
-    """Yield the opened file and its audio stream. Raises: DecodeFailed, for errors inside the block too."""
+    """Yield (opened file, audio stream). Raises: DecodeFailed, also for errors inside the block."""
     try:
         check_lengths(data)
         check_tables(data)
@@ -132,7 +134,7 @@ def _whole(container: InputContainer, stream: av.AudioStream, data: Buffer) -> t
 def _read(
     container: InputContainer, stream: av.AudioStream, data: Buffer, most_bytes: int
 ) -> tuple[Floats, Heard, bool]:
-    """Return samples, and whether they are all: reading stops above `most_bytes`."""
+    """Return (samples, `Heard`, whether they are complete). Reading stops above `most_bytes`."""
     heard = Heard(ends_of(container, stream, data))
     pieces: list[Floats] = []
     nbytes = 0
@@ -159,7 +161,7 @@ def _read(
 
 def _part(container: InputContainer, stream: av.AudioStream, low: int, high: int) -> tuple[Floats, Heard]:
     """Return samples [low, high) of a stream with independent packets. Raises: DecodeFailed."""
-    assert stream.time_base is not None  # of a WAV or a FLAC
+    assert stream.time_base is not None  # a WAV or FLAC has one
     if low:
         container.seek(int(low / stream.rate / stream.time_base), stream=stream)
     heard = Heard(Ends())
@@ -182,7 +184,7 @@ def _part(container: InputContainer, stream: av.AudioStream, low: int, high: int
 
 
 def _stated_samples(container: InputContainer, stream: av.AudioStream, data: Buffer) -> int | None:
-    """Return the number of samples of exactly seekable audio; None: decode it to its end."""
+    """Return the sample count of exactly seekable audio; None: decode to the end."""
     name = container.format.name
     if name == "flac":
         return flac_samples(data)
@@ -198,7 +200,7 @@ def _heard(heard: Heard, frames: Iterable[Any]) -> Iterator[Floats]:
 
 
 def _frames(container: InputContainer, stream: av.AudioStream) -> Iterator[av.AudioFrame]:
-    # check_lengths has seen to these. One written to a pipe has no size, and its last packet counts as damaged.
+    # `check_lengths` has checked these. A file written to a pipe states no size, and its last packet is reported as damaged.
     may_be_damaged = container.format.name != "wav"
     for packet in container.demux(stream):
         for frame in packet.decode():

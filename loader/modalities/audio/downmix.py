@@ -1,4 +1,4 @@
-"""Mixing channels by position, with the coefficients of ITU-R BS.775, never too loud."""
+"""Mix channels by position with the coefficients of ITU-R BS.775, without exceeding full scale."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,11 +11,11 @@ Channels = Literal["mono", "stereo", "keep", "first"]
 CHANNELS: tuple[Channels, ...] = ("mono", "stereo", "keep", "first")
 
 MAX_CHANNELS = 8
-"""Largest number of channels of a FLAC."""
+"""Most channels that a FLAC can have."""
 
 _HALF = 0.5**0.5  # -3 dB
-# Left and right share of every position. ITU-R BS.775-3, table 2: centre and surrounds at -3 dB, the low frequency
-# effects left out; a single rear channel is shared between both sides; positions beside the front pair count as it.
+# Left and right share per position. ITU-R BS.775-3, table 2: centre and surrounds at -3 dB, low-frequency
+# effects left out; a single rear channel feeds both sides; positions next to the front pair count as it.
 _STEREO = {
     "FL": (1.0, 0.0),
     "FR": (0.0, 1.0),
@@ -32,7 +32,7 @@ _STEREO = {
     "FRC": (0.0, 1.0),
 }
 _UNNAMED = {1: ("FC",), 2: ("FL", "FR")}
-"""Places of the one or two channels of files that do not name them."""
+"""Positions of one or two channels in files that do not name them."""
 
 
 class UnknownLayout(ValueError):
@@ -41,17 +41,20 @@ class UnknownLayout(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """A change of channels: a matrix, and its name."""
+    """A mix of channels: a matrix and its name."""
 
     matrix: tuple[tuple[float, ...], ...] | None
-    """Coefficient of each source channel in each result; None where nothing is changed."""
+    """Coefficient of each source channel in each result channel; None if nothing changes."""
     name: str
-    """Source and result, such as "5.1 to mono"; "" where nothing is changed."""
+    """Source and result, such as "5.1 to mono"; "" if nothing changes."""
     gain_db: float
-    """dB by which the coefficients were lowered, so that no input exceeds full scale."""
+    """Reduction of the coefficients in dB, so that no input exceeds full scale."""
 
     def __call__(self, samples: Floats) -> Floats:
-        """Return float32 [results, samples] of [channels, samples], added one by one: the same on every processor."""
+        """Return float32 [results, samples] for [channels, samples].
+
+        Channels are added one by one, so that every processor gives the same result.
+        """
         if self.matrix is None:
             return samples
         out = np.zeros((len(self.matrix), samples.shape[1]), np.float32)
@@ -63,9 +66,10 @@ class Mix:
 
 
 def mix_for(positions: tuple[str, ...], layout: str, channels: Channels) -> Mix:
-    """Return the mix from these channels (FFmpeg's names of positions and layout) to the wanted ones.
+    """Return the mix from these channels (FFmpeg's position and layout names) to the requested ones.
 
-    "mono", "stereo": by position; one channel becomes two equal ones. "first": only the first channel. "keep": all.
+    "mono" and "stereo" mix by position; stereo from one channel has two equal channels. "first" keeps the first
+    channel, "keep" all.
 
     Raises: UnknownLayout.
     """

@@ -1,4 +1,4 @@
-"""Lengths of audio as its file states them: edit lists, iTunSMPB, the Xing header, chunks and pages."""
+"""Read the lengths that audio files state: edit lists, iTunSMPB, Xing headers, chunks and pages."""
 
 import re
 import struct
@@ -30,11 +30,11 @@ class Promise(NamedTuple):
     n_samples: int
     """Samples per channel."""
     slack_s: float
-    """Seconds by which the audio may be shorter."""
+    """Seconds by which the audio may be shorter than stated."""
 
 
 def ends_of(container: "InputContainer", stream: "AudioStream", data: Buffer) -> Ends:
-    """Return the ends for `Heard`, from an MP4's boxes or an MP3's first frame. data: the file's bytes."""
+    """Return the `Ends` for `Heard`, from an MP4's boxes or an MP3's first frame. data: the file's bytes."""
     if container.format.name == "mp3":
         return Ends(n_samples=mp3_samples(data))
     if container.format.name == "avi":
@@ -48,7 +48,7 @@ def ends_of(container: "InputContainer", stream: "AudioStream", data: Buffer) ->
         end = (
             end[0] + end[1],
             end[1],
-        )  # the movie's clock is coarser than the audio's: keep the tick it ends in
+        )  # the movie's clock is coarser than the audio's: keep the tick in which it ends
     return Ends(
         durations_count=True,
         end=None if end is None else end[0],
@@ -66,9 +66,9 @@ def _smpb_samples(tag: str, n_packets: int) -> int | None:
 
 
 def edit_end(data: Buffer, track_id: int) -> tuple[Fraction, Fraction] | None:
-    """Return (end of a track's edit list, one tick of its clock), in s of presentation time. O(boxes of the header).
+    """Return (end of a track's edit list, one tick of its clock), in seconds of presentation time. O(header boxes).
 
-    None without an edit list, for one of open length, and for fragmented files, whose list comes before their length.
+    None if there is no edit list, its length is open, or the file is fragmented (its list precedes its length).
     """
     edits = _edits(data, track_id)
     if edits is None:
@@ -130,9 +130,9 @@ def _u32(data: Buffer, at: int) -> int:
 
 
 def announced(container: str, data: Buffer) -> Promise | None:
-    """Return the length in a FLAC's or MP3's header. container: FFmpeg's name of the format."""
+    """Return the length in a FLAC's or MP3's header, None if it has none. container: FFmpeg's format name."""
     n_samples = {"flac": flac_samples, "mp3": mp3_samples}.get(container, lambda _: None)(data)
-    # Decoders of MP3 count their delay in one of two ways, and some writers the frame that holds the header.
+    # MP3 decoders count their delay in one of two ways, and some writers count the header's frame.
     return None if n_samples is None else Promise(n_samples, 0.1 if container == "mp3" else 0)
 
 
@@ -153,13 +153,13 @@ def _behind_id3(data: Buffer) -> int:
 
 
 def mp3_samples(data: Buffer) -> int | None:
-    """Return the samples per channel in an MP3's Xing or Info header, gapless; None without one.
+    """Return the gapless samples per channel from an MP3's Xing or Info header; None if there is none.
 
-    LAME's rev1 tag, as FFmpeg applies it: the decoder's delay, 529 samples, moves from the padding to the front.
+    LAME's rev1 tag is applied as in FFmpeg: the decoder's delay, 529 samples, moves from the padding to the start.
     """
     at = _behind_id3(data)
     head = bytes(data[at : at + 192])
-    if len(head) < 192 or head[0] != 0xFF or head[1] & 0xE6 != 0xE2:  # a frame of layer III
+    if len(head) < 192 or head[0] != 0xFF or head[1] & 0xE6 != 0xE2:  # not a layer III frame
         return None
     is_mpeg1, is_mono = head[1] & 0x18 == 0x18, head[3] & 0xC0 == 0xC0
     xing = _XING_AT[is_mpeg1, is_mono]
@@ -177,7 +177,7 @@ def mp3_samples(data: Buffer) -> int | None:
     return n_samples if n_samples > 0 else None
 
 
-# Writers to a pipe cannot know the size: they leave 0, all ones, or (sox) a little less than 2 GiB.
+# Writers to a pipe do not know the size: they write 0, all ones, or (sox) slightly less than 2 GiB.
 _UNKNOWN_FROM = 0x7FFF0000
 
 W64_RIFF: Final = b"riff\x2e\x91\xcf\x11\xa5\xd6\x28\xdb\x04\xc1\x00\x00"
@@ -187,22 +187,22 @@ _W64_DATA = b"data\xf3\xac\xd3\x11\x8c\xd1\x00\xc0\x4f\x8e\xdb\x8a"
 _W64_UNKNOWN_FROM = 2**62
 
 OGG: Final = b"OggS"
-"""The bytes with which every page of an Ogg begins (RFC 3533)."""
+"""The first bytes of every Ogg page (RFC 3533)."""
 
 _OGG_PAGE_BYTES = 27 + 255 + 255 * 255  # the longest page
 
 
 def check_lengths(data: Buffer) -> None:
-    """Accept a WAV, W64 or Ogg as long as it states, and other files. Raises: DecodeFailed."""
+    """Check that a WAV, W64 or Ogg is as long as it states; other files pass. Raises: DecodeFailed."""
     check_wav(data)
     check_w64(data)
     check_ogg(data)
 
 
 def check_wav(data: Buffer) -> int | None:
-    """Accept a whole RIFF or RF64 WAV, and other files; return the bytes of samples that the header states, if any.
+    """Check that a RIFF or RF64 WAV is complete; other files pass. Returns the stated sample bytes, None if unknown.
 
-    Raises: DecodeFailed (the data chunk is longer than the rest of the file).
+    Raises: DecodeFailed if the data chunk is longer than the rest of the file.
     """
     if bytes(data[:4]) not in (b"RIFF", b"RF64") or bytes(data[8:12]) != b"WAVE":
         return None
@@ -222,13 +222,13 @@ def check_wav(data: Buffer) -> int | None:
 
 
 def check_w64(data: Buffer) -> None:
-    """Accept a whole W64, and other files. Raises: DecodeFailed.
+    """Check that a W64 is complete; other files pass. Raises: DecodeFailed.
 
-    An impossible size was left by a writer that could not seek back.
+    An impossible size comes from a writer that could not seek back, and passes.
     """
     if bytes(data[:16]) != W64_RIFF:
         return
-    at = 40  # behind the head of the file
+    at = 40  # after the file header
     while at + 24 <= len(data):
         identity, (nbytes,) = bytes(data[at : at + 16]), struct.unpack("<Q", bytes(data[at + 16 : at + 24]))
         if identity == _W64_DATA and 24 < nbytes < _W64_UNKNOWN_FROM and at + nbytes > len(data):
@@ -240,16 +240,16 @@ def check_w64(data: Buffer) -> None:
 
 
 def check_ogg(data: Buffer) -> None:
-    """Accept an Ogg whose last page is whole, and other files. Raises: DecodeFailed.
+    """Check that an Ogg's last page is complete; other files pass. Raises: DecodeFailed.
 
-    A live stream without an end mark, stopped between two pages, is accepted.
+    A live stream without an end mark, stopped between two pages, passes.
     """
     if bytes(data[:4]) != OGG:
         return
     low = max(0, len(data) - _OGG_PAGE_BYTES)
     tail = bytes(data[low:])
     at = tail.rfind(OGG)
-    if at < 0 or (at + 27 <= len(tail) and tail[at + 4]):  # no page, or none of the only version
+    if at < 0 or (at + 27 <= len(tail) and tail[at + 4]):  # not a page, or of an unknown version
         return
     n_segments = tail[at + 26] if at + 27 <= len(tail) else 0
     head = 27 + n_segments

@@ -1,4 +1,4 @@
-"""Audio requests: which samples, in which channels and at which rate."""
+"""Audio requests: the samples, channels and rate to decode."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _RATES_HZ = (1_000, 384_000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioDecoder:
-    """Decodes a stretch of audio to float32 [channels, samples]. `loader.audio` makes one."""
+    """Decodes a stretch of audio to float32 [channels, samples]. Create one by `loader.audio`."""
 
     samples: int | None = None
-    """Length in samples at the rate that comes out; None for `seconds` or all."""
+    """Length in samples at the resulting rate; None for `seconds` or all."""
     seconds: Fraction | None = None
     """Length in seconds; None for `samples` or all."""
     rate_hz: int | None = None
-    """Sample rate that comes out; None for the stored rate."""
+    """Resulting sample rate; None for the stored rate."""
     channels: Channels = "keep"
     """"keep", "first", "mono" or "stereo"."""
     at: Fraction | None = None
-    """Second at which the stretch begins; None for a random draw."""
+    """Start of the stretch in seconds; None for a random draw."""
     pad: bool = False
-    """True puts silence behind audio that is too short; otherwise it is refused."""
+    """True appends silence to audio that is too short; False rejects it."""
 
     def __post_init__(self) -> None:
         if self.samples is not None and self.seconds is not None:
@@ -55,19 +55,20 @@ class AudioDecoder:
     def __call__(self, data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
         """Return the stretch.
 
-        Raises: DecodeFailed (damaged, no audio, too short, channels that cannot be mixed); MissingDependency (av).
+        Raises: DecodeFailed if the bytes are damaged or not audio, the audio is too short, or its channels cannot be
+        mixed; MissingDependency (av).
         """
         sound: np.ndarray = load("audio.decode:read_sound")(data, self, rng)
         return sound
 
     def length(self, rate_hz: int) -> int | None:
-        """Return the length in samples at this rate; None for all there are."""
+        """Return the length in samples at this rate; None for all samples."""
         return self.samples if self.seconds is None else max(1, round(self.seconds * rate_hz))
 
     def place(self, n_samples: int, rate_hz: int, rng: np.random.Generator | None) -> tuple[int, int, int]:
-        """Return (first sample, end, silent samples to add) of audio of `n_samples` at `rate_hz`.
+        """Return (first sample, end, silent samples to append) for audio with `n_samples` at `rate_hz`.
 
-        Raises: DecodeFailed (too short, and `pad` is False).
+        Raises: DecodeFailed if the audio is too short and `pad` is False.
         """
         length = self.length(rate_hz)
         first = 0 if self.at is None else round(self.at * rate_hz)
@@ -93,14 +94,14 @@ def audio(
     at: float | None = None,
     pad: bool = False,
 ) -> AudioDecoder:
-    """Return a decoder for a field of audio: `Loader(plan, decode={"flac": loader.audio(seconds=2, rate_hz=16_000)})`.
+    """Return a decoder for an audio field: `Loader(plan, decode={"flac": loader.audio(seconds=2, rate_hz=16_000)})`.
 
-        samples, seconds: length of the stretch, at the resulting rate; neither for all.
-        rate_hz: the resulting rate (`audio.resample`), None for the stored one.
-        channels: "keep", "first", or "mono" and "stereo", mixed by ITU-R BS.775 and never too loud.
-        at: seconds at which it begins; None draws it uniformly over every sample from which it fits (the beginning
-            without a generator).
-        pad: put silence behind audio that is too short; otherwise it is refused.
+        samples, seconds: length of the stretch, samples at the resulting rate; give neither for the whole audio.
+        rate_hz: the resulting rate (`audio.resample`); None for the stored rate.
+        channels: "keep", "first", "mono" or "stereo"; mixed by ITU-R BS.775 without exceeding full scale.
+        at: start in seconds; None draws uniformly from every sample at which the stretch fits (without a generator: the
+            beginning).
+        pad: append silence to audio that is too short; otherwise it is rejected.
 
     The samples equal, bit for bit, the whole audio decoded, mixed, resampled and sliced. Raises:
     InvalidRuntime.

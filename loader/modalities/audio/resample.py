@@ -1,10 +1,11 @@
-"""One resampler for all audio: FFmpeg's polyphase windowed sinc, with a longer filter than its default.
+"""Resample audio: FFmpeg's polyphase windowed sinc, with a longer filter than its default.
 
 The filter spans 128 samples of the lower rate: a sinc cut off at 0.96 of the lower Nyquist frequency under a Kaiser
 window of beta 10. Measured (tests/modalities/audio/test_resample.py): a tone up to 0.93 of the lower Nyquist frequency
-keeps its level to 0.2 dB; one above it is 58 dB lower, from 1.02 on 100 dB. FFmpeg's default filter (32 samples, 0.97)
-folds a tone just above back at -14 dB. Sample n is heard at n / target_hz: positions are exact rationals. Silence
-surrounds the audio (FFmpeg would mirror it). Blocks of any size give the same samples, in float32.
+keeps its level within 0.2 dB; a tone above Nyquist is attenuated by 58 dB, from 1.02 on by 100 dB. FFmpeg's default
+filter (32 samples, 0.97) aliases a tone just above Nyquist at -14 dB. Sample n is heard at n / target_hz: positions are
+exact rationals. The audio is extended by silence (FFmpeg would mirror it). Blocks of any size give the same float32
+samples.
 """
 
 from collections.abc import Iterator
@@ -26,21 +27,21 @@ MIN_RATE_HZ, MAX_RATE_HZ = 1_000, 768_000
 
 
 class StrangeRate(ValueError):
-    """A rate from a damaged header, whose filter would exceed memory."""
+    """A rate, from a damaged header, whose filter would exceed memory."""
 
 
 class Resampler:
-    """float32 [channels, samples] in, the same at another rate out; equal rates pass through.
+    """Resamples float32 [channels, samples] to another rate; equal rates pass through.
 
-    Any number of add(), then finish(), give round(n * target_hz / source_hz) samples. short: FFmpeg's default filter,
-    for measuring. n_out: samples given so far. O(samples). Raises: StrangeRate.
+    Any number of add() calls, then finish(), yield round(n * target_hz / source_hz) samples. short: use FFmpeg's
+    default filter, for measurements. n_out: samples yielded so far. O(samples). Raises: StrangeRate.
     """
 
     def __init__(self, source_hz: int, target_hz: int, n_channels: int, *, short: bool = False) -> None:
         if not MIN_RATE_HZ <= source_hz <= MAX_RATE_HZ:
             raise StrangeRate(f"{source_hz} Hz; from {MIN_RATE_HZ} to {MAX_RATE_HZ} Hz can be resampled")
         self.n_out = self._n_in = self._n_pushed = 0
-        self._lead = self._n_early = 0  # silence in front, in samples in and out
+        self._lead = self._n_early = 0  # leading silence, in input and output samples
         self._options = f"{target_hz}:{_SHORT_FILTER if short else _FILTER}:{_EXACT}"
         self._source_hz, self._target_hz, self._n_channels = source_hz, target_hz, n_channels
         self._graph: Any = None
@@ -62,7 +63,7 @@ class Resampler:
             yield piece
 
     def finish(self) -> Iterator[Floats]:
-        """Yield the filter's rest."""
+        """Yield the samples left in the filter."""
         if self._graph is None:
             return
         self._push(np.zeros((self._n_channels, self._lead), np.float32))
@@ -114,7 +115,7 @@ class Resampler:
 
 
 def resampled(samples: Floats, source_hz: int, target_hz: int) -> Floats:
-    """Return the whole audio: float32 [channels, round(n * target_hz / source_hz)]. Raises: StrangeRate."""
+    """Return the whole resampled audio: float32 [channels, round(n * target_hz / source_hz)]. Raises: StrangeRate."""
     if source_hz == target_hz:
         return samples
     resampler = Resampler(source_hz, target_hz, samples.shape[0])
@@ -123,9 +124,10 @@ def resampled(samples: Floats, source_hz: int, target_hz: int) -> Floats:
 
 
 def window(first: int, stop: int, source_hz: int, target_hz: int, n_source: int) -> tuple[int, int]:
-    """Return [low, high) of the n_source samples that samples [first, stop) of the resampled audio come from.
+    """Return the range [low, high) of the n_source samples that determine resampled samples [first, stop).
 
-    Resampled by themselves they give the same samples. The first is number low * target_hz / source_hz, a whole number.
+    Resampled separately, they give the same samples. The first output is number low * target_hz / source_hz, a whole
+    number.
     """
     if source_hz == target_hz:
         return first, stop

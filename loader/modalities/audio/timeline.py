@@ -1,9 +1,9 @@
-"""Decoded audio on its timeline: sample n is heard n / rate_hz s after the first.
+"""Place decoded audio on its timeline: sample n is heard n / rate_hz s after the first.
 
-A decoder's frames are laid end to end by their timestamps; mere jitter moves nothing. A gap becomes silence. Where two
-frames overlap by up to the earlier one's length, its end is left out. In MP4 a frame lasts until the next one's time.
-Frames that go further back are left out until they catch up. Links of a chained Ogg, whose clocks restart, follow one
-another. FFmpeg hides stated priming; padding is cut if the file states its length (`Ends`).
+Frames are concatenated according to their timestamps, ignoring jitter. A gap becomes silence. If two frames overlap by
+up to the earlier one's length, the end of the earlier one is dropped. In MP4 a frame lasts until the next frame's time.
+Frames that go back further are dropped until they catch up. Links of a chained Ogg, whose clocks restart, are
+concatenated. FFmpeg hides stated priming; padding is cut if the file states its length (`Ends`).
 """
 
 from collections import deque
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 BLOCK_SAMPLES = 65_536
-"""Samples per channel of a block, which bounds the memory."""
+"""Samples per channel in a block, which bounds memory."""
 
 JITTER_S = 0.25
-"""A shift of the timestamps that does not last for so long moves nothing."""
+"""Seconds for which a timestamp shift must last; shorter shifts are ignored as jitter."""
 
 MAX_GAP_S = 3600
-"""A longer gap is a mistake of the file, not silence."""
+"""Longest gap in seconds; a longer one is an error in the file, not silence."""
 
 MAX_PADDING_SAMPLES = 4608
-"""Most padding of an encoder: more behind the stated end means that MP3s were concatenated."""
+"""Most encoder padding: more samples after the stated end mean that MP3s were concatenated."""
 
 
 class BadSound(ValueError):
@@ -42,41 +42,41 @@ class BadSound(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
-    """A file's statements about the end of its audio."""
+    """What a file states about the end of its audio."""
 
     untimed: bool = False
-    """True if frames follow one another whatever their timestamps (AVI, whose FFmpeg computes)."""
+    """True if timestamps are ignored (AVI, where FFmpeg computes them)."""
     restarts: bool = False
     """True if the clock may restart midway (links of a chained Ogg)."""
     durations_count: bool = False
     """True if a shorter duration of the last frame cuts it (MP4, MOV)."""
     end: Fraction | None = None
-    """Seconds on the container's clock, at or behind the end; None for none."""
+    """Seconds on the container's clock, at or after the end; None if not stated."""
     n_samples: int | None = None
-    """Samples from the first heard (iTunSMPB, LAME); None without a count."""
+    """Number of audible samples (iTunSMPB, LAME); None if not stated."""
 
 
 class _Next(NamedTuple):
-    """A frame whose place is settled when those behind it are known."""
+    """A frame whose position is final once the following frames are known."""
 
     samples: Floats
     place: int | None
-    """Place of its first sample, by its timestamp."""
+    """Position of the first sample, from the timestamp."""
     n_beyond: int
-    """Samples behind its own duration."""
+    """Samples beyond the frame's own duration."""
 
 
 class Heard:
-    """Takes decoded frames in order and gives float32 [channels, samples] back, full scale = 1.
+    """Converts decoded frames, in order, to float32 [channels, samples], full scale = 1.
 
-        start: seconds of the first sample on the container's clock; None before the first frame.
-        n_source: samples per channel that were decoded.
-        n_filled: silent ones in gaps.
-        n_overlapping: left out for another at that time.
-        n_padding: left out at the end.
-        n_samples: given so far; in the end n_source + n_filled - n_overlapping - n_padding.
+        start: time of the first sample on the container's clock, in seconds; None before the first frame.
+        n_source: samples per channel decoded.
+        n_filled: silent samples inserted in gaps.
+        n_overlapping: samples dropped because frames overlap.
+        n_padding: samples dropped at the end.
+        n_samples: samples yielded so far; finally n_source + n_filled - n_overlapping - n_padding.
 
-    All count at the source's rate. O(samples); holds about BLOCK_SAMPLES, JITTER_S and a frame.
+    All counts are at the source's rate. O(samples) time; memory for about BLOCK_SAMPLES, JITTER_S and one frame.
     """
 
     def __init__(self, ends: Ends) -> None:
@@ -96,7 +96,7 @@ class Heard:
         self._slack = 0
 
     def add(self, frame: "AudioFrame") -> Iterator[Floats]:
-        """Yield the samples whose place is settled. Raises: BadSound."""
+        """Yield the samples whose position is final. Raises: BadSound."""
         if not frame.samples:
             return
         if not self.rate_hz:
@@ -110,7 +110,7 @@ class Heard:
             yield from self._lay(self._take_next())
 
     def finish(self) -> Iterator[Floats]:
-        """Yield the rest, without the padding behind it."""
+        """Yield the remaining samples, without padding."""
         last = self._ahead[-1] if self._ahead else None
         while self._ahead:
             yield from self._lay(self._take_next())
@@ -149,7 +149,7 @@ class Heard:
             self._first_ticks = frame.pts
             self.start = frame.pts * frame.time_base
             self._clock = (frame.time_base * self.rate_hz).as_integer_ratio()
-            # A timestamp is rounded to a tick, and so was the first one.
+            # A timestamp is rounded to a tick, as was the first one.
             self._slack = int(max(Fraction(3, 2) * frame.time_base, Fraction(1, 1000)) * self.rate_hz)
 
     def _check(self, frame: "AudioFrame") -> None:
@@ -172,10 +172,10 @@ class Heard:
         return place
 
     def _late(self, frame: "_Next") -> int:
-        """Return samples between a frame's position and the end so far; 0 for jitter.
+        """Return the number of samples from the end so far to a frame's position; 0 for jitter.
 
-        Recorders' timestamps jitter by some ms. FFmpeg's timestamp of a single Vorbis packet at the start of an Ogg
-        page may be off by most of a block. Silence and cuts there would be clicks that no player makes.
+        Recorders' timestamps jitter by a few ms. FFmpeg's timestamp for a single Vorbis packet at the start of an Ogg
+        page may be off by most of a block. Silence or cuts there would be audible clicks that no player produces.
         """
         if frame.place is None:
             return 0
@@ -187,7 +187,7 @@ class Heard:
             return 0
         n_samples = frame.samples.shape[1]
         if len(self._ahead) < 2 and abs(late) < n_samples:
-            return 0  # too near to the end to tell
+            return 0  # too close to the end to decide
         end += n_samples
         for following in self._ahead:
             if following.place is not None:
@@ -220,7 +220,7 @@ class Heard:
         return samples[:, n_over:]
 
     def _beyond(self, frame: "AudioFrame") -> int:
-        """Return the number of the frame's samples that lie behind its duration."""
+        """Return how many of the frame's samples exceed its duration."""
         if not frame.duration:
             return 0
         num, den = self._clock
@@ -261,18 +261,18 @@ class Heard:
 
 
 def floats(frame: "AudioFrame") -> Floats:
-    """Return float32 [channels, samples] of a decoded frame, full scale = 1.
+    """Return a decoded frame as float32 [channels, samples], full scale = 1.
 
     Integers are divided by a power of two, exactly up to 24 bits (FFmpeg shifts 20- and 24-bit samples up to 32).
     Floats may exceed 1.
     """
-    # Not frame.to_ndarray(): PyAV 18's reads beyond the planes of 8 and more channels, and lacks s64.
+    # Not frame.to_ndarray(): PyAV 18 reads beyond the planes for 8 or more channels, and lacks s64.
     n_channels, n_samples, name = frame.layout.nb_channels, frame.samples, frame.format.name
     kind = _DTYPES[name.removesuffix("p")]
     out = np.empty((n_channels, n_samples), np.float32)
     planes: Any = frame.planes
     if name.endswith("p"):
-        for channel, plane in zip(out, planes, strict=False):  # there may be more planes than there are
+        for channel, plane in zip(out, planes, strict=False):  # PyAV may list more planes than exist
             channel[:] = np.frombuffer(plane, kind, count=n_samples)
     else:
         out[:] = np.frombuffer(planes[0], kind, count=n_samples * n_channels).reshape(-1, n_channels).T

@@ -1,1 +1,1 @@
-"""Images: decoded to a shape, upright, cropped."""
+"""Images: decoded upright, cropped, and resized to one shape."""

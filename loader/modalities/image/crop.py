@@ -1,4 +1,4 @@
-"""Images turned upright by EXIF or XMP, and cut and scaled: arithmetic between upright and stored pixels."""
+"""Compute how to turn images upright (EXIF, XMP), cut and scale them, between upright and stored pixels."""
 
 import re
 import struct
@@ -23,7 +23,7 @@ class Turn(NamedTuple):
 
 UPRIGHT = Turn(False, False, False)
 
-# EXIF orientation -> the turn that makes the stored pixels upright.
+# EXIF orientation -> turn that makes the stored pixels upright.
 EXIF_TURNS = {
     1: UPRIGHT,
     2: Turn(False, False, True),
@@ -44,7 +44,7 @@ def turned(pixels: np.ndarray, turn: Turn) -> np.ndarray:
     if turn == UPRIGHT:
         return pixels
     n_channels = pixels.shape[-1]
-    whole = pixels.view(f"V{n_channels}")[..., 0]  # a pixel as one item is moved twice as fast as C bytes
+    whole = pixels.view(f"V{n_channels}")[..., 0]  # one item per pixel moves twice as fast as C bytes
     if turn.transpose:
         whole = np.swapaxes(whole, -2, -1)
     if turn.flip_y:
@@ -56,7 +56,7 @@ def turned(pixels: np.ndarray, turn: Turn) -> np.ndarray:
 
 
 def turn_of(exif: bytes | None, xmp: bytes | None) -> Turn:
-    """Return the turn in an image's metadata: EXIF first, then XMP. Malformed metadata is ignored."""
+    """Return the turn given by an image's metadata: EXIF first, then XMP. Malformed metadata is ignored."""
     orientation = (exif_orientation(exif) if exif else 0) or (xmp_orientation(xmp) if xmp else 0)
     return EXIF_TURNS.get(orientation, UPRIGHT)
 
@@ -94,29 +94,31 @@ Box = tuple[int, int, int, int]
 
 
 class Layout(NamedTuple):
-    """The cut and scaling of one image, in the stored orientation."""
+    """How to cut and scale one image, in the stored orientation."""
 
     source: Box
-    """Part that is cut out of the image."""
+    """Part to cut out of the image."""
     scaled: Size
-    """Size that the part is scaled to."""
+    """Size to which the part is scaled."""
     kept: Box
-    """Part of the scaled image that is kept."""
+    """Part of the scaled image to keep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framing:
-    """The cut and scaling of every image of a clip, upright."""
+    """How to cut and scale every image of a clip, in upright orientation."""
 
     size: Size | None = None
-    """(height, width) of the result in px; None for the size there is."""
+    """(height, width) of the result in px; None for the stored size."""
     crop: str | Box | None = None
-    """None stretches the image to `size`; a Box is cut first; "center" and "random" cover `size` and cut the rest."""
+    """None stretches the image to `size`; a Box is cut out first; "center" and "random" cover `size` and cut the
+    excess.
+    """
     place: tuple[float, float] | None = None
-    """Position of a random crop, from (0, 0) to just under 1; None: the middle."""
+    """Position of a random crop, each from 0 to just under 1; None for the middle."""
 
     def layout(self, stored: Size, turn: Turn) -> Layout:
-        """Return the layout for an image of `stored` px before `turn`. Raises: DecodeFailed (a box outside)."""
+        """Return the layout for an image of size `stored` before `turn`. Raises: DecodeFailed if a box is outside."""
         whole = stored[::-1] if turn.transpose else stored
         source: Box = (0, 0, *whole)
         scaled = kept_size = self.size or whole
@@ -147,7 +149,7 @@ class Framing:
 
 
 def covering(whole: Size, size: Size) -> Size:
-    """Return the size of an image of `whole`'s shape that just covers `size`; half px round up."""
+    """Return the smallest size with the aspect ratio of `whole` that covers `size`; half px round up."""
     (height, width), (to_height, to_width) = whole, size
     if to_height * width >= to_width * height:
         return to_height, max(to_width, (2 * width * to_height + height) // (2 * height))
@@ -155,7 +157,7 @@ def covering(whole: Size, size: Size) -> Size:
 
 
 def stored_box(box: Box, whole: Size, turn: Turn) -> Box:
-    """Return an upright image's box in the stored one. whole: upright size."""
+    """Return an upright image's box in stored coordinates. whole: upright size."""
     top, left, height, width = box
     if turn.flip_x:
         left = whole[1] - left - width

@@ -1,11 +1,11 @@
-"""Images: the words jpg, jpeg, png, webp, and img for any of these. The bytes decide, not the word.
+"""Decode images: the words jpg, jpeg, png, webp, and img for any of these. The bytes determine the format.
 
 - Pixels come upright: EXIF and XMP orientation are applied.
 - C is 3 (RGB; gray is repeated) or, with transparency, 4 (RGB and alpha, not premultiplied).
 - 16-bit samples keep their high byte (Pillow's own conversion of gray would saturate).
 - CMYK JPEGs become RGB without their profile; no other colour profile is applied: stored images are sRGB.
-- Of an animation, the first frame.
-- Truncated or damaged data is refused, even where libjpeg only warns.
+- An animation gives its first frame.
+- Truncated or damaged data is rejected, even if libjpeg only warns.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from ..fields import Buffer, Place, is_of_the_machine, nowhere
 from .crop import UPRIGHT, Box, Framing, Layout, Size, Turn, stored_box, turn_of, turned
 from .jpeg_header import JpegHeader, check_scans, read_header
 
-# By how much a JPEG that is scaled while it is decoded stays larger than what is wanted: with 2 the result is 0.2 to
-# 0.3 levels off on average, 5 at the worst pixel of a thousand; with 1 it is 1 and 16.
+# Least size, relative to the result, of a JPEG scaled while decoding: with 2 the error is 0.2 to 0.3 levels on
+# average and 5 for the worst pixel in a thousand; with 1 it is 1 and 16.
 _SPARE = 2
 
 _UINT8 = np.dtype(np.uint8)
-_PNG_DEPTH_AT = 24  # behind the signature, and length, name, width and height of IHDR
+_PNG_DEPTH_AT = 24  # after the signature, and IHDR's length, name, width and height
 
-# What Pillow's readers raise on damaged files, beside their own errors (which are OSErrors).
+# Errors that Pillow's readers raise for damaged files, besides their own (which are OSErrors).
 _DAMAGED = (
     OSError,
     SyntaxError,
@@ -45,7 +45,7 @@ _DAMAGED = (
     LookupError,
     TypeError,
     ArithmeticError,
-    Image.DecompressionBombError,  # of a WebP's canvas
+    Image.DecompressionBombError,  # for a WebP canvas
     struct.error,
     zlib.error,
 )
@@ -54,8 +54,8 @@ _DAMAGED = (
 def decode(data: Buffer, rng: np.random.Generator | None = None, place: Place = nowhere) -> np.ndarray:
     """Return an image as uint8 [H, W, C], upright, C-contiguous and writable; C = 3 (RGB) or 4 (RGB and alpha).
 
-    A JPEG that is stored upright lies in `place`'s memory. Raises: DecodeFailed (not JPEG, PNG or WebP; damaged;
-    truncated; more than MAX_IMAGE_PX pixels).
+    A JPEG that is stored upright uses the memory from `place`. Raises: DecodeFailed if the bytes are not JPEG, PNG or
+    WebP, or are damaged or truncated, or there are more than MAX_IMAGE_PX pixels.
     """
     start = bytes(data[:12])
     if start[:2] == b"\xff\xd8":
@@ -68,9 +68,9 @@ def decode(data: Buffer, rng: np.random.Generator | None = None, place: Place = 
 
 
 def decode_framed(data: Buffer, framing: Framing, alpha: str) -> np.ndarray:
-    """Return the part of an image in `framing`, as uint8 [H, W, 3], or [H, W, 4] with alpha="keep".
+    """Return an image cut and scaled by `framing`, as uint8 [H, W, 3], or [H, W, 4] with alpha="keep".
 
-    Upright, C-contiguous, writable. alpha="white" or "black" is put behind transparent pixels.
+    Upright, C-contiguous, writable. alpha="white" or "black" is the background of transparent pixels.
     """
     if bytes(data[:2]) == b"\xff\xd8":
         header = _checked_header(data)
@@ -86,9 +86,9 @@ def decode_framed(data: Buffer, framing: Framing, alpha: str) -> np.ndarray:
 def decode_box(
     data: Buffer, choose: Callable[[Size], tuple[Box, bool]], size: Size, alpha: str, place: Place = nowhere
 ) -> np.ndarray:
-    """Return a box of an image, filtered to `size`, as `decode_framed`, perhaps in `place`.
+    """Return a box of an image, resampled to `size`, like `decode_framed`, in memory from `place` if offered.
 
-    choose: (height, width) of the upright image -> box, and whether to flip.
+    choose: (height, width) of the upright image -> (box, whether to flip).
     """
     if bytes(data[:2]) == b"\xff\xd8":
         header = _checked_header(data)
@@ -112,7 +112,7 @@ def decode_box(
     part = np.ascontiguousarray(pixels[top : top + height, left : left + width])
     turn = Turn(False, False, flip)
     if alpha == "keep" and part.shape[2] == 4:
-        # Premultiplied: else colours of transparent pixels bleed into others.
+        # Premultiplied: otherwise colours of transparent pixels bleed into others.
         clear = np.array(Image.fromarray(part).convert("RGBa"))
         clear = _filtered(clear, 1, (0, 0, height, width), size, turn, nowhere)
         return np.array(Image.frombuffer("RGBa", size[::-1], clear).convert("RGBA"))
@@ -153,9 +153,9 @@ def _checked_header(data: Buffer) -> JpegHeader:
 
 
 def _plain_jpeg(data: Buffer, header: JpegHeader, divisor: int, out: np.ndarray | None = None) -> np.ndarray:
-    """Return uint8 [ceil(H / divisor), ceil(W / divisor), 3] as stored, scaled in the inverse DCT.
+    """Return uint8 [ceil(H / divisor), ceil(W / divisor), 3] in stored orientation, scaled in the inverse DCT.
 
-    out: memory for it.
+    out: memory for the result.
     """
     least = {}
     if divisor > 1:
@@ -168,7 +168,7 @@ def _plain_jpeg(data: Buffer, header: JpegHeader, divisor: int, out: np.ndarray 
 
 
 def _divisor(layout: Layout) -> int:
-    """Return 1, 2, 4 or 8: a JPEG shrunk by it leaves twice the wanted size."""
+    """Return 1, 2, 4 or 8: the largest shrink factor that leaves at least twice the requested size."""
     (_, _, height, width), scaled, _ = layout
     divisor = 1
     while (
@@ -181,12 +181,12 @@ def _divisor(layout: Layout) -> int:
 
 
 def _part(pixels: np.ndarray, layout: Layout, divisor: int) -> np.ndarray:
-    """Return a layout's part of stored pixels (shrunk by `divisor`), scaled."""
+    """Return the layout's part of stored pixels (already shrunk by `divisor`), scaled."""
     (top, left, height, width), scaled, kept = layout
     if scaled == (height, width) and divisor == 1:
         top, left = top + kept[0], left + kept[1]
         return np.ascontiguousarray(pixels[top : top + kept[2], left : left + kept[3]])
-    y, x = height / scaled[0] / divisor, width / scaled[1] / divisor  # stored px per px of the result
+    y, x = height / scaled[0] / divisor, width / scaled[1] / divisor  # source px per result px
     box = (
         left / divisor + kept[1] * x,
         top / divisor + kept[0] * y,
@@ -210,7 +210,7 @@ def _with_alpha(pixels: np.ndarray, alpha: str) -> np.ndarray:
 
 
 def _pillow(data: Buffer, reader: type[Image.Image], word: str) -> np.ndarray:
-    """Decode with one Pillow reader: `Image.open` would try others, and warn of large images."""
+    """Decode with one Pillow reader: `Image.open` would try others and warn about large images."""
     try:
         with reader(io.BytesIO(data)) as image:  # type: ignore[call-arg]
             _check_size(*image.size, word)
@@ -227,7 +227,7 @@ def _pillow(data: Buffer, reader: type[Image.Image], word: str) -> np.ndarray:
 
 
 def _key(image: Image.Image, depth: int) -> object:
-    """Return a PNG's transparent colour in 8 bits, as Pillow's pixels. Raises: DecodeFailed (a key of 16 bits)."""
+    """Return a PNG's transparent colour as 8-bit Pillow pixels. Raises: DecodeFailed for a 16-bit key."""
     key = image.info["transparency"]
     if image.mode == "RGB" and depth == 16:
         raise DecodeFailed("png: 16-bit colours of which one is transparent; store it with an alpha channel")
@@ -247,9 +247,9 @@ def _pixels(image: Image.Image) -> np.ndarray:
 
 
 def _metadata(image: Image.Image) -> tuple[bytes | None, bytes | None]:
-    """Return a loaded image's EXIF block and XMP packet, None for each that is missing."""
+    """Return a loaded image's (EXIF block, XMP packet), None if missing."""
     exif = image.info.get("exif")
-    profile = image.info.get("Raw profile type exif")  # how older ImageMagick wrote EXIF into PNG: hex text
+    profile = image.info.get("Raw profile type exif")  # older ImageMagick wrote EXIF into PNG as hex text
     if exif is None and profile is not None:
         with contextlib.suppress(ValueError):
             exif = bytes.fromhex("".join(profile.split("\n")[3:]))

@@ -1,4 +1,4 @@
-"""Requests for random resized crops: the ranges of the box, the size, the chance of a flip, and alpha."""
+"""Requests for random resized crops: ranges for the box, the size, the flip probability, and alpha."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Range = tuple[float, float]
 
 
 def draw_box(whole: Size, area: Range, ratio: Range, rng: np.random.Generator | None) -> Box:
-    """Return a random box of an image of `whole` px (height, width), as `random_resized_crop` explains."""
+    """Return a random box in an image of size `whole` (height, width), as described in `random_resized_crop`."""
     height, width = whole
     ratios = _ratios(ratio)
     if rng is None:
@@ -46,25 +46,25 @@ def draw_box(whole: Size, area: Range, ratio: Range, rng: np.random.Generator | 
 
 
 def draw_flip(chance: float, rng: np.random.Generator | None) -> bool:
-    """Return True with this chance; False without a generator.
+    """Return True with probability `chance`; False if there is no generator.
 
-    Chance 0 draws too, so that boxes do not depend on it.
+    Probability 0 also draws, so that boxes do not depend on it.
     """
     return rng is not None and _drawn(rng) < fixed(chance)
 
 
 def fixed(number: float) -> int:
     """Return a fraction as the nearest whole number of 2**-32."""
-    return round(number * 2.0**_BITS)  # exact before it is rounded: a power of two
+    return round(number * 2.0**_BITS)  # exact before rounding: a power of two
 
 
 def _drawn(rng: np.random.Generator) -> int:
-    """Return 0 to 2**32 - 1. A product with a power of two is exact."""
+    """Return a random number from 0 to 2**32 - 1. A product with a power of two is exact."""
     return int(rng.random() * 2.0**_BITS)
 
 
 def _root(square: int) -> int:
-    """Return the root of a whole number of 2**-64, rounded to a whole number."""
+    """Return the square root of a number in units of 2**-64, rounded to units of 2**-32."""
     return isqrt(square) + (1 << _BITS - 1) >> _BITS
 
 
@@ -78,7 +78,7 @@ def _ratios(ends: Range) -> tuple[int, ...]:
 
 
 def _middle(whole: Size, least: int, most: int) -> Box:
-    """Return the largest box in the middle whose ratio is between `least` and `most`."""
+    """Return the largest centered box whose ratio is between `least` and `most`."""
     height, width = whole
     if width << _BITS < least * height:
         box_height, box_width = max(1, _quotient(width << _BITS, least)), width
@@ -94,23 +94,23 @@ def _quotient(number: int, by: int) -> int:
 
 
 MOST_RATIO = 1000.0
-"""The largest width by height of a box, and by 1 the smallest."""
+"""Largest ratio of width to height of a box; the smallest is its reciprocal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomResizedCrop(PlacingDecoder):
-    """Decodes a random box of an image to a size; `loader.random_resized_crop` makes one, and explains it."""
+    """Decodes a random box of an image to a size. Create one by `loader.random_resized_crop`, which explains it."""
 
     size: Size
     """(height, width) in pixels."""
     area: Range = (0.08, 1.0)
     """Smallest and largest share of the image's area."""
     ratio: Range = (3 / 4, 4 / 3)
-    """Smallest and largest width by height of the box."""
+    """Smallest and largest ratio of width to height of the box."""
     flip: float = 0.0
-    """Chance that left and right are swapped."""
+    """Probability that left and right are swapped."""
     alpha: Alpha = "white"
-    """Ground for transparent images, "white" or "black"; "keep" gives four channels."""
+    """Background of transparent pixels, "white" or "black"; "keep" returns four channels."""
 
     def __post_init__(self) -> None:
         if min(self.size) < 1 or max(self.size) > MAX_SIDE or self.size[0] * self.size[1] > MAX_SIZE_PX:
@@ -130,9 +130,9 @@ class RandomResizedCrop(PlacingDecoder):
     def __call__(
         self, data: Buffer, rng: np.random.Generator | None = None, place: Place = nowhere
     ) -> np.ndarray:
-        """Return the crop, in the memory that `place` offers.
+        """Return the crop, in memory from `place` if offered.
 
-        Raises: DecodeFailed (damaged, not JPEG, PNG or WebP); MissingDependency (pillow).
+        Raises: DecodeFailed if the bytes are damaged or not JPEG, PNG or WebP; MissingDependency (pillow).
         """
 
         def choose(whole: Size) -> tuple[Box, bool]:
@@ -150,24 +150,24 @@ def random_resized_crop(
     flip: float = 0.0,
     alpha: Alpha = "white",
 ) -> RandomResizedCrop:
-    """Return a decoder for training: it crops a random box of an image, scales it to `size`, and may flip it.
+    """Return a decoder that crops a random box of an image, scales it to `size`, and may flip it.
 
-    `Loader(plan, decode={"jpg": loader.random_resized_crop((224, 224), flip=0.5)})` gives uint8 [H, W, 3] RGB, upright.
-    It draws from the distributions of torchvision's `RandomResizedCrop(size, scale=area, ratio=ratio)` and
-    `RandomHorizontalFlip(p=flip)`.
+    `Loader(plan, decode={"jpg": loader.random_resized_crop((224, 224), flip=0.5)})` returns uint8 [H, W, 3] RGB,
+    upright. It draws from the same distributions as torchvision's `RandomResizedCrop(size, scale=area, ratio=ratio)`
+    and `RandomHorizontalFlip(p=flip)`.
 
         size: (height, width) in px, or a bucket's name such as "w896h1152" (width first).
         area: smallest and largest share of the image's area (torchvision: `scale`), drawn uniformly.
-        ratio: smallest and largest width by height of the box. Its logarithm is uniform, to 3e-5 of the cumulative
-        distribution. If 10 boxes in turn do not fit, the crop is the largest box in the middle.
-        flip: chance that left and right are swapped.
-        alpha: ground of transparent pixels, "white" or "black". With "keep" the result is [H, W, 4], and alpha is 255
-        without transparency.
+        ratio: smallest and largest ratio of width to height of the box. Its logarithm is uniform, to 3e-5 of the
+            cumulative distribution. If 10 boxes in a row do not fit, the crop is the largest centered box.
+        flip: probability that left and right are swapped.
+        alpha: background of transparent pixels, "white" or "black". With "keep" the result is [H, W, 4]; alpha is 255
+            if the image has no transparency.
 
-    Without a generator, the crop is the largest box in the middle, not flipped. The filter is linear and antialiased:
-    torchvision's `BILINEAR` with `antialias=True`, to one level, in whole numbers: the same bits on every machine. A
-    JPEG's decoder first scales a box at least four times as large as the result, to no less than twice the result. The
-    whole file is decoded, so damage anywhere in it is refused.
+    Without a generator, the crop is the largest centered box, not flipped. The filter is linear and antialiased:
+    torchvision's `BILINEAR` with `antialias=True`, to within one level. It uses integers, so every machine gives the
+    same bits. If the box is at least four times as large as the result, the JPEG decoder first shrinks it, to no less
+    than twice the result. The whole file is decoded, so damage anywhere in it is detected.
 
     Raises: InvalidRuntime.
     """

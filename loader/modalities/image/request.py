@@ -1,4 +1,4 @@
-"""Requests for images of one shape: a size in px or a bucket, the part of the image, and alpha."""
+"""Requests for images of one shape: a size in px or a bucket, the crop, and alpha."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GivenSize = tuple[SupportsIndex, SupportsIndex] | str | None
 
 
 def size_of(value: GivenSize) -> Size | None:
-    """Return (height, width) in px, or None for None. Raises: TypeError, ValueError for another value."""
+    """Return (height, width) in px; None for None. Raises: TypeError, ValueError for other values."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -34,12 +34,12 @@ def size_of(value: GivenSize) -> Size | None:
 
 
 def frames_of(value: object) -> int | None:
-    """Return a bucket's frames, if it names any. Raises: ValueError."""
+    """Return a bucket's number of frames; None if it has none. Raises: ValueError."""
     return _bucket(value)[2] if isinstance(value, str) else None
 
 
 def _bucket(name: str) -> tuple[int, int, int | None]:
-    """Return (height, width, frames) of `w640h384f32`: width first, as the column `bucket` has it."""
+    """Return (height, width, frames) of a name such as `w640h384f32`: width first, as in the column `bucket`."""
     bucket = _BUCKET.fullmatch(name)
     if bucket is None:
         raise ValueError("a bucket is named like w896h1152, or w640h384f32 for clips of 32 frames")
@@ -49,19 +49,19 @@ def _bucket(name: str) -> tuple[int, int, int | None]:
 Alpha = Literal["white", "black", "keep"]
 
 MAX_SIZE_PX = MAX_IMAGE_PX
-"""The most pixels of a result: as many as the largest image that is decoded has."""
+"""Most pixels of a result: as many as in the largest image that is decoded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageDecoder:
-    """Decodes an image to uint8 [H, W, C]; `loader.image` makes one and explains its arguments."""
+    """Decodes an image to uint8 [H, W, C]. Create one by `loader.image`, which explains the arguments."""
 
     size: Size | None = None
     """(height, width) in pixels; None for the stored size."""
     crop: str | None = None
-    """"center" or "random" cuts to `size`; None stretches the whole image to it."""
+    """"center" or "random" crops to `size`; None stretches the whole image to it."""
     alpha: Alpha = "white"
-    """Ground for transparent images, "white" or "black"; "keep" gives four channels."""
+    """Background of transparent pixels, "white" or "black"; "keep" returns four channels."""
 
     def __post_init__(self) -> None:
         if self.size is not None and (min(self.size) < 1 or self.size[0] * self.size[1] > MAX_SIZE_PX):
@@ -76,7 +76,10 @@ class ImageDecoder:
             raise InvalidRuntime(f"image(alpha={self.alpha!r}): 'white', 'black' or 'keep'")
 
     def __call__(self, data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
-        """Return the image. Raises: DecodeFailed (damaged, not JPEG, PNG or WebP); MissingDependency (pillow)."""
+        """Return the image.
+
+        Raises: DecodeFailed if it is damaged or not JPEG, PNG or WebP; MissingDependency (pillow).
+        """
         place = None
         if self.crop == "random" and rng is not None:
             place = (float(rng.random()), float(rng.random()))
@@ -90,20 +93,20 @@ def image(
     crop: str | None = None,
     alpha: Alpha = "white",
 ) -> ImageDecoder:
-    """Return a decoder for an image field whose images all come in one shape, so that a batch is one array.
+    """Return a decoder that gives all images of a field one shape, so that a batch is one array.
 
-    `Loader(plan, decode={"jpg": loader.image(size=(224, 224), crop="random")})` gives uint8 [H, W, 3] RGB, upright.
+    `Loader(plan, decode={"jpg": loader.image(size=(224, 224), crop="random")})` returns uint8 [H, W, 3] RGB, upright.
 
         size: (height, width) in px, or None for the stored size. Or a bucket's name such as "w896h1152" (width first).
         crop: None stretches the image to `size`. "center" and "random" scale it until it just covers `size`, and cut
-        the rest: evenly, or at a random draw (in the middle without a generator). A smaller image is enlarged; leave it
-        out with a predicate on `width_px` and `height_px`.
-        alpha: ground of transparent pixels, "white" or "black". With "keep" the result is [H, W, 4], and alpha is 255
-        without transparency.
+            the excess: evenly, or at a random position (without a generator: evenly). Smaller images are enlarged; a
+            predicate on `width_px` and `height_px` leaves them out.
+        alpha: background of transparent pixels, "white" or "black". With "keep" the result is [H, W, 4]; alpha is 255
+            if the image has no transparency.
 
-    Resampling is bicubic over the whole source area (antialiased), in whole numbers: the same bits on every machine. A
-    JPEG's decoder first scales an image at least four times as large as the result, to no less than twice the result
-    (docs/pipeline.md).
+    Resampling is bicubic over the whole source area (antialiased), in integers, so every machine gives the same bits.
+    If an image is at least four times as large as the result, the JPEG decoder first shrinks it, to no less than twice
+    the result (docs/pipeline.md).
 
     Raises: InvalidRuntime.
     """

@@ -320,8 +320,7 @@ class OpenCache:
             self._claims.wait(name, lambda: self._pages.exists(name))
 
     def beat(self, needed: Callable[[], Iterable[str]]) -> None:
-        """Write a hint every `BEAT_S` seconds to show that this loader runs, with its next pages if half the limit is
-        used.
+        """Write a hint every `BEAT_S` seconds: this loader runs and, above half the limit, needs these pages next.
 
         needed: returns the next pages, soonest first.
         """
@@ -352,10 +351,7 @@ class OpenCache:
         self._paused_until_s = time.monotonic() + PAUSE_S
 
     def _sweep(self) -> None:
-        """Evict if all running loaders could exceed the limit, and set this loader's share of an eighth of it.
-
-        Raises: OSError.
-        """
+        """Evict if all running loaders could exceed the limit, and set this loader's share of an eighth of it."""
         if self.limit_bytes is None:
             return  # free space is unknown
         alive, needed = self._hints.read()

@@ -131,7 +131,7 @@ def write_whole(writing: str, target: str, mode: int, *pieces: bytes) -> None:
 
 
 def _make_folder(path: str, mode: int) -> None:
-    """Make a folder and its parents with this mode before the umask. Raises: OSError."""
+    """Make a folder and its parents with this mode before the umask."""
     try:
         os.mkdir(path, mode)
     except FileExistsError:

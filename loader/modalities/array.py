@@ -158,11 +158,8 @@ def encode(field: str, value: object) -> bytes:
 
 @lru_cache(maxsize=8192)
 def _layout(head: bytes, prefix: int) -> Layout:
-    """Return the layout in a header; cached, as most samples of a field share one.
-
-    prefix: bytes before the header's text. numpy's reader also accepts Python 2 headers and raises tokenizer errors.
-    Raises: ValueError and similar errors.
-    """
+    """Return the layout in a header; cached, as most samples of a field share one."""
+    # prefix: bytes before the header's text. numpy's reader also accepts Python 2 headers and raises tokenizer errors.
     header = ast.literal_eval(head[prefix:].decode("utf-8" if head[6] == 3 else "latin-1"))
     shape, fortran = header["shape"], header["fortran_order"]
     if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):

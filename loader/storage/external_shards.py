@@ -245,10 +245,8 @@ class PlacedStore:
         *,
         anew: bool = False,
     ) -> tuple[list[bytes], str]:
-        """Return (bytes of a shard's spans in order, its token). Each span is within one object.
-
-        anew: bypass the decode cache.
-        """
+        """Return (bytes of a shard's spans in order, its token). Each span is within one object."""
+        # anew: bypass the decode cache.
         objects = self._objects_of(key)
         if (decoded := objects[0].decoded) is not None:
             with self._explained(objects[0]):
@@ -270,10 +268,8 @@ class PlacedStore:
         return out, token
 
     def _pinned(self, placed: PlacedObject) -> str | None:
-        """Return the change token to check. A folder is checked once. Raises: Changed.
-
-        An adopted object has no token: its store may have mirrors, and its fields have checksums.
-        """
+        """Return the change token to check. A folder is checked once."""
+        # An adopted object has no token: its store may have mirrors, and its fields have checksums.
         if placed.etag:
             return placed.etag
         name = (placed.store.url, placed.key)

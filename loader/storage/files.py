@@ -81,7 +81,6 @@ def put_held(store: Store, key: str, path: str, nbytes: int, seen: Seen | None =
 
 
 def _read(path: str, target: str, nbytes: int, memory: memoryview, seen: Seen | None) -> tuple[int, ...]:
-    """Read a file into reusable memory, and return its state."""
     done = 0
     with ExitStack() as stack:
         with _disk("read", path):

@@ -299,10 +299,8 @@ class FsspecStore(Opened):
         return self._retrier.call(once)
 
     def _missing_bucket(self, what: str) -> StoreError | None:
-        """Return the error for a missing bucket when an object is missing; None if the bucket exists.
-
-        Looks up the bucket until it was seen once or access is refused.
-        """
+        """Return the error for a missing bucket when an object is missing; None if the bucket exists."""
+        # Looks up the bucket until it was seen once or access is refused.
         find_bucket = self._find_bucket
         if find_bucket is not None:
             try:

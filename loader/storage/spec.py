@@ -162,7 +162,6 @@ def _without_secrets(options: Mapping[str, object], path: str, dropped: list[str
 
 
 def _is_plain(value: object) -> bool:
-    """Return whether a gcsfs `token` is a word or file name rather than a secret."""
     return isinstance(value, str) and (value in ("", "anon", "google_default") or value.endswith(".json"))
 
 

@@ -218,7 +218,6 @@ def _lines(path: str, name: str, header: Sequence[str]) -> Iterator[tuple[int, l
 def _texts(
     path: str, name: str, header: Sequence[str], selected: Collection[str], batch_rows: int
 ) -> Iterator[Texts]:
-    """Yield the wanted columns of at most `batch_rows` rows each."""
     lines = _lines(path, name, header)
     while chunk := list(islice(lines, batch_rows)):
         numbers, rows = zip(*chunk, strict=True)
@@ -231,7 +230,6 @@ def _texts(
 
 
 def _guessed(batches: Iterable[Texts], columns: Iterable[str]) -> dict[str, str]:
-    """Return column -> the first Arrow type that fits all its texts."""
     candidates = {column: ["null", "int64", "double", "bool", "string"] for column in columns}
     for texts, _ in batches:
         for column, values in texts.items():

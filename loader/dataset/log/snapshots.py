@@ -159,7 +159,6 @@ def listed(store: Store) -> Listed:
 
 
 def _numbers(keys: Iterable[str], prefix: str) -> list[int]:
-    """Return the numbers of the keys that are `prefix`, 12 digits and `.json`, ascending."""
     name = re.compile(f"{prefix}([0-9]{{12}})\\.json")
     return sorted(int(match[1]) for key in keys if (match := name.fullmatch(key)))
 

@@ -404,7 +404,6 @@ class _Parts(NamedTuple):
 
 
 def _joined(tables: Sequence[PartsTable | None]) -> _Parts:
-    """Join tables. O(versions + parts)."""
     each = list(dict.fromkeys(table for table in tables if table is not None))
     at = {table: number for number, table in enumerate(each)}
     which = np.array([-1 if table is None else at[table] for table in tables], np.int64)

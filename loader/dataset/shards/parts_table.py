@@ -296,11 +296,9 @@ def _groups_and_rows(shards: ShardRows) -> tuple[list[str], Int64s, Int64s]:
 
 
 def _parts(shards: ShardRows, group: Int64s, n_groups: int) -> tuple[Int64s | None, Int64s | None]:
-    """Return (int64 [shards]: part position, int64 [parts]: first shard); (None, None) if each part has one shard.
-
-    A part's shards are adjacent, unless a group was added later. If every shard has the same group, no part occurs
-    twice, and no names are kept.
-    """
+    """Return (int64 [shards]: part position, int64 [parts]: first shard); (None, None) if each part has one shard."""
+    # A part's shards are adjacent, unless a group was added later. If every shard has the same group, no part occurs
+    # twice, and no names are kept.
     if n_groups <= 1:
         return None, None
     begins, at, last = np.empty(len(shards), bool), 0, None

@@ -192,7 +192,6 @@ def _octal(numbers: Int64s, digits: int) -> Int64s:
 
 
 def _split(raw: bytes) -> tuple[bytes, bytes] | None:
-    """Return (prefix, name) for a ustar header; None if the name does not fit."""
     if len(raw) <= _NAME_BYTES:
         return b"", raw
     cut = raw.find(b"/", len(raw) - _NAME_BYTES - 1)

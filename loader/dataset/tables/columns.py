@@ -343,7 +343,6 @@ def value_as(value: Any, kind: str) -> Any:
 
 
 def _cast(column: pa.ChunkedArray, kind: str) -> tuple[pa.Array, list[Any]]:
-    """Return (column of this type, values that became null)."""
     values = column.to_pylist()
     values_cast = [value_as(value, kind) for value in values]
     wrong = [

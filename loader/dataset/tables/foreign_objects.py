@@ -246,7 +246,6 @@ def _records(store: Store, place: str) -> list[str]:
 
 
 def _newest(store: Store, place: str) -> tuple[int, dict[str, Any] | None]:
-    """Return (number, body) of a location's newest record; (0, None) if there is none."""
     key = max(_records(store, place), default="")
     if not key:
         return 0, None

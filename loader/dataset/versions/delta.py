@@ -83,7 +83,6 @@ def _begins_with(version: "Version", before: list[dict[str, Any]], after: list[d
 
 
 def _removed(was: "Version", now: "Version") -> Int64s:
-    """Return a version's live ordinals (int64, ascending) that are not live in a later one."""
     if was.manifest["exclusions"] == now.manifest["exclusions"]:
         return np.zeros(0, np.int64)
     removed = [np.zeros(0, np.int64)]

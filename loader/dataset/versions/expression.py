@@ -315,7 +315,6 @@ def counts(kind: str, token: str) -> bool:
 
 
 def _refused(text: object) -> str | None:
-    """Return the reason why polars must not parse this text; None if it may."""
     if not isinstance(text, str):
         return f"{text!r} is no text"
     before, heads, n_words, tokens = ("", ""), [""], 0, tokens_of(text)

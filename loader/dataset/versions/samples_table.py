@@ -154,10 +154,8 @@ def sample_rows(
 
 
 def _group_row(pl: Any, version: "Version", group: str, place: tuple[str, int], at: int) -> Any:
-    """Return the row of a column group with this part and row, or an empty frame.
-
-    at: the row's number in part order.
-    """
+    """Return the row of a column group with this part and row, or an empty frame."""
+    # at: the row's number in part order.
     files = [one for one in version.manifest["samples"] if one["group"] == group and not is_annotation(one)]
     ends = np.cumsum([file["n_rows"] for file in files])
     if at < ends[-1] == int(version.parts.n_rows.sum()):
@@ -212,7 +210,6 @@ def _read_group(
 
 
 def _joined(frame: "polars.DataFrame", extra: "polars.DataFrame") -> "polars.DataFrame":
-    """Return two tables side by side; null where the second lacks a row."""
     place = ["part", "row"]
     if frame.height == extra.height and frame.select(place).equals(extra.select(place)):
         return frame.hstack(

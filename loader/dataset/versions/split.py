@@ -72,7 +72,6 @@ def _predicate(value: str, comparisons: Comparisons) -> str:
 
 
 def _holds(values: "polars.Series", comparisons: Mapping[str, Comparisons]) -> dict[str, Bools]:
-    """Return label -> bool per value: the bucket's predicate, null as False."""
     pl = import_polars()
     truths = [
         parse_expression(pl, _predicate('"value"', one), f"bucket {label!r}")

@@ -240,7 +240,6 @@ def check_parts(parts: Sequence[Part]) -> str:
 
 
 def _is_written_by(part: Part) -> bool:
-    """Return whether all files of a part belong to its transaction or are registered."""
     paths = [shard.path for shard in part.shards if not shard.path.startswith(FOREIGN)]
     paths += [shard.index_path for shard in part.shards]
     paths += [part.samples.path] if part.samples else []

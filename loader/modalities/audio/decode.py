@@ -96,7 +96,7 @@ def read_start(data: Buffer, most_bytes: int) -> tuple[Floats, int, bool]:
 
 @contextmanager
 def _opened(data: Buffer) -> Iterator[tuple[InputContainer, av.AudioStream]]:
-    """Yield (opened file, audio stream). Raises: DecodeFailed, also for errors inside the block."""
+    """Yield (opened file, audio stream)."""
     try:
         check_lengths(data)
         check_tables(data)
@@ -160,7 +160,7 @@ def _read(
 
 
 def _part(container: InputContainer, stream: av.AudioStream, low: int, high: int) -> tuple[Floats, Heard]:
-    """Return samples [low, high) of a stream with independent packets. Raises: DecodeFailed."""
+    """Return samples [low, high) of a stream with independent packets."""
     assert stream.time_base is not None  # a WAV or FLAC has one
     if low:
         container.seek(int(low / stream.rate / stream.time_base), stream=stream)
@@ -200,7 +200,7 @@ def _heard(heard: Heard, frames: Iterable[Any]) -> Iterator[Floats]:
 
 
 def _frames(container: InputContainer, stream: av.AudioStream) -> Iterator[av.AudioFrame]:
-    # `check_lengths` has checked these. A file written to a pipe states no size, and its last packet is reported as damaged.
+    # `check_lengths` has checked these. Written to a pipe, they state no size: the last packet seems damaged.
     may_be_damaged = container.format.name != "wav"
     for packet in container.demux(stream):
         for frame in packet.decode():

@@ -111,8 +111,7 @@ class Framing:
     size: Size | None = None
     """(height, width) of the result in px; None for the stored size."""
     crop: str | Box | None = None
-    """None stretches the image to `size`; a Box is cut out first; "center" and "random" cover `size` and cut the
-    excess.
+    """None stretches the image to `size`; a Box is cut first; "center" and "random" cover `size` and cut the excess.
     """
     place: tuple[float, float] | None = None
     """Position of a random crop, each from 0 to just under 1; None for the middle."""

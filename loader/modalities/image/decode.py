@@ -153,10 +153,8 @@ def _checked_header(data: Buffer) -> JpegHeader:
 
 
 def _plain_jpeg(data: Buffer, header: JpegHeader, divisor: int, out: np.ndarray | None = None) -> np.ndarray:
-    """Return uint8 [ceil(H / divisor), ceil(W / divisor), 3] in stored orientation, scaled in the inverse DCT.
-
-    out: memory for the result.
-    """
+    """Return uint8 [ceil(H / divisor), ceil(W / divisor), 3] in stored orientation, scaled in the inverse DCT."""
+    # out: memory for the result.
     least = {}
     if divisor > 1:
         least = {"min_height": -(-header.height_px // divisor), "min_width": -(-header.width_px // divisor)}
@@ -227,7 +225,7 @@ def _pillow(data: Buffer, reader: type[Image.Image], word: str) -> np.ndarray:
 
 
 def _key(image: Image.Image, depth: int) -> object:
-    """Return a PNG's transparent colour as 8-bit Pillow pixels. Raises: DecodeFailed for a 16-bit key."""
+    """Return a PNG's transparent colour as 8-bit Pillow pixels."""
     key = image.info["transparency"]
     if image.mode == "RGB" and depth == 16:
         raise DecodeFailed("png: 16-bit colours of which one is transparent; store it with an alpha channel")
@@ -247,7 +245,6 @@ def _pixels(image: Image.Image) -> np.ndarray:
 
 
 def _metadata(image: Image.Image) -> tuple[bytes | None, bytes | None]:
-    """Return a loaded image's (EXIF block, XMP packet), None if missing."""
     exif = image.info.get("exif")
     profile = image.info.get("Raw profile type exif")  # older ImageMagick wrote EXIF into PNG as hex text
     if exif is None and profile is not None:

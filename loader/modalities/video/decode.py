@@ -1,9 +1,9 @@
-"""Chosen frames of a video, exactly: found by timestamp, decoded from the right keyframe, and checked.
+"""Decode chosen frames of a video exactly: find them by timestamp, decode from the right keyframe, and check them.
 
-The packets say which frames are displayed, when, and which are keyframes. The wanted frames' packets go to the decoder
-from their keyframe on. No frame rate is used, no container seek trusted, and each frame is known by its packet. So the
-result equals, bit for bit, a decode from the start, from a whole file or single packets. Frames hidden by an edit list
-do not count; two frames at one instant are refused. One thread per decoder.
+Packets determine which frames are displayed, when, and which are keyframes. Each requested frame is decoded from its
+keyframe on and identified by its packet, without frame rates or container seeks. So the result equals, bit for bit, a
+decode from the start, for whole files and single packets. Frames hidden by an edit list do not count; two frames at one
+instant are rejected. One thread per decoder.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,11 +28,11 @@ _DECODERS = DecoderCache()
 
 
 def read_clip(data: Buffer, pick: Callable[[int], Sequence[int]], size: Size | None = None) -> np.ndarray:
-    """Return uint8 [T, H, W, 3] RGB, upright: the frames that `pick(n_frames)` names, in display order.
+    """Return uint8 [T, H, W, 3] RGB, upright: the frames that `pick(n_frames)` returns, in display order.
 
-    size: (height, width) in px to resize to (bilinear over the whole source area), or None.
+    size: (height, width) in px to resize to (bilinear over the whole source area); None keeps the stored size.
 
-    Raises: DecodeFailed (no video, damaged, truncated, no timestamps, too large), and the errors of `pick`.
+    Raises: DecodeFailed if the file is not a video, is damaged, truncated or too large, or lacks timestamps; as `pick`.
     """
     with whole_file(data) as file:
         return decoded(file, pick(len(file.timeline)), Framing(size=size))
@@ -42,9 +42,9 @@ def read_whole(
     data: Mapping[str, Buffer],
     choose: Callable[[Mapping[str, Timeline]], Mapping[str, Choice]],
 ) -> dict[str, np.ndarray]:
-    """Return the clips of several videos of one sample: field -> uint8 [T, H, W, 3].
+    """Return the clips of one sample's videos: field -> uint8 [T, H, W, 3].
 
-    choose: field -> timeline to field -> choice. Raises: DecodeFailed, and what `choose` raises.
+    choose: maps field -> timeline to field -> choice. Raises: DecodeFailed; as `choose`.
     """
     with ExitStack() as stack:
         files: dict[str, WholeFile] = {
@@ -65,9 +65,9 @@ def read_bare(
     runs: Sequence[Run] | None = None,
     place: Place = nowhere,
 ) -> np.ndarray | None:
-    """Return the same clip from the packets of `timeline.runs(frames)`; None: read the file whole.
+    """Return the same clip as `read_whole`, from the packets of `timeline.runs(frames)`; None: read the whole file.
 
-    place: memory for the clip, undefined without one. Raises: DecodeFailed, as `read_whole`.
+    place: offers memory for the clip, whose content is undefined if None is returned. Raises: as `read_whole`.
     """
     try:
         source = BarePackets(table, timeline, bodies)
@@ -89,7 +89,7 @@ def read_bare(
 def read_run(table: PacketTable, timeline: Timeline, data: Buffer, choice: Choice) -> np.ndarray:
     """Return uint8 [T, H, W, 3] of a run, from all of its bytes.
 
-    Raises: DecodeFailed (bytes of another file than the table's, a run that cannot be decoded, too large).
+    Raises: DecodeFailed if the bytes do not match the table, or the run cannot be decoded or is too large.
     """
     whole, facts = memoryview(data), table.facts
     if len(whole) != facts.nbytes or crc32c(bytes(whole)) != facts.crc32c or facts.whole_because:
@@ -110,10 +110,10 @@ def read_run(table: PacketTable, timeline: Timeline, data: Buffer, choice: Choic
 
 
 def decoded(source: Source, frames: Sequence[int], framing: Framing) -> np.ndarray:
-    """Return uint8 [T, H, W, 3] of these frames of an open file, or of all packets of a run.
+    """Return uint8 [T, H, W, 3]: these frames of an open file, or of a run with all its packets.
 
-    Each run is decoded from further back while frames are missing or damaged: some containers mark frames "keyframe"
-    that build on others. Raises: DecodeFailed; FFmpegError and other errors of av, which `whole_file` converts.
+    While frames are missing or damaged, decoding restarts from an earlier keyframe: some containers mark dependent
+    frames as keyframes. Raises: DecodeFailed; FFmpegError and other errors from av, which `whole_file` converts.
     """
     codec, clip = source.codec(), ClipBuilder(len(frames), framing, source.display_matrix)
     for run in source.timeline.runs(frames):
@@ -127,9 +127,9 @@ def decoded(source: Source, frames: Sequence[int], framing: Framing) -> np.ndarr
 
 
 def _attempt(source: Source, codec: Codec, run: Run, clip: ClipBuilder) -> str | None:
-    """Return None when each wanted frame came back intact, else the fault."""
+    """Return None if every requested frame was decoded intact, else the error."""
     codec.flush_buffers()
-    codec.reorder_depth = source.reorder_frames  # a flush may forget it, and frames would be dropped
+    codec.reorder_depth = source.reorder_frames  # a flush may reset it, and frames would be dropped
     pts = source.timeline.pts
     missing = set(run.positions)
     entered = run.first == 0
@@ -140,11 +140,11 @@ def _attempt(source: Source, codec: Codec, run: Run, clip: ClipBuilder) -> str |
             if is_jpeg and packet is not None:
                 check_scans(bytes(packet))
             for frame in codec.decode(packet):
-                came = frame.pts  # the number of its packet
+                came = frame.pts  # the packet's number
                 if came is None or not run.first <= came < run.stop:
                     continue
                 if run.first > 0 and pts[came] < pts[run.first]:
-                    continue  # displayed before the keyframe: not wanted, and may lack what it builds on
+                    continue  # displayed before the keyframe: not requested, and may lack its reference
                 if not entered and not frame.key_frame:
                     return f"packet {run.first} is marked as a keyframe and is none"
                 entered = True

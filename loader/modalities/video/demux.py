@@ -1,4 +1,4 @@
-"""A whole video file: its container opened, every packet of its first video stream read, none decoded."""
+"""Open a whole video file and read every packet of its first video stream, without decoding."""
 
 import io
 from collections.abc import Iterator
@@ -21,39 +21,40 @@ Codec: TypeAlias = "av.VideoCodecContext"
 
 
 class Source(Protocol):
-    """The packets and facts that a clip is decoded from."""
+    """The packets and facts from which a clip is decoded."""
 
     @property
     def timeline(self) -> Timeline:
-        """The frames that are shown, and when."""
+        """The frames that are shown, with their times."""
 
     @property
     def display_matrix(self) -> tuple[int, ...] | None:
-        """Nine int32 or nothing; None if it comes with the frames."""
+        """Nine int32, or empty; None if the frames carry it."""
 
     @property
     def reorder_frames(self) -> int:
-        """The number of frames that the decoder may hold back."""
+        """Number of frames that the decoder may hold back for reordering."""
 
     def codec(self) -> Codec:
-        """Return a decoder that has not seen a packet, with one thread."""
+        """Return a new decoder with one thread."""
 
     def packet(self, number: int) -> VideoPacket:
         """Return a packet by its number in decode order, which is its timestamp."""
 
 
 class WholeFile:
-    """An open file of which every packet is in memory."""
+    """An open file with every packet in memory."""
 
     def __init__(self, container: av.container.InputContainer, data: Buffer) -> None:
         """Read all packets.
 
-        Raises: DecodeFailed (no video, damaged, truncated, no timestamps); FFmpegError and other errors of av.
+        Raises: DecodeFailed if the file is not a video, is damaged or truncated, or lacks timestamps; FFmpegError and
+        other errors from av.
         """
         if not container.streams.video:
             raise DecodeFailed(f"video: no video stream ({len(data)} bytes)")
         self.stream = container.streams.video[0]
-        # The stubs promise a codec context; a stream of an unknown codec has none.
+        # The stubs declare a codec context, but streams with an unknown codec have none.
         codec = cast("Codec | None", self.stream.codec_context)
         if codec is None:
             raise DecodeFailed("video: the codec is unknown or has no decoder here")
@@ -79,7 +80,7 @@ class WholeFile:
         return packet
 
     def _end_pts(self) -> int:
-        """Return the end tick of the last shown frame: as stated, but at least the frame before's duration."""
+        """Return the tick at which the last frame ends: as stated, but at least as long as the frame before it."""
         shown = sorted(
             (packet.pts or 0, packet.duration or 1)
             for packet, hidden in zip(self.packets, self.discard, strict=True)
@@ -93,7 +94,7 @@ class WholeFile:
 
 @contextmanager
 def whole_file(data: Buffer) -> Iterator[WholeFile]:
-    """Yield the file, open. Raises: DecodeFailed, also for errors of FFmpeg inside the block."""
+    """Yield the open file. Raises: DecodeFailed, also for FFmpeg errors inside the block."""
     # The format is given so that no other demuxer is tried: some of them open files and URLs.
     name = "matroska" if bytes(data[:4]) == MAGIC else "mp4"
     try:
@@ -101,7 +102,7 @@ def whole_file(data: Buffer) -> Iterator[WholeFile]:
             check_segment(data)
         else:
             check_tables(data)
-        options = {"protocol_whitelist": ""}  # nor by this one
+        options = {"protocol_whitelist": ""}  # nor does this demuxer
         with av.open(io.BytesIO(data), mode="r", format=name, options=options) as container:
             yield WholeFile(container, data)
     except DecodeFailed:

@@ -1,4 +1,4 @@
-"""Cut the packets of one episode from an mp4 file and write them to another, without decoding or encoding."""
+"""Cut one episode's packets from an mp4 file and write them to another, without decoding or encoding."""
 
 import contextlib
 import io
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 TOLERANCE_S = 1e-4
-"""Tolerance of an episode's first frame against `from_timestamp`, a float64 sum; LeRobot's own tolerance."""
+"""Largest deviation of an episode's first frame from `from_timestamp`, a float64 sum; the same as in LeRobot."""
 _BEFORE_S = 1.0
 """Seconds read before the episode: mp4 is searched by decode times."""
 _MOST_TICKS = 2**31 - 1
-"""Ticks for which an mp4 file can show a frame."""
+"""Most ticks for which an mp4 file can show a frame."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +32,13 @@ class PacketSpan:
     bodies: Sequence[bytes]
     """Bytes of each packet."""
     pts: Sequence[int]
-    """Tick at which each frame is shown, the first at 0."""
+    """Tick at which each frame is shown; the first is 0."""
     key: Sequence[bool]
     """True for keyframes."""
     end: int
     """Tick at which the last frame ends, as `end_of` returns it."""
     places: Sequence[int]
-    """First byte of each packet in its file; -1 if unknown."""
+    """Offset of each packet in its file; -1 if unknown."""
     time_base: Fraction
     """Seconds per tick."""
     kind: tuple[Any, ...]
@@ -58,9 +58,9 @@ class PacketSpan:
 
 
 def end_of(pts: Sequence[int], declared: int = 0) -> int:
-    """Return the tick at which the last frame ends: `declared`, but at least as long as the frame before.
+    """Return the tick at which the last frame ends: `declared`, but at least as long as the frame before it.
 
-    A packet's own duration is, in mp4, the time to the next packet's decoding.
+    In mp4, a packet's own duration is the time until the next packet is decoded.
     """
     *_, before, last = 0, 0, *sorted(pts)[-2:]
     return max(declared, last + max(1, last - before))
@@ -70,7 +70,10 @@ def end_of(pts: Sequence[int], declared: int = 0) -> int:
 def opened(
     file: io.RawIOBase | BinaryIO, what: str, format: str = "mp4"
 ) -> Iterator[tuple["InputContainer", "VideoStream"]]:
-    """Yield a video file and its first video stream. what: its name in errors. Raises: Corrupt; MissingDependency."""
+    """Yield (open video file, its first video stream). what: name of the file for errors.
+
+    Raises: Corrupt; MissingDependency.
+    """
     try:
         import av
     except ImportError as error:
@@ -80,7 +83,7 @@ def opened(
     except DecodeFailed as error:
         raise Corrupt(f"{what}: {error}") from error
     try:
-        # No other demuxer is tried, and none opens a second file.
+        # The format is fixed so that no other demuxer is tried; none opens a second file.
         with av.open(file, mode="r", format=format, options={"protocol_whitelist": ""}) as container:
             if not container.streams.video or not container.streams.video[0].time_base:
                 raise Corrupt(f"{what}: no video stream with a clock")
@@ -98,11 +101,11 @@ def read_span(
     from_s: float | None = None,
     to_s: float | None = None,
 ) -> PacketSpan:
-    """Return the packets of an episode with `frames` frames: of the whole file, or from a time on.
+    """Return the packets of an episode with `frames` frames: the whole file, or part of it.
 
-    from_s, to_s: seconds of the episode's first frame and end; None for a file of its own.
+    from_s, to_s: start and end of the episode in seconds; None if the file has only this episode.
 
-    Raises: Corrupt if it does not begin at a keyframe, or the file has more or fewer frames.
+    Raises: Corrupt if the episode does not begin at a keyframe, or the file has a different number of frames.
     """
     container, stream = opened_file
     assert stream.time_base is not None
@@ -170,7 +173,7 @@ def _packets_of(
         if not packets and from_s is not None:
             late_s = float(packet.pts * stream.time_base) - from_s
             if abs(late_s) > TOLERANCE_S:
-                continue  # packets of the episode before
+                continue  # packets of the previous episode
         if not packets and not packet.is_keyframe:
             raise Corrupt(
                 f"{what}: the frame at {float(packet.pts * stream.time_base):.6f} s is the episode's first and no "
@@ -181,10 +184,10 @@ def _packets_of(
 
 
 class Mp4Writer:
-    """Writes spans one after the other to an mp4 file in scratch; equal spans give equal bytes."""
+    """Writes consecutive spans to an mp4 file in scratch. Equal spans give equal bytes."""
 
     def __init__(self, template: "VideoStream", time_base: Fraction | None = None) -> None:
-        """template: a stream of the spans' kind. time_base: of the spans, if other than the template's."""
+        """template: a stream of the spans' kind. time_base: the spans' time base, if it differs from the template's."""
         import av
 
         self._folder = HeldFolder("lerobot")
@@ -197,7 +200,7 @@ class Mp4Writer:
             "write_btrt": "0",  # bit rate of the source file
         }
         self._output = av.open(str(self._path), "w", format="mp4", options=options)
-        # opaque: PyAV would look for an encoder by the decoder's name, and there is no encoder libdav1d
+        # opaque: PyAV would search for an encoder with the decoder's name, but libdav1d has none
         self._stream = self._output.add_stream_from_template(template, opaque=True)
         self._stream.time_base = self._base
         self.end = 0
@@ -205,7 +208,7 @@ class Mp4Writer:
         self._decoded: int | None = None  # decode tick of the last packet
 
     def takes(self, span: PacketSpan) -> bool:
-        """Return whether an episode can come next: more reordering would decode it too early."""
+        """Return whether an episode can be appended: with more reordering it would be decoded too early."""
         return self._decoded is None or self.end + span.decoded[0] > self._decoded
 
     def add(self, span: PacketSpan) -> None:
@@ -221,7 +224,7 @@ class Mp4Writer:
             packet.is_keyframe = span.key[number]
             packet.time_base = self._base
             packet.duration = ends[span.pts[number]] - span.pts[number]
-            if number + 1 == len(span.bodies):  # so that the file lasts as long as its frames are shown
+            if number + 1 == len(span.bodies):  # so that the file's duration includes the last frame's
                 packet.duration = span.end - shown[number]
             packet.stream = self._stream
             self._output.mux(packet)
@@ -246,9 +249,9 @@ def mp4_of(
     what: str,
     time_base: Fraction | None = None,
 ) -> bytes:
-    """Return an mp4 file of one episode's packets. time_base: of the span, if other than the file's.
+    """Return an mp4 file with one episode's packets. time_base: the span's, if it differs from the file's.
 
-    Raises: StoreError for full scratch.
+    Raises: StoreError if scratch space is full.
     """
     with on_scratch(
         None, f"when {what} was cut", room_for="an episode's video", again="run the same command again"

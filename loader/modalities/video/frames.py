@@ -1,8 +1,8 @@
-"""Decoded video frames to one RGB array: colour, crop, size, rotation.
+"""Convert decoded video frames to one RGB array: colour, crop, size, rotation.
 
-- Colour follows the stream's matrix and range. Untagged streams are limited-range BT.601, as in all decoders; high
-  dynamic range is not tone-mapped, and 10-bit samples become 8.
-- Rotation and mirroring of the display matrix are applied; pixel aspect ratio and interlacing are not.
+- Colour follows the stream's matrix and range. Untagged streams are read as limited-range BT.601, as in all decoders.
+  High dynamic range is not tone-mapped; 10-bit samples become 8-bit.
+- Rotation and mirroring by the display matrix are applied; pixel aspect ratio and interlacing are ignored.
 """
 
 import struct
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
 
 
 def side_data_of(frame: "av.VideoFrame") -> "Mapping[str, Buffer]":
-    """Return the side data of a decoded frame, by FFmpeg's name of its kind.
+    """Return a decoded frame's side data: FFmpeg's name of the kind -> data.
 
-    Raises: DecodeFailed if one kind is newer than PyAV, which then shows none, not even the matrix.
+    Raises: DecodeFailed if a kind is newer than PyAV, which then returns no side data, not even the matrix.
     """
     try:
-        return cast("Mapping[str, Buffer]", frame.side_data)  # av's stub makes a TypedDict of it
+        return cast("Mapping[str, Buffer]", frame.side_data)  # av's stub declares a TypedDict
     except ValueError as error:
         raise DecodeFailed(f"video: PyAV cannot read what comes with its frames: {error}") from error
 
 
 def matrix_of(frame: "av.VideoFrame") -> tuple[int, ...] | None:
-    """Return the nine numbers that came with a decoded frame, or None. Raises: DecodeFailed."""
+    """Return the display matrix of a decoded frame, nine numbers, or None. Raises: DecodeFailed."""
     matrix = side_data_of(frame).get("DISPLAYMATRIX")
     return None if matrix is None else struct.unpack_from("=9i", bytes(matrix))
 
 
 def turn_of_matrix(matrix: tuple[int, ...] | None) -> Turn:
-    """Return the turn of a display matrix, if any. Raises: DecodeFailed (no quarter turn)."""
+    """Return the turn for a display matrix, which may be None. Raises: DecodeFailed if it is not a quarter turn."""
     if not matrix:
         return UPRIGHT
     a, b, _, c, d, *_ = matrix
@@ -58,28 +58,28 @@ def turn_of_matrix(matrix: tuple[int, ...] | None) -> Turn:
     )
 
 
-# AVCOL_SPC_UNSPECIFIED and AVCOL_RANGE_UNSPECIFIED of FFmpeg's libavutil/pixfmt.h.
+# AVCOL_SPC_UNSPECIFIED and AVCOL_RANGE_UNSPECIFIED in FFmpeg's libavutil/pixfmt.h.
 _NO_MATRIX, _NO_RANGE = 2, 0
-# Bilinear over the whole source area (swscale widens the filter when it shrinks, so nothing aliases). Without
-# FULL_CHR_H_INT every value comes out up to 2 levels too dark.
+# Bilinear over the whole source area (swscale widens the filter when shrinking, which prevents aliasing). Without
+# FULL_CHR_H_INT values are up to 2 levels too dark.
 _RESIZE = int(
     Interpolation.BILINEAR
     | Interpolation.ACCURATE_RND
     | Interpolation.BITEXACT
     | Interpolation.FULL_CHR_H_INT
 )
-# Without a resize these flags would cost 8x: there swscale's fast converter is used, as everybody does.
+# Without a resize these flags would cost 8x: swscale's usual fast converter is used instead.
 _CONVERT = int(Interpolation.BILINEAR)
 
-# As numbers: PyAV takes twice as long to look at its own enumerations.
+# As numbers: PyAV takes twice as long with its own enumerations.
 _ITU601, _LIMITED, _FULL = int(Colorspace.ITU601), int(ColorRange.MPEG), int(ColorRange.JPEG)
 
 _UINT8 = np.dtype(np.uint8)
-_ANY_TIME_BASE = Fraction(1, 1000)  # a filter graph needs one; nothing here asks a frame for its time
+_ANY_TIME_BASE = Fraction(1, 1000)  # a filter graph needs one; frame times are not used here
 
 
 class _Converters(threading.local):
-    """A thread's converters: one per step, set up for the last sizes."""
+    """A thread's converters: one per step, configured for the last sizes."""
 
     def __init__(self) -> None:
         self.resize, self.pack, self.convert = VideoReformatter(), VideoReformatter(), VideoReformatter()
@@ -89,9 +89,10 @@ _CONVERTERS = _Converters()
 
 
 class ClipBuilder:
-    """Takes a clip's frames one by one, in any order; `upright()` gives uint8 [T, H, W, 3].
+    """Takes a clip's frames one by one, in any order; `upright()` returns uint8 [T, H, W, 3].
 
-    display_matrix: of the stream, () for none; None: it comes with the frames. place: memory for an upright clip.
+    display_matrix: the stream's, () if it has none; None if the frames carry it. place: offers memory for an upright
+    clip.
     """
 
     def __init__(
@@ -109,9 +110,10 @@ class ClipBuilder:
         self._out: np.ndarray | None = None
 
     def put(self, places: list[int], frame: av.VideoFrame) -> None:
-        """Convert `frame` into these positions of the clip.
+        """Convert `frame` and store it at these positions in the clip.
 
-        Raises: DecodeFailed (another size than the first frame's, no quarter turn, a crop that does not fit).
+        Raises: DecodeFailed if the size differs from the first frame's, the rotation is not a quarter turn, or the crop
+        does not fit.
         """
         if not self._turn_is_known:
             self._turn, self._turn_is_known = turn_of_matrix(matrix_of(frame)), True
@@ -129,7 +131,7 @@ class ClipBuilder:
             out[place] = out[places[0]]
 
     def upright(self) -> np.ndarray:
-        """Return the clip, turned by its display matrix. Every place has been put."""
+        """Return the clip, turned by its display matrix. Call it after every position was put."""
         if self._out is None:
             raise DecodeFailed("video: no frames were decoded")
         return turned(self._out, self._turn)
@@ -145,15 +147,15 @@ class ClipBuilder:
                 frame, format="rgb24", interpolation=_CONVERT, threads=1, **colour
             )
         else:
-            # In planes, which are then put together: the values of rgb24, in half of the time. (Enlarged, 1 in 400
-            # differs by 1: there swscale's rgb24 takes a shorter way.)
+            # Planes are converted, then interleaved: the same values as rgb24 in half the time. (When enlarging, 1 in
+            # 400 differs by 1, because swscale's rgb24 takes a shortcut.)
             planes = _CONVERTERS.resize.reformat(
                 frame, width=width, height=height, format="gbrp", interpolation=_RESIZE, threads=1, **colour
             )
             picture = _CONVERTERS.pack.reformat(planes, format="rgb24", interpolation=_CONVERT, threads=1)
         top, left, high, wide = layout.kept
         plane: Any = picture.planes[0]
-        rows = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)  # padding included
+        rows = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)  # including padding
         out.reshape(high, wide * 3)[:] = rows[top : top + high, left * 3 : (left + wide) * 3]
 
     def _allocated(self, size: tuple[int, ...], stored: Size) -> np.ndarray:
@@ -178,10 +180,10 @@ class ClipBuilder:
 
 
 class Cropper:
-    """Cuts a box out of frames of one size and format by FFmpeg's crop filter, without a copy."""
+    """Cuts a box out of frames of one size and format with FFmpeg's crop filter, without copying."""
 
     def __init__(self, frame: av.VideoFrame, box: Box) -> None:
-        """Make the filter. Raises: DecodeFailed if the box splits colour samples (4:2:0 has one per 2 x 2 px)."""
+        """Create the filter. Raises: DecodeFailed if the box splits colour samples (4:2:0 has one per 2 x 2 px)."""
         top, left, height, width = box
         across, down = 16 // frame.format.chroma_width(16), 16 // frame.format.chroma_height(16)
         if left % across or top % down:

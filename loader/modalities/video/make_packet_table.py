@@ -1,4 +1,4 @@
-"""Making a packet table: every packet's place and checksum, and whether single packets can be decoded."""
+"""Make a packet table: every packet's offset and checksum, and whether single packets can be decoded."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,23 +20,23 @@ from .packet_decode import open_codec, packet_of
 from .packet_table import NO_TIME, PacketTable, StreamFacts
 from .timeline import Timeline
 
-# What was compared, packet by packet, with decodes of whole files; other codecs are read whole.
+# Codecs verified, packet by packet, against decodes of whole files; other codecs are read whole.
 BARE_CODECS = frozenset({"h264", "hevc", "libdav1d", "vp9", "vp8", "mpeg4", "mjpeg"})
 
-# Packet side data that changes nothing about pixels (captions, reference times, rates).
+# Packet side data that does not affect pixels (captions, reference times, rates).
 HARMLESS = frozenset({"a53_cc", "cpb_properties", "prft", "s12m_timecode", "mpegts_stream_id"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPackets:
-    """Packets that lie one behind the other, in decode order."""
+    """Contiguous packets, in decode order."""
 
     bodies: Sequence[bytes]
-    """Their bytes."""
+    """Bytes of each packet."""
     pts: Sequence[int]
-    """Ticks at which their frames are shown."""
+    """Tick at which each packet's frame is shown."""
     dts: Sequence[int]
-    """Ticks at which they are decoded."""
+    """Tick at which each packet is decoded."""
     key: Sequence[bool]
     """True for keyframes."""
     end: int
@@ -73,7 +73,7 @@ def packet_table(data: Buffer, tried: StreamFacts | None = None) -> PacketTable:
 def table_of_run(codec: Codec, packets: RunPackets, time_base: Fraction) -> PacketTable:
     """Return the table of contiguous packets, the first at byte 0. Raises: DecodeFailed.
 
-    codec: of their container, unused. `whole_because` is set if the packets need the container.
+    codec: the container's unused decoder. `whole_because` is set if the packets need the container.
     """
     prepare(codec)
     bodies, size = packets.bodies, np.array([len(body) for body in packets.bodies], np.int32)
@@ -106,7 +106,6 @@ def _same_decoder(facts: StreamFacts, tried: StreamFacts) -> bool:
 
 
 def _obstacle(packets: list[VideoPacket], bodies: list[bytes], whole: memoryview, codec: str) -> str:
-    """Return the reason why these packets cannot be read one by one, or ""."""
     if codec not in BARE_CODECS:
         return f"codec {codec} was not tried"
     end = 0
@@ -168,7 +167,7 @@ def _checked(
         return replace(table, facts=replace(table.facts, display_matrix=tried.display_matrix))
     body = body_of(int(np.flatnonzero(table.key)[0]))
     theirs = _first_picture(codec(), body)
-    ours = _first_picture(open_codec(table.facts), body)  # the codec's name is this FFmpeg's own
+    ours = _first_picture(open_codec(table.facts), body)  # the codec's name is specific to this FFmpeg
     matrix = matrix_of(theirs) if theirs is not None else None
     because = ""
     if theirs is None or ours is None:
@@ -187,7 +186,7 @@ def _first_picture(codec: Codec, body: bytes) -> av.VideoFrame | None:
     except FFmpegError as error:
         if is_of_the_machine(error):
             raise
-        return None  # the loader's way of reading it finds out what is wrong, frame by frame
+        return None  # the loader's own read reports the error, frame by frame
     return frames[0] if frames else None
 
 
@@ -197,7 +196,7 @@ def _alike(a: av.VideoFrame, b: av.VideoFrame) -> bool:
     )
     if not same or a.format.name != b.format.name:
         return False
-    # Resized, the frames show where the samples of colour are thought to lie.
+    # Resized frames reveal the assumed position of colour samples.
     sizes: tuple[dict[str, Any], ...] = ({}, {"width": 64, "height": 64})
     return all(np.array_equal(_rgb(a, **size), _rgb(b, **size)) for size in sizes)
 

@@ -1,20 +1,20 @@
-"""Facts of Matroska and WebM that FFmpeg lacks: completeness, and hidden frames."""
+"""Check Matroska and WebM for what FFmpeg does not report: completeness and hidden frames."""
 
 from ...errors import DecodeFailed
 from ..fields import Buffer
 
 MAGIC = b"\x1a\x45\xdf\xa3"
-"""The id of the EBML header, with which every such file begins (RFC 8794)."""
+"""Id of the EBML header, with which every such file begins (RFC 8794)."""
 
-_SEGMENT = 0x18538067  # RFC 9559, 5.1: the element that holds everything else
+_SEGMENT = 0x18538067  # RFC 9559, 5.1: the element that contains everything else
 
 
 HIDING = ("vp8", "vp9")
-"""Codecs whose frames may be only for others to build on."""
+"""Codecs that may have frames only for reference."""
 
 
 def check_segment(data: Buffer) -> None:
-    """Accept a file with its whole segment, or of unknown size (live streams). FFmpeg reads a truncated one as shorter.
+    """Check that the segment is complete or of unknown size (live streams). FFmpeg reads a truncated file as shorter.
 
     Raises: DecodeFailed.
     """
@@ -33,22 +33,22 @@ def check_segment(data: Buffer) -> None:
 
 
 def is_hidden(codec: str, body: bytes) -> bool:
-    """Return whether a packet of VP8 or VP9 is an "alternate reference": others build on it and it is not shown.
+    """Return whether a VP8 or VP9 packet is an "alternate reference": used by other frames and not shown.
 
     (RFC 6386, 9.1; VP9 bitstream specification, 6.2 and annex B.)
     """
     if codec == "vp8":
         return not body[0] >> 4 & 1
-    if codec != "vp9" or body[-1] & 0xE0 == 0xC0:  # several frames in one packet, the last of them shown
+    if codec != "vp9" or body[-1] & 0xE0 == 0xC0:  # several frames in one packet; the last is shown
         return False
     bits = body[0]
     profile = (bits >> 5 & 1) | (bits >> 4 & 1) << 1
-    shift = 2 if profile == 3 else 3  # of show_existing_frame; then frame_type and show_frame
+    shift = 2 if profile == 3 else 3  # bit of show_existing_frame; then frame_type and show_frame
     return not (bits >> shift & 1 or bits >> (shift - 2) & 1)
 
 
 def _number(data: Buffer, at: int, *, keep_marker: bool) -> tuple[int, int]:
-    """Return a variable-length number and its end; -1 for unknown. Raises: DecodeFailed."""
+    """Return (variable-length number, its end); the number is -1 if unknown."""
     first = data[at] if at < len(data) else 0
     if not first:
         raise DecodeFailed(

@@ -1,8 +1,8 @@
-"""Checks of an MP4 around FFmpeg: its tables are as long as they say, and its samples are all there.
+"""Check that an MP4's tables are as long as they state, and that all samples exist.
 
-FFmpeg builds its index from a header's counts before it reads a sample: 600 bytes can promise twenty million. So the
-boxes are walked first, without their contents: 20 us for a clip of one track. FFmpeg follows a box wherever it lies, so
-every table counts.
+FFmpeg builds its index from a header's counts before it reads a sample: 600 bytes can declare twenty million. So the
+boxes are parsed first, without their contents: 20 us for a clip with one track. FFmpeg follows a box wherever it is, so
+every table is checked.
 """
 
 import io
@@ -42,7 +42,7 @@ _CONTAINERS |= {
     b"ipro",
     b"iprp",
 }
-# Boxes that FFmpeg follows inside of a description of samples, behind fields whose length depends on the codec.
+# Boxes that FFmpeg follows inside a sample description, after fields whose length depends on the codec.
 _IN_ENTRY = re.compile(b"stsz|stz2|stts|ctts|stss|stps|stsc|stco|co64|elst|trun|cmov")
 _META_BYTES = 2**16
 _DEPTH = 16
@@ -59,21 +59,21 @@ _ENTRY_BYTES = {
 }
 _LEAVES = frozenset((*_ENTRY_BYTES, b"stsz", b"stz2", b"elst", b"trun", b"hdlr", b"cmov", b"iinf", b"iloc"))
 _PCM_RATIO = 16
-"""Most PCM samples per byte of old QuickTime audio."""
+"""Most PCM samples per byte in old QuickTime audio."""
 
 _Read = Callable[[int, int], bytes | memoryview]
 
 
 def check_tables(data: Buffer) -> None:
-    """Accept an MP4 whose tables are as long as they say, and other files.
+    """Check that an MP4's tables are as long as they state; other files pass.
 
-    Raises: DecodeFailed with the box, the number in it and the limit.
+    Raises: DecodeFailed, which names the box, its number and the limit.
     """
     _Tables(_slices(data), len(data)).check()
 
 
 def check_tables_of(file: BinaryIO | io.IOBase, *, all_fragments: bool = True) -> None:
-    """Accept an open file as `check_tables`, and leave it at its start. Raises: DecodeFailed; OSError.
+    """Check an open file as `check_tables` does, and rewind it. Raises: DecodeFailed; OSError.
 
     all_fragments: False checks only the header: each fragment may cost a request.
     """
@@ -89,7 +89,7 @@ def check_tables_of(file: BinaryIO | io.IOBase, *, all_fragments: bool = True) -
 
 
 class _Tables:
-    """The tables of an MP4, and the samples that they promise."""
+    """Parses an MP4's tables, and counts the samples that they declare."""
 
     def __init__(
         self,
@@ -100,16 +100,16 @@ class _Tables:
         all_fragments: bool = True,
         is_unpacked: bool = False,
     ) -> None:
-        """file_nbytes: of the file of a decompressed header. is_unpacked: True for such a header."""
+        """file_nbytes: size of the file, for a decompressed header. is_unpacked: True for such a header."""
         self._unpacked = is_unpacked
         self._all_fragments = all_fragments
         self._read, self._nbytes = read, nbytes
         self._file_nbytes = nbytes if file_nbytes is None else file_nbytes
         self._n_boxes = 0
         self._promised = self._edited = (
-            0  # samples without a size of their own; index entries that edits make
+            0  # samples without their own size; index entries from edits
         )
-        self._n_samples = self._n_edits = 0  # of the track that is being read
+        self._n_samples = self._n_edits = 0  # in the current track
         self._is_sound = False
 
     def check(self) -> None:
@@ -152,7 +152,7 @@ class _Tables:
         self._walk(start if kind != b"meta" else self._first_of_meta(start, end), end, depth + 1)
 
     def _first_of_meta(self, start: int, end: int) -> int:
-        """Return the first box of `meta`: FFmpeg searches "hdlr", four bytes at a time."""
+        """Return the offset of the first box in `meta`: FFmpeg searches for "hdlr", four bytes at a time."""
         data = bytes(self._read(start, min(end - start, _META_BYTES)))
         at = data.find(b"hdlr")
         while at >= 0 and at % 4:
@@ -181,7 +181,7 @@ class _Tables:
             return
         elif kind in (b"stsz", b"stz2"):
             self._sizes(kind, where, body, room)
-        elif kind in (b"iinf", b"iloc"):  # of a still image; their first releases count to 65,535
+        elif kind in (b"iinf", b"iloc"):  # for still images; early versions count up to 65,535
             at_n = 4 if kind == b"iinf" else 6
             if body[0] > (0 if kind == b"iinf" else 1) and len(body) >= at_n + 4:
                 self._fits(where, struct.unpack_from(">I", body, at_n)[0], 4, room - at_n - 4)
@@ -223,7 +223,7 @@ class _Tables:
             )
 
     def _promise(self, where: str, n: int) -> None:
-        """Count samples without an entry: each has at least a byte of the file."""
+        """Count samples without an entry: each needs at least one byte of the file."""
         self._promised += n // _PCM_RATIO if self._is_sound else n
         if self._promised > self._file_nbytes:
             raise DecodeFailed(
@@ -237,7 +237,6 @@ class _Tables:
             )
 
     def _edit(self, where: str) -> None:
-        """Count an edit list, or the samples that it may repeat."""
         entries = self._n_edits * self._n_samples
         if (
             self._n_edits > MAX_MP4_EDITED
@@ -273,7 +272,7 @@ class _Tables:
 
 
 def check_complete(stream: "av.AudioStream | av.VideoStream", nbytes: int) -> None:
-    """Accept a demuxed stream whose sample table lies within `nbytes`, by table: edit lists hide packets.
+    """Check that a demuxed stream's sample table stays within `nbytes`; the table, because edit lists hide packets.
 
     Raises: DecodeFailed.
     """

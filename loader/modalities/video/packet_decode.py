@@ -1,4 +1,4 @@
-"""Bare packets: a clip decoded from some packets and its packet table, without a container."""
+"""Decode a clip from some packets and its packet table, without a container."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Body = bytes | memoryview
 _LENGTH = Struct(">I")
 
 _UNKNOWN, _IGNORED, _LASTING, _PICTURE, _IDR = range(5)
-"""Kinds of units. _IGNORED: delimiters and padding. _LASTING: outlasts a flush."""
+"""Kinds of units. _IGNORED: delimiters and padding. _LASTING: keeps its effect after a flush."""
 
-# H.264's sequence parameter sets (7) are unknown here: its decoder carries colours over from one to the next.
+# H.264's sequence parameter sets (7) are treated as unknown: the decoder carries colours over between them.
 _H264 = {1: _PICTURE, 5: _IDR, 6: _LASTING, 8: _LASTING, 9: _IGNORED, 12: _IGNORED}
 _AV1 = {
     1: _LASTING,
@@ -35,18 +35,18 @@ _AV1 = {
 
 
 class _Syntax(NamedTuple):
-    """Syntax of a codec's packets."""
+    """A codec's packet syntax."""
 
     units: Callable[[Body], list[tuple[int, int, int]] | None]
     """Returns (begin, header, end) of each unit of a packet, or None if damaged."""
     kinds: list[int]
-    """Kind of a unit, by the first byte of its header."""
+    """Kind of unit, indexed by the first byte of its header."""
     begin: int
-    """Least kind of frame to begin at."""
+    """Lowest kind of frame at which decoding may begin."""
 
 
 def preamble(facts: StreamFacts, bodies: Mapping[int, Body], runs: Sequence[Run]) -> bytes | None:
-    """Return the bytes before the first frame that outlast a flush; None if the clip needs its own decoder.
+    """Return the bytes before the first frame whose effect survives a flush; None if the clip needs a new decoder.
 
     O(units).
     """
@@ -74,7 +74,7 @@ def _syntax_of(facts: StreamFacts) -> _Syntax | None:
     extra = facts.extradata
     if facts.codec == "libdav1d":
         return _AV1_SYNTAX
-    is_like_mp4 = len(extra) >= 6 and extra[0] == 1  # as ISO/IEC 14496-15 has it
+    is_like_mp4 = len(extra) >= 6 and extra[0] == 1  # ISO/IEC 14496-15
     if facts.codec == "h264" and is_like_mp4 and extra[4] & 3 == 3 and extra[5] & 31 == 1:
         return _H264_SYNTAX
     return None
@@ -89,7 +89,7 @@ def _picture_alone(body: Body, syntax: _Syntax) -> int:
 
 
 def _parts(body: Body, syntax: _Syntax) -> tuple[bytes, int] | None:
-    """Return a packet's lasting bytes, and its first frame's kind; None if it is refused."""
+    """Return (a packet's lasting bytes, its first frame's kind); None if it is rejected."""
     kept, picture = b"", _UNKNOWN
     units, kinds, _ = syntax
     if (spans := units(body)) is None:
@@ -106,11 +106,11 @@ def _parts(body: Body, syntax: _Syntax) -> tuple[bytes, int] | None:
 
 
 def _nal_units(body: Body) -> list[tuple[int, int, int]] | None:
-    """Split a packet of H.264 (ISO/IEC 14496-15): four length bytes before each unit."""
+    """Split an H.264 packet (ISO/IEC 14496-15): four length bytes before each unit."""
     spans, at, end = list[tuple[int, int, int]](), 0, len(body)
     while at < end:
         stop = at + 4 + int.from_bytes(body[at : at + 4], "big")
-        # FFmpeg takes a length of 1 for a start code, and expects start codes from there on.
+        # FFmpeg reads a length of 1 as a start code, and expects start codes from there on.
         if not at + 6 <= stop <= end:
             return None
         spans.append((at, at + 4, stop))
@@ -119,11 +119,11 @@ def _nal_units(body: Body) -> list[tuple[int, int, int]] | None:
 
 
 def _open_bitstream_units(body: Body) -> list[tuple[int, int, int]] | None:
-    """Split a packet of AV1 (bitstream specification, 5.3): a size behind each unit's first byte."""
+    """Split an AV1 packet (bitstream specification, 5.3): a size after each unit's first byte."""
     spans, at, end = list[tuple[int, int, int]](), 0, len(body)
     while at < end:
         begin, size, shift, more = at, 0, 0, True
-        if body[at] & 6 != 2:  # in a layer, or without a size
+        if body[at] & 6 != 2:  # has an extension, or no size
             return None
         while more:
             at += 1
@@ -144,13 +144,13 @@ _AV1_SYNTAX = _Syntax(_open_bitstream_units, [_AV1.get(byte >> 3, _UNKNOWN) for 
 
 MAX_DECODERS = 4
 MAX_PX = 2**20
-"""Pixels of the kept decoders, one frame of each: 32 MB a thread."""
+"""Most pixels of the cached decoders, one frame each: 32 MB per thread."""
 
 Use = tuple[object, ...]
 
 
 class BarePackets:
-    """Some packets of a file. bodies: packet number -> its bytes, verified."""
+    """Some packets of a file. bodies: packet number -> verified bytes."""
 
     def __init__(
         self, table: PacketTable, timeline: Timeline, bodies: Mapping[int, bytes | memoryview]
@@ -164,7 +164,7 @@ class BarePackets:
         return open_codec(self._table.facts)
 
     def use(self, runs: Sequence[Run]) -> Use | None:
-        """Return the settings and preamble of these runs, a cached decoder's key; None if uncacheable."""
+        """Return the settings and preamble for these runs, the key of a cached decoder; None if it cannot be cached."""
         seen = preamble(self._table.facts, self._bodies, runs)
         return None if seen is None else (*settings_of(self._table.facts), seen)
 
@@ -173,8 +173,8 @@ class BarePackets:
 
 
 def packet_of(body: bytes | memoryview, number: int, key: bool) -> VideoPacket:
-    """Return a packet with a copy of its bytes, and the zeros that FFmpeg's decoders read behind them."""
-    packet: Any = av.Packet(len(body))  # the stub has packets of streams, and updates only from bytes
+    """Return a packet with a copy of its bytes, followed by the zeros that FFmpeg's decoders read."""
+    packet: Any = av.Packet(len(body))  # the stub omits packets without streams, and accepts only bytes
     packet.update(body)
     packet.pts, packet.is_keyframe = number, key
     typed: VideoPacket = packet
@@ -182,7 +182,7 @@ def packet_of(body: bytes | memoryview, number: int, key: bool) -> VideoPacket:
 
 
 def settings_of(facts: StreamFacts) -> Use:
-    """Return the settings that `open_codec` gives a decoder."""
+    """Return the decoder settings for `open_codec`."""
     return (
         facts.codec,
         facts.codec_tag,
@@ -194,7 +194,7 @@ def settings_of(facts: StreamFacts) -> Use:
 
 
 def open_codec(facts: StreamFacts) -> Codec:
-    """Return an open decoder with the demuxer's settings. Raises: ValueError (unknown codec); FFmpegError."""
+    """Return an open decoder with the demuxer's settings. Raises: ValueError if the codec is unknown; FFmpegError."""
     codec = av.CodecContext.create(facts.codec, "r")
     if not isinstance(codec, av.VideoCodecContext):
         raise ValueError(f"{facts.codec!r} is no video decoder")
@@ -216,20 +216,20 @@ def open_codec(facts: StreamFacts) -> Codec:
 class DecoderCache(threading.local):
     """Least-recently-used cache of the current thread's decoders.
 
-    Opening and freeing one takes 0.17 of a clip's 6 ms, under the interpreter's lock. A cached decoder has the same
-    settings and preamble, so after a flush it equals a new one .
+    Opening and freeing a decoder takes 0.17 of a clip's 6 ms, under the interpreter's lock. A cached decoder has the
+    same settings and preamble, so after a flush it equals a new one.
     """
 
     def __init__(self) -> None:
         self._decoders: dict[Use, tuple[Codec, int]] = {}
 
     def take(self, use: Use) -> Codec | None:
-        """Return a decoder for this use, or None, and forget it: a failing one is not returned."""
+        """Remove and return a decoder for this use, or None. The caller gives it back unless it fails."""
         cached = self._decoders.pop(use, None)
         return cached and cached[0]
 
     def give_back(self, use: Use, decoder: Codec, px: int) -> None:
-        """Keep a decoder that worked. px: pixels of one frame."""
+        """Cache a decoder that worked. px: pixels per frame."""
         self._decoders[use] = decoder, px
         while len(self._decoders) > MAX_DECODERS or sum(size for _, size in self._decoders.values()) > MAX_PX:
             del self._decoders[next(iter(self._decoders))]

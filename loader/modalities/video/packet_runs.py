@@ -1,6 +1,6 @@
-"""Runs: an episode's packets that stay in their file, as a byte range and a packet table.
+"""Runs: an episode's packets left in their file, described by a byte range and a packet table.
 
-The table configures the decoder, and suffices to make an mp4 file of the run again.
+The table configures the decoder, and suffices to recreate an mp4 file from the run.
 """
 
 import io
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 CONFIGURATION = {"h264": b"avcC", "hevc": b"hvcC", "libdav1d": b"av1C"}
-"""Decoder -> box of an mp4 file with its configuration."""
+"""Decoder -> mp4 box with its configuration."""
 _UPRIGHT = 0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000
 _NOT_TOLD = 0, 2, 2, 2
 
 
 class PacketRun(NamedTuple):
-    """An episode's packets as a byte range of a file."""
+    """An episode's packets as a byte range in a file."""
 
     offset: int
     """First byte in the file."""
@@ -36,15 +36,15 @@ class PacketRun(NamedTuple):
     crc32c: int
     """CRC-32C of the bytes."""
     packets: bytes
-    """Packet table, with offsets relative to the first byte."""
+    """Packet table, with offsets relative to the run's first byte."""
 
 
 def run_of(
     video: tuple["InputContainer", "VideoStream"], span: PacketSpan, file: io.RawIOBase | BinaryIO, what: str
 ) -> PacketRun:
-    """Return an episode's packets as a run of their open file. Decodes two frames.
+    """Return an episode's packets as a run in their open file. Decodes two frames.
 
-    Raises: InvalidStore for packets that are not contiguous in decode order.
+    Raises: InvalidStore if the packets are not contiguous in decode order.
     """
     from .make_packet_table import RunPackets, table_of_run
 
@@ -76,7 +76,7 @@ def _refused(what: str, why: str) -> InvalidStore:
 def opened_run(
     data: Buffer, packets: Buffer, what: str
 ) -> Iterator[tuple[tuple["InputContainer", "VideoStream"], PacketSpan]]:
-    """Yield an open file with a stream of the run's kind, and the packets. Raises: DecodeFailed; Corrupt."""
+    """Yield ((open file, stream) of the run's kind, the run's packets). Raises: DecodeFailed; Corrupt."""
     table, whole = read_packets(packets), memoryview(data)
     if len(whole) != table.facts.nbytes or table.facts.codec not in CONFIGURATION:
         raise DecodeFailed(
@@ -101,13 +101,12 @@ def opened_run(
 
 
 def mp4_of_run(data: Buffer, packets: Buffer, what: str) -> bytes:
-    """Return an mp4 file of a run, equal to an import's. Raises: DecodeFailed; Corrupt; StoreError."""
+    """Return an mp4 file for a run, equal to an imported one. Raises: DecodeFailed; Corrupt; StoreError."""
     with opened_run(data, packets, what) as (video, span):
         return mp4_of(video, span, what)
 
 
 def _first_packet(table: PacketTable, body: bytes) -> bytes:
-    """Return an mp4 file of one packet, from which FFmpeg configures a decoder."""
     ticks = table.facts.time_base.denominator
     kind = _box(b"ftyp", b"isom", 512, b"isomiso2")
 

@@ -1,7 +1,7 @@
-"""The packet table of a video, field `<field>.packets`: lets single packets be read without the file.
+"""The packet table of a video, field `<field>.packets`, from which single packets are read without the file.
 
-An Arrow IPC stream of one record batch, one row per packet of the first video stream, in decode order. The schema's
-metadata holds a decoder's settings. docs/format.md is normative.
+An Arrow IPC stream with one record batch, one row per packet of the first video stream, in decode order. The schema's
+metadata has the decoder settings. docs/format.md is normative.
 """
 
 import base64
@@ -21,7 +21,7 @@ from ..fields import Buffer, is_of_the_machine, load
 SUFFIX = ".packets"
 TABLE_VERSION = 1
 NO_TIME = -(2**63)
-"""`dts` of a packet without one (AV_NOPTS_VALUE)."""
+"""`dts` of a packet that has none (AV_NOPTS_VALUE)."""
 
 I64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -44,7 +44,7 @@ _MAX_TICKS = 2**62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamFacts:
-    """Facts for decoding beside the packets, and the table's bytes.
+    """Facts needed for decoding besides the packets, and facts about the whole field.
 
     `color_*` and `colorspace` are FFmpeg's numbers from the container (ITU-T H.273, except the range).
     """
@@ -54,7 +54,7 @@ class StreamFacts:
     codec_tag: str
     """Four characters, or ""."""
     extradata: bytes
-    """Codec configuration of the container; empty for none."""
+    """Codec configuration in the container; empty if there is none."""
     time_base: Fraction
     """Seconds per tick."""
     width_px: int
@@ -72,11 +72,11 @@ class StreamFacts:
     colorspace: int
     """Number of the matrix coefficients."""
     sar: Fraction
-    """Sample aspect ratio; 0 where unknown."""
+    """Sample aspect ratio; 0 if unknown."""
     display_matrix: tuple[int, ...]
-    """Nine int32; empty for none."""
+    """Nine int32; empty if there is none."""
     reorder_frames: int
-    """Frames that a decoder may hold back."""
+    """Number of frames that a decoder may hold back."""
     end_pts: int
     """Tick at which the last frame ends."""
     nbytes: int
@@ -84,25 +84,25 @@ class StreamFacts:
     crc32c: int
     """CRC-32C of the whole field."""
     whole_because: str
-    """Reason why packets cannot be read one by one; "" where they can."""
+    """Reason why packets cannot be read one by one; "" if they can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PacketTable:
-    """Arrays of one entry per packet, in decode order."""
+    """Arrays with one entry per packet, in decode order."""
 
     pts: I64
     """int64 ticks."""
     dts: I64
     """int64 ticks."""
     pos: I64
-    """int64: byte offset in the field; -1 where the container does not say."""
+    """int64: byte offset in the field; -1 if the container does not state it."""
     size: npt.NDArray[np.int32]
     """int32 bytes."""
     key: Bools
-    """bool: True at key packets."""
+    """bool: True for key packets."""
     discard: Bools
-    """bool: True at packets that are decoded but not shown, by an edit list."""
+    """bool: True for packets that an edit list hides: decoded but not shown."""
     crc32c: npt.NDArray[np.uint32]
     """uint32: CRC-32C of the packet's bytes."""
     facts: StreamFacts
@@ -115,17 +115,17 @@ class PacketTable:
 def index_packets(data: Buffer, tried: StreamFacts | None = None) -> bytes:
     """Return the packet table of a whole video file: one demux, two frames decoded. Equal bytes give equal tables.
 
-    tried: of a file of the same encoder and muxer; with equal decoder settings no frame is decoded. A video without
-    separable packets gets a marked table, and the loader reads it whole.
+    tried: facts of a file from the same encoder and muxer; if its decoder settings are equal, no frame is decoded. If
+    packets cannot be separated, the table says so (`whole_because`), and the loader reads the whole file.
 
-    Raises: DecodeFailed for a file that `loader.video` cannot read; MissingDependency (av).
+    Raises: DecodeFailed if `loader.video` cannot read the file; MissingDependency (av).
     """
     table: PacketTable = load("video.make_packet_table:packet_table")(data, tried)
     return packets_bytes(table)
 
 
 def packets_bytes(table: PacketTable) -> bytes:
-    """Return the field's bytes: equal tables give equal bytes (with the same pyarrow)."""
+    """Return the table as field bytes. Equal tables give equal bytes (with the same pyarrow)."""
     schema = _COLUMNS.with_metadata(_metadata(table.facts))
     batch = pa.record_batch([pa.array(getattr(table, name)) for name in _COLUMNS.names], schema=schema)
     sink = pa.BufferOutputStream()
@@ -177,7 +177,7 @@ def _check(table: PacketTable) -> None:
         or (table.pts < -_MAX_TICKS).any()
         or abs(facts.end_pts) > _MAX_TICKS,
         "a place outside of its field": (table.pos < -1).any()
-        or (table.pos > facts.nbytes).any()  # its end may be beyond int64
+        or (table.pos > facts.nbytes).any()  # its end may exceed int64
         or (end > facts.nbytes).any(),
         "places that do not ascend": not facts.whole_because
         and ((table.pos < 0).any() or (table.pos[1:] < end[:-1]).any()),

@@ -1,6 +1,6 @@
-"""Video requests: which frames of a clip, and how large.
+"""Video requests: the frames of a clip, and their size.
 
-Words mp4, mov, mkv, webm, and run (packets without container).
+For the words mp4, mov, mkv, webm, and run (packets without a container).
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ class Choice(NamedTuple):
     """The frames chosen for one clip."""
 
     frames: list[int]
-    """Frame numbers in display order; a number may come several times."""
+    """Frame numbers, counted in display order; a number may occur several times."""
     framing: Framing
-    """Part of the frames."""
+    """How to cut and scale the frames."""
     times_s: list[float]
     """Seconds at which these frames are first shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VideoDecoder:
-    """Decodes frames of a video to uint8 [T, H, W, 3] RGB; `loader.video` makes one."""
+    """Decodes frames of a video to uint8 [T, H, W, 3] RGB. Create one by `loader.video`."""
 
     frames: int = DEFAULT_FRAMES
-    """Number of frames of the clip."""
+    """Number of frames in the clip."""
     stride: int = 1
-    """Displayed frames from one frame of the clip to the next."""
+    """Distance between frames of the clip, in displayed frames."""
     size: Size | None = None
     """(height, width) in pixels; None for the stored size."""
     start: int | None = None
     """Number of the first frame in display order; None for `at` or a random draw."""
     at: At = None
-    """Second of the first frame, seconds of all, or another video field; None for `start` or a random draw."""
+    """Time of the first frame, or of all, in seconds; or another video field; None for `start` or a random draw."""
     crop: str | Box | None = None
     """"center", "random" or (top, left, height, width); None stretches the whole frame to `size`."""
     times: bool = False
@@ -72,8 +72,8 @@ class VideoDecoder:
     def __call__(self, data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
         """Return the clip, from a whole file.
 
-        Raises: DecodeFailed (damaged, no video, too few frames, nothing shown at a time); InvalidRuntime (`at` names a
-        field); MissingDependency (av).
+        Raises: DecodeFailed if the file is damaged or not a video, has too few frames, or shows nothing at a requested
+        time; InvalidRuntime if `at` names a field; MissingDependency (av).
         """
         if self.leader is not None:
             raise InvalidRuntime(
@@ -86,7 +86,7 @@ class VideoDecoder:
         return read[""]
 
     def of_run(self, data: Buffer, packets: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
-        """Return the clip, from a whole run and its packet table. Raises: as a call."""
+        """Return the clip, from a whole run and its packet table. Raises: as `__call__`."""
         table = read_packets(packets)
         timeline = Timeline.of_table(table)
         choice = choose({"": self}, {"": timeline}, {"": rng})[""]
@@ -95,16 +95,16 @@ class VideoDecoder:
 
     @property
     def leader(self) -> str | None:
-        """The field whose instants this one shows."""
+        """The field whose frame times this field follows; None if it follows none."""
         return self.at if isinstance(self.at, str) else None
 
     def choose_frames(
         self, timeline: Timeline, rng: np.random.Generator | None, among: tuple[int, int] | None = None
     ) -> list[int]:
-        """Return the frames to show, by number in display order. O(frames).
+        """Return the numbers of the chosen frames, in display order. O(frames).
 
-        among: numbers [first, stop) for a random draw, if other cameras show less. Raises: DecodeFailed (too few;
-        nothing shown at a time).
+        among: frame range [first, stop) for a random draw, if other cameras show less. Raises: DecodeFailed if there
+        are too few frames, or nothing is shown at a requested time.
         """
         if isinstance(self.at, tuple):
             return [timeline.frame_at(time) for time in self.at]
@@ -127,7 +127,7 @@ class VideoDecoder:
         return list(range(start, start + span, self.stride))
 
     def framing(self, rng: np.random.Generator | None) -> Framing:
-        """Return the part of the frames: one place for all of a clip."""
+        """Return how to cut and scale the frames: the same for the whole clip."""
         draws = self.crop == "random" and rng is not None
         place = (float(rng.random()), float(rng.random())) if draws and rng is not None else None
         return Framing(size=self.size, crop=self.crop, place=place)
@@ -148,7 +148,7 @@ class VideoDecoder:
 
 
 class RunDecoder(VideoDecoder):
-    """The decoder of a run whose packet table is not at hand."""
+    """The decoder for a run without its packet table, which always fails."""
 
     def __call__(self, data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
         """Raise DecodeFailed."""
@@ -159,7 +159,7 @@ class RunDecoder(VideoDecoder):
 
 
 def is_run(field: str) -> bool:
-    """Return whether a field holds packets without a container."""
+    """Return whether a field stores packets without a container."""
     return last_word(field) == "run"
 
 
@@ -168,7 +168,7 @@ def choose(
     timelines: Mapping[str, Timeline],
     rngs: Mapping[str, np.random.Generator | None],
 ) -> dict[str, Choice]:
-    """Return field -> choice of one sample's video fields: leaders first, then followers. Raises: DecodeFailed."""
+    """Return field -> choice for one sample's video fields: leaders first, then followers. Raises: DecodeFailed."""
     frames: dict[str, list[int]] = {}
     for name, decoder in decoders.items():
         if decoder.leader is None:
@@ -190,7 +190,7 @@ def choose(
 
 
 def common_span(leader: Timeline, followers: Sequence[Timeline]) -> tuple[int, int]:
-    """Return the leader's frames [first, stop) at whose times every follower shows something too."""
+    """Return the leader's frame range [first, stop) during which every follower also shows something."""
     if not all(map(len, (leader, *followers))):
         return 0, 0
     first = leader.first_from(max(one.begin_s for one in followers))
@@ -208,24 +208,25 @@ def video(
 ) -> VideoDecoder:
     """Return a decoder for a video field: `Loader(plan, decode={"mp4": loader.video(frames=16, stride=2)})`.
 
-    Gives uint8 [T, H, W, 3] RGB, upright: `frames` frames (16), every `stride`-th displayed one. They begin at
+    Returns uint8 [T, H, W, 3] RGB, upright: `frames` frames (16), every `stride`-th displayed frame. They begin at
 
     - start: the first frame's number in display order; or
     - at: the time in seconds, on the video's own clock, of the first frame; or
-    - neither: a uniform draw over every start from which the clip fits (frame 0 without a generator).
+    - neither: a uniform draw from every start at which the clip fits (without a generator: frame 0).
 
-    at may be several times, in any order: the frame shown at each (without `frames` and `stride`). Shown at t is the
-    last frame with a timestamp of at most t; times before the first frame or after the last one's end are refused.
-    Integers and fractions are exact. A float may lie 1 us before its frame; numpy.float32 is refused as too coarse.
+    at may be several times, in any order, for the frame shown at each (without `frames` and `stride`). The frame shown
+    at t is the last one with a timestamp of at most t. Times before the first frame or after the end of the last raise.
+    Integers and fractions are exact. A float may be 1 us before its frame; numpy.float32 is too coarse and raises.
 
-    at may name another video field of the sample: then the frames shown at that field's instants, whatever the frame
-    rates. A random draw is one where all fields that share it show something. Their timestamps share one clock.
+    at may name another video field of the sample. The result has the frames shown at that field's frame times, whatever
+    the frame rates. A random draw then considers only times at which all these fields show something. Their timestamps
+    must share one clock.
 
-    - size: (height, width) in px of the result; None for the stored size. A bucket's name, such as "w640h384f32", width
-      first, also gives 32 frames unless `frames` or `at` does.
+    - size: (height, width) in px of the result; None for the stored size. A bucket's name, such as "w640h384f32" (width
+      first), also sets 32 frames unless `frames` or `at` is given.
     - crop: None stretches the frame to `size`. "center" and "random" scale it until it just covers `size`, and cut the
-      rest: evenly, or at a random draw (one per clip). A box (top, left, height, width) of the upright stored frame is
-      scaled to `size`, if given. Its top and left are even where colour is stored for 2 x 2 px.
+      excess: evenly, or at a random position (one per clip). A box (top, left, height, width) of the upright stored
+      frame is scaled to `size`, if given. Its top and left must be even if colour is stored per 2 x 2 px.
     - times: adds the field `<field>.times` to a batch: float64 [T], seconds at which each frame is first shown.
 
     Raises: InvalidRuntime.
@@ -269,7 +270,7 @@ def _time(value: Any) -> Time:
         return value
     if hasattr(value, "__index__") and not isinstance(value, bool):
         return operator.index(value)
-    if isinstance(value, float):  # numpy.float64 is one, numpy.float32 is not
+    if isinstance(value, float):  # true for numpy.float64, not for numpy.float32
         if not isfinite(value):
             raise ValueError(f"{value!r} is no time")
         return float(value)

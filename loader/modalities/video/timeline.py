@@ -1,4 +1,4 @@
-"""When a video's frames are shown, and which packets a frame needs: arithmetic over a packet table."""
+"""Compute when a video's frames are shown, and which packets a frame needs, from a packet table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from ...errors import DecodeFailed
 from .packet_table import I64, Bools, PacketTable
 
 FLOAT_SLACK_S = Fraction(1, 1_000_000)
-"""Rounding of a float meant for a frame: 1 / 30 as a float64 is below 1/30."""
+"""Tolerance, in seconds, for a float time rounded below its frame: 1 / 30 as a float64 is below 1/30."""
 
 Time = int | float | Fraction
 
@@ -20,11 +20,11 @@ class Run(NamedTuple):
     """Packets that are decoded together."""
 
     first: int
-    """First packet in decode order."""
+    """Number of the first packet, in decode order."""
     stop: int
-    """Packet after the last."""
+    """Number of the packet after the last."""
     positions: dict[int, list[int]]
-    """Packet number -> places in the clip."""
+    """Packet number -> positions in the clip."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,13 +32,13 @@ class Timeline:
     """Timestamps of a video's packets and frames."""
 
     pts: I64
-    """int64 ticks of every packet, in decode order."""
+    """int64: tick of every packet, in decode order."""
     keys: I64
-    """int64 numbers of the key packets, ascending."""
+    """int64: numbers of the key packets, ascending."""
     shown: I64
-    """int64 packet numbers of the frames that are shown, in display order."""
+    """int64: packet numbers of the frames that are shown, in display order."""
     times: I64
-    """int64 ticks of the frames that are shown, in display order."""
+    """int64: ticks of the frames that are shown, in display order."""
     time_base: Fraction
     """Seconds per tick."""
     end_pts: int
@@ -46,7 +46,10 @@ class Timeline:
 
     @staticmethod
     def of(pts: I64, key: Bools, discard: Bools, time_base: Fraction | None, end_pts: int) -> "Timeline":
-        """Return the timeline of packets. Raises: DecodeFailed (two frames at one instant; no time base)."""
+        """Return the timeline of packets.
+
+        Raises: DecodeFailed if two frames share an instant or there is no time base.
+        """
         if not time_base:
             raise DecodeFailed("video: the stream has no time base")
         numbers = np.flatnonzero(~discard)
@@ -78,14 +81,14 @@ class Timeline:
         return self.end_pts * self.time_base
 
     def time_s(self, frame: int) -> Fraction:
-        """Return the second at which a frame (number in display order) is first shown."""
+        """Return the time in seconds at which a frame (number in display order) is first shown."""
         return int(self.times[frame]) * self.time_base
 
     def frame_at(self, time_s: Time) -> int:
-        """Return the frame shown at a time: the last one whose timestamp is not later. O(log frames).
+        """Return the number of the frame shown at a time: the last whose timestamp is not later. O(log frames).
 
-        Fractions and integers are exact; a float may lie `FLOAT_SLACK_S` before its frame. Raises: DecodeFailed for a
-        time when nothing is shown.
+        Fractions and integers are exact; a float may be `FLOAT_SLACK_S` before its frame. Raises: DecodeFailed if
+        nothing is shown at that time.
         """
         exact = Fraction(time_s)
         now = self._tick(exact)
@@ -99,7 +102,7 @@ class Timeline:
         return frame
 
     def first_from(self, time_s: Fraction) -> int:
-        """Return the first frame shown at a time or later, or the number of frames."""
+        """Return the number of the first frame shown at a time or later; the number of frames if there is none."""
         return int(np.searchsorted(self.times, -self._tick(-time_s), side="left"))
 
     def _tick(self, time_s: Fraction) -> int:
@@ -107,9 +110,9 @@ class Timeline:
         return time_s.numerator * base.denominator // (time_s.denominator * base.numerator)
 
     def keyframe(self, number: int) -> int:
-        """Return the last key packet up to packet `number` that is not displayed after it, else 0.
+        """Return the last key packet up to packet `number` that is not displayed after it; 0 if there is none.
 
-        A frame displayed before its preceding keyframe (open GOP) builds on the one before.
+        A frame displayed before its preceding keyframe (open GOP) depends on the keyframe before that.
         """
         i = int(np.searchsorted(self.keys, number, side="right")) - 1
         while i >= 0 and self.pts[self.keys[i]] > self.pts[number]:
@@ -119,7 +122,7 @@ class Timeline:
     def runs(self, frames: Sequence[int]) -> list[Run]:
         """Return the packets to decode for these frames (in display order), ascending. O(frames log packets).
 
-        One run per keyframe; adjacent ones are joined.
+        One run per keyframe; adjacent runs are joined.
         """
         packets = self.shown[np.asarray(frames, np.int64)]
         places: dict[int, list[int]] = {}
@@ -129,7 +132,7 @@ class Timeline:
         out: list[Run] = []
         for number in sorted(places):
             first, positions = first_of[number], {number: places[number]}
-            while out and first <= out[-1].stop:  # a late keyframe may reach back over several
+            while out and first <= out[-1].stop:  # a late keyframe may overlap several runs
                 last = out.pop()
                 last.positions.update(positions)
                 first, positions = min(last.first, first), last.positions

@@ -253,10 +253,8 @@ class HttpConnection:
         return PLAIN
 
     def _read_text(self, begin: int, come: int, nbytes: int | None, until: float) -> bool:
-        """Read the body of a non-plain response; return whether it is complete.
-
-        nbytes: None if an empty chunk ends it.
-        """
+        """Read the body of a non-plain response; return whether it is complete."""
+        # nbytes: None if an empty chunk ends it.
         end = HEAD_BYTES if nbytes is None else min(begin + nbytes, HEAD_BYTES)
         with suppress(OSError):
             # Start at the head's last line end: the only chunk may be the final one.
@@ -338,10 +336,7 @@ _answered: dict[str, int] = {}
 
 
 def _dialled(place: Place, timeout_s: float) -> socket.socket:
-    """Connect to one of two host addresses, of different families if possible, which share the timeout.
-
-    Raises: OSError.
-    """
+    """Connect to one of two host addresses, of different families if possible, which share the timeout."""
     addresses = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
     first = _answered.get(place.host, addresses[0][0])
     addresses.sort(key=lambda info: info[0] != first)

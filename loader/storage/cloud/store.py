@@ -126,10 +126,7 @@ class RemoteStore(ReadStore):
     def _created(
         self, obstore: Any, client: Client, key: str, data: bytes | memoryview, put: Callable[[], T]
     ) -> T | None:
-        """Return the result of a create; None if it failed but the key holds `data`.
-
-        Raises: AlreadyExists; Transient.
-        """
+        """Return the result of a create; None if it failed but the key holds `data`."""
         try:
             return put()
         except client_errors() as error:
@@ -151,11 +148,9 @@ class RemoteStore(ReadStore):
 
 
 def _delete_objects(connection: Connection, base: str, keys: Sequence[str], batch_keys: int) -> None:
-    """Delete objects below the folder `base`; a missing key is no error. Raises: StoreError, after all requests ended.
-
-    obstore returns at the first failing request while others continue. A late delete could remove a newer object, so
-    each obstore call makes one request.
-    """
+    """Delete objects below the folder `base`; a missing key is no error."""
+    # obstore returns at the first failing request while others continue. A late delete could remove a newer object, so
+    # each obstore call makes one request.
     batches = [keys[start : start + batch_keys] for start in range(0, len(keys), batch_keys)]
     refused = [batch for batch in _delete_batches(connection, base, batches) if batch]
     # Azure reports one missing key among many as an error

@@ -146,7 +146,6 @@ def remove_left_folders(place: str | None = None) -> int:
 
 
 def _removed(place: int, name: str) -> bool:
-    """Remove this user's unlocked folder; return whether it was removed. Raises: OSError."""
     folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=place)
     try:
         if os.fstat(folder).st_uid != os.geteuid():

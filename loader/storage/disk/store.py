@@ -359,10 +359,8 @@ def _pread_rest(descriptor: int, data: bytes, offset: int, nbytes: int) -> bytes
 
 
 def _unlink_in_place(base: str, path: str) -> None:
-    """Delete a file below a folder, but nothing behind a link; a missing file is no error.
-
-    Opens each folder relative to its parent, so that it follows no link that appears meanwhile.
-    """
+    """Delete a file below a folder, but nothing behind a link; a missing file is no error."""
+    # Opens each folder relative to its parent, so that it follows no link that appears meanwhile.
     *folders, name = path.split("/")
     try:
         descriptor = os.open(base, _FOLDER_FLAGS)

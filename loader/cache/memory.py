@@ -9,7 +9,7 @@ from .spec import PageMemory
 
 
 class NextUses:
-    """Tracks which pages are held and when each is needed next, to choose evictions. Not thread-safe.
+    """Tracks the pages in memory and their next uses, to choose evictions. Not thread-safe.
 
     O(log held) per use.
     """
@@ -19,9 +19,7 @@ class NextUses:
         self._of_step: dict[int, tuple[str, ...]] = {}
         self._held: set[str] = set()
         self._idle: OrderedDict[str, None] = OrderedDict()  # held pages without a known use
-        self._last: list[
-            tuple[int, str]
-        ] = []  # heap of (-next use, page), with outdated entries
+        self._last: list[tuple[int, str]] = []  # heap of (-next use, page), with outdated entries
 
     def add(self, step: int, names: Iterable[str]) -> None:
         """Record that these pages are needed at `step`, which is after all earlier steps."""
@@ -55,12 +53,12 @@ class NextUses:
         return steps[0] if steps else None
 
     def hold(self, name: str) -> None:
-        """Record that a page is held."""
+        """Record that a page is in memory."""
         self._held.add(name)
         self._changed(name)
 
     def drop(self, name: str) -> None:
-        """Record that a page is no longer held."""
+        """Record that a page is no longer in memory."""
         self._held.discard(name)
         self._idle.pop(name, None)
 
@@ -126,12 +124,11 @@ class MemoryPages:
         return [data[cut] for cut in cuts]
 
     def has(self, name: str) -> bool:
-        """Return whether a page is held."""
+        """Return whether a page is in memory."""
         return name in self._pages
 
     def claim(self, name: str, nbytes: int) -> bool:
-        """Reserve room for a page to fetch, evicting pages needed later; False if it is being fetched or does not fit.
-        """
+        """Reserve room for a page to fetch, evicting pages needed later; False if being fetched or too large."""
         with self._changed:
             if name in self._coming or not self._make_room(name, nbytes):
                 return False

@@ -4,8 +4,8 @@
     heartbeats/<txn>.json      {"beat": 17, "holder": "..."}      an open transaction is alive
 
 One thread renews all leases of a process and its workers: one object and one request per root. A collector compares two
-readings by its own clock, so writers' clocks do not matter. A failed beat is logged and never fatal: `Fenced` at the
-commit protects the data.
+readings by its own clock, so writers' clocks do not matter. A failed beat is only logged: `Fenced` at the commit
+protects the data.
 """
 
 import atexit
@@ -291,9 +291,9 @@ READ_AHEAD = 32
 class Lease:
     """Claims the versions of one root that this process reads. Thread-safe; a forked child starts with no claims.
 
-    `active` is True while the store has the lease. Without write permission (Forbidden) it logs one warning per root
-    and claims nothing: only the collector's grace period and holds protect such readers. The next beat repairs any
-    other failure.
+    `active` is True while the store has the lease. Without write permission (Forbidden) it warns once per root and
+    claims
+    nothing: only the collector's grace period and holds protect such readers. The next beat repairs other failures.
     """
 
     def __init__(self, store: Store) -> None:
@@ -318,7 +318,7 @@ class Lease:
         return f"{FOLDER}{self._holder}.json"
 
     def add(self, version_id: str) -> bool:
-        """Claim another version with one request; False if the store has the claim already.
+        """Claim another version by one request; False if already claimed.
 
         Raises: RuntimeError if no thread can be started; the next call tries again.
         """

@@ -112,7 +112,7 @@ class Root:
     def open(self, ref: str, *, retired: bool = False) -> Version:
         """Return the version that `name@number`, `name@latest`, `name@alias`, `name@tag`, `name` or `v-<hash>` names.
 
-        Writes a lease, which tells a collector that the version is in use; with read-only credentials it logs one
+        Writes a lease, which shows a collector that the version is in use; with read-only credentials it logs one
         warning instead. retired: True also opens retired versions. Raises: VersionNotFound; VersionRetired; NotARoot;
         FormatTooNew; Corrupt.
         """
@@ -170,7 +170,8 @@ class Root:
         """Return a writer that publishes, on a clean exit, a version with the newest version's samples plus its own.
 
         Samples are shuffled by the hash of their key and cut into parts of about `shard_bytes` or exactly
-        `part_samples`. group: group that stores the fields. groups: field -> another group. facts: as for `publish`.
+        `part_samples`. `group` stores all fields that `groups` (field -> group) does not assign. `facts` are as
+        for `publish`.
         """
         from .writer import Writer
 

@@ -59,7 +59,7 @@ class Runtime:
     secrets: tuple[str, ...] = field(default=(), repr=False)
     """Secret texts to keep out of messages."""
     part_retries: int = 10
-    """How often obstore retries a failed part of an upload."""
+    """Number of times that obstore retries a failed part of an upload."""
 
     def limiter(self) -> Limiter:
         """Return a new limiter. Each store has one."""

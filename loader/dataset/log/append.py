@@ -176,7 +176,7 @@ def append(store: Store, state: State, decide: Decide) -> Outcome:
     """Append the entry that `decide` asks for to a log last read as `state`.
 
     Raises: as `decide` and `read_tail`; Corrupt, before anything is written, if readers would reject the body;
-    StoreError, with a note that says what is certain.
+    StoreError, with a note about what is certain.
     """
     nonce = secrets.token_hex(16)  # the same for all tries: only one of them can succeed
     lost = absent = 0

@@ -49,7 +49,7 @@ FieldRead = tuple[int, str, bytes | memoryview | Corrupt]
 
 
 class Sources(NamedTuple):
-    """Where to copy one field's samples from: open files, or pieces in memory."""
+    """Sources of one field's samples: open files, or pieces in memory."""
 
     files: list[OpenFile]
     """Files, as `loader.native` takes them."""

@@ -53,7 +53,7 @@ class SamplesFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupExtent:
-    """What a change adds to a group."""
+    """Additions of a change to a group."""
 
     field_nbytes: Mapping[str, int]
     """Field -> payload bytes added."""
@@ -67,7 +67,7 @@ class GroupExtent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What a transaction adds to its parent."""
+    """Additions of a transaction to its parent version."""
 
     shards: TableFile | None = None
     """Shards table; None if there is none."""
@@ -84,7 +84,7 @@ class Change:
     key_hashes: Mapping[str, Any] | None = None
     """Manifest entry of the key hash table (`key_hashes.put_hashes`); None if there is none."""
     groups: Mapping[str, GroupExtent] = field(default_factory=dict)
-    """Group -> what the change adds to it."""
+    """Group -> additions to it."""
     n_parts: int = 0
     """Number of parts added."""
     n_rows: int = 0

@@ -204,7 +204,7 @@ def _pack(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable]:
 
 
 class _Stored:
-    """How documents are stored, according to the view's first document, which is read."""
+    """Storage of documents, according to the view's first document, which is read."""
 
     def __init__(self, view: "View", asked: PackBy) -> None:
         self._version, self._field = view.version, asked.field

@@ -56,7 +56,7 @@ def make_sample(
             error.add_note(f"in sample {key!r}")
             raise
         check_field_bytes(key, field, memoryview(data).nbytes)
-        encoded[field] = bytes(data)  # copies buffers that the caller may change later; bytes objects are not copied
+        encoded[field] = bytes(data)  # bytes are not copied; other buffers may change later
     return Sample(
         key=key,
         fields=encoded,

@@ -3,7 +3,7 @@
 Sample n is heard n / rate s after the first (`timeline.py`). Encoder padding is cut if the file states its length (MP3,
 AAC, Opus). Gaps in the timestamps become silence. A WAV, FLAC, M4A or MP3 shorter than its header states is rejected,
 and so is an Ogg that ends within a page. An Ogg truncated between pages, or an MP3 without a length truncated between
-frames, cannot be told from a shorter file.
+frames, looks like a shorter file.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class BadSound(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
-    """What a file states about the end of its audio."""
+    """Statements in a file about the end of its audio."""
 
     untimed: bool = False
     """True if timestamps are ignored (AVI, where FFmpeg computes them)."""

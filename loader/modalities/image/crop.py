@@ -94,7 +94,7 @@ Box = tuple[int, int, int, int]
 
 
 class Layout(NamedTuple):
-    """How to cut and scale one image, in the stored orientation."""
+    """Geometry for cutting and scaling one image, in the stored orientation."""
 
     source: Box
     """Part to cut out of the image."""
@@ -106,7 +106,7 @@ class Layout(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framing:
-    """How to cut and scale every image of a clip, in upright orientation."""
+    """Request to cut and scale every image of a clip, in upright orientation."""
 
     size: Size | None = None
     """(height, width) of the result in px; None for the stored size."""

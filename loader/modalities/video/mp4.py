@@ -106,9 +106,7 @@ class _Tables:
         self._read, self._nbytes = read, nbytes
         self._file_nbytes = nbytes if file_nbytes is None else file_nbytes
         self._n_boxes = 0
-        self._promised = self._edited = (
-            0  # samples without their own size; index entries from edits
-        )
+        self._promised = self._edited = 0  # samples without their own size; index entries from edits
         self._n_samples = self._n_edits = 0  # in the current track
         self._is_sound = False
 

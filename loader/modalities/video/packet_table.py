@@ -116,7 +116,7 @@ def index_packets(data: Buffer, tried: StreamFacts | None = None) -> bytes:
     """Return the packet table of a whole video file: one demux, two frames decoded. Equal bytes give equal tables.
 
     tried: facts of a file from the same encoder and muxer; if its decoder settings are equal, no frame is decoded. If
-    packets cannot be separated, the table says so (`whole_because`), and the loader reads the whole file.
+    packets cannot be separated, `whole_because` is set, and the loader reads the whole file.
 
     Raises: DecodeFailed if `loader.video` cannot read the file; MissingDependency (av).
     """

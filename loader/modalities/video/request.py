@@ -32,7 +32,7 @@ class Choice(NamedTuple):
     frames: list[int]
     """Frame numbers, counted in display order; a number may occur several times."""
     framing: Framing
-    """How to cut and scale the frames."""
+    """Cutting and scaling of the frames."""
     times_s: list[float]
     """Seconds at which these frames are first shown."""
 

@@ -292,8 +292,7 @@ class Lease:
     """Claims the versions of one root that this process reads. Thread-safe; a forked child starts with no claims.
 
     `active` is True while the store has the lease. Without write permission (Forbidden) it warns once per root and
-    claims
-    nothing: only the collector's grace period and holds protect such readers. The next beat repairs other failures.
+    claims nothing: only the collector's grace period and holds protect readers. The next beat repairs other failures.
     """
 
     def __init__(self, store: Store) -> None:

@@ -170,8 +170,8 @@ class Root:
         """Return a writer that publishes, on a clean exit, a version with the newest version's samples plus its own.
 
         Samples are shuffled by the hash of their key and cut into parts of about `shard_bytes` or exactly
-        `part_samples`. `group` stores all fields that `groups` (field -> group) does not assign. `facts` are as
-        for `publish`.
+        `part_samples`. `group` stores all fields that `groups` (field -> group) does not assign. `facts` are as for
+        `publish`.
         """
         from .writer import Writer
 

@@ -166,8 +166,8 @@ def csv_tables(
 
     Reads the file twice, O(batch) memory. types: column -> Arrow type in the dataset.
 
-    Raises: FieldNotFound if there is no key column; InvalidSample if a line is not CSV or has no key;
-    FieldMismatch if text does not have the column's type.
+    Raises: FieldNotFound if there is no key column; InvalidSample if a line is not CSV or has no key; FieldMismatch if
+    text does not have the column's type.
     """
     header = _header(path, name, selection.key)
     selected = selection.of(header)
@@ -265,9 +265,7 @@ def _cast(texts: pa.Array, kind: str) -> pa.Array | None:
                 return None
         if not kind.startswith("timestamp"):
             return texts.cast(type_named(kind))
-        instants = [
-            text and datetime.fromisoformat(text) for text in texts.to_pylist()
-        ]  # stricter: Arrow
+        instants = [text and datetime.fromisoformat(text) for text in texts.to_pylist()]  # stricter: Arrow
         if any(at and at.tzinfo is None for at in instants):
             return None
         return pa.array(instants, type_named(kind))

@@ -35,8 +35,7 @@ Done = dict[tuple[str, ...], dict[str, Any]]
 def compacted(store: Store, prefix: str, manifest: Mapping[str, Any], done: Done) -> dict[str, Any]:
     """Return the manifest with short lists. Merged tables are written under `prefix`.
 
-    Usually reads and writes nothing; amortised, about one table per list and publish. Raises: Corrupt;
-    ObjectNotFound.
+    Usually reads and writes nothing; amortised, about one table per list and publish. Raises: Corrupt; ObjectNotFound.
     """
     out = {**manifest, "key_hashes": _all_hashes(store, prefix, manifest)}
     for name, merge in (

@@ -103,8 +103,7 @@ def audio(
             beginning).
         pad: append silence to audio that is too short; otherwise it is rejected.
 
-    The samples equal, bit for bit, the whole audio decoded, mixed, resampled and sliced. Raises:
-    InvalidRuntime.
+    The samples equal, bit for bit, the whole audio decoded, mixed, resampled and sliced. Raises: InvalidRuntime.
     """
     for name, value in (("seconds", seconds), ("at", at)):
         try:

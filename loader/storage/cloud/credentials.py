@@ -1,8 +1,8 @@
 """Find credentials for S3 and Google stores as the providers' own tools do.
 
 S3, first match: options (keys, `profile`, `credential_provider`, `anon`); AWS_ACCESS_KEY_ID; AWS_PROFILE; a web
-identity (AWS_WEB_IDENTITY_TOKEN_FILE); the default profile in ~/.aws; obstore's chain for containers and
-instances. Profiles (roles, SSO, processes) use boto3, which renews credentials.
+identity (AWS_WEB_IDENTITY_TOKEN_FILE); the default profile in ~/.aws; obstore's chain for containers and instances.
+Profiles (roles, SSO, processes) use boto3, which renews credentials.
 
 Google: any credential file that google-auth reads (service_account, authorized_user, impersonated_service_account,
 external_account), as a provider that renews tokens before they expire.

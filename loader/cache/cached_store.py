@@ -179,7 +179,7 @@ class CachedStore:
         return page_cuts.joined()
 
     def claim(self, key: str, number: int) -> Claim:
-        """Claim a page for reading ahead; call `keep` or `give_back` afterwards."""
+        """Claim a page to read ahead, and return the result. If granted, call `keep` or `give_back`."""
         content = self._content(key)
         if content is None:
             return Claim.NEEDLESS

@@ -11,14 +11,14 @@ from .spec import PageMemory
 class NextUses:
     """Tracks the pages in memory and their next uses, to choose evictions. Not thread-safe.
 
-    O(log held) per use.
+    O(log pages) per use.
     """
 
     def __init__(self) -> None:
         self._steps: dict[str, deque[int]] = {}
         self._of_step: dict[int, tuple[str, ...]] = {}
         self._held: set[str] = set()
-        self._idle: OrderedDict[str, None] = OrderedDict()  # held pages without a known use
+        self._idle: OrderedDict[str, None] = OrderedDict()  # pages in memory without a known use
         self._last: list[tuple[int, str]] = []  # heap of (-next use, page), with outdated entries
 
     def add(self, step: int, names: Iterable[str]) -> None:

@@ -44,7 +44,7 @@ class PageFile(NamedTuple):
     nbytes: int
     """Size of the file."""
     used_ns: int
-    """Time of its last use, in ns since 1970."""
+    """Time of last use, in ns since 1970."""
 
 
 class Swept(NamedTuple):

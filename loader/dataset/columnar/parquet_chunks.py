@@ -322,7 +322,7 @@ def _corrupt_on_error(name: str, what: str) -> Iterator[None]:
 
 BATCH_BYTES = 8 * 2**20
 BOMB_BYTES, BOMB_TIMES = 2**30, 1000
-"""Limits of a row group: decoded bytes, or times its stored bytes."""
+"""Limit of a row group's decoded bytes: the larger of BOMB_BYTES and BOMB_TIMES its stored bytes."""
 
 
 def check_row_group(metadata: pq.FileMetaData, at: int, info: ObjectInfo) -> pq.RowGroupMetaData:

@@ -265,7 +265,7 @@ def _cast(texts: pa.Array, kind: str) -> pa.Array | None:
                 return None
         if not kind.startswith("timestamp"):
             return texts.cast(type_named(kind))
-        instants = [text and datetime.fromisoformat(text) for text in texts.to_pylist()]  # stricter: Arrow
+        instants = [text and datetime.fromisoformat(text) for text in texts.to_pylist()]  # Arrow parses fewer
         if any(at and at.tzinfo is None for at in instants):
             return None
         return pa.array(instants, type_named(kind))

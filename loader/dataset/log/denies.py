@@ -150,5 +150,5 @@ def _stream(salt: str, message: str, n: int, characters: str) -> str:
 
 
 def hashes(salt: str, targets: Sequence[Target]) -> list[str]:
-    """Return the hashes of a deny entry, sorted, each once."""
+    """Return the sorted, distinct hashes for a deny entry."""
     return sorted({keyed_hash(salt, one.kind, one.dataset, one.value) for one in targets})

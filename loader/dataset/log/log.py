@@ -99,7 +99,7 @@ class Log:
     def verify(self) -> State:
         """Read the whole log without hints.
 
-        Raises: Corrupt, naming every edited or missing entry; else as `refresh`.
+        Raises: Corrupt, which names every edited or missing entry; else as `refresh`.
         """
         try:
             state = _catch_up(State(), read_tail(self._store, 0, prev=""))[0]
@@ -231,7 +231,7 @@ class Log:
         return self.append(lambda state: rules.decide_release(state, dataset, number, by)).entry is not None
 
     def ref(self, dataset: str, name: str, ref_kind: RefKind, number: int, was: int | None = None) -> Ref:
-        """Name version `number`: a tag never moves, an alias moves if it still names version `was`.
+        """Make `name` refer to version `number`. A tag never moves; an alias moves if it still names version `was`.
 
         Raises: InvalidName; VersionNotFound; VersionRetired; Conflict; as `append`.
         """

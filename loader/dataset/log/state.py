@@ -181,7 +181,7 @@ class State:
         return self.version(*self.ids[version_id]) if version_id in self.ids else None
 
     def holds_of(self, dataset: str, number: int) -> tuple[Hold, ...]:
-        """Return the holds of a version, oldest first; empty for none."""
+        """Return the holds of a version, oldest first; empty if there are none."""
         return tuple(one for one in self.holds if (one.dataset, one.number) == (dataset, number))
 
     def committed(self, txn: str) -> VersionRecord | None:

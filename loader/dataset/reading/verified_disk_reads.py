@@ -66,7 +66,7 @@ class Sources(NamedTuple):
 
 
 class Gatherable(Protocol):
-    """Samples that can be gathered: `OpenShards` of a disk, `Pieces` of a bucket."""
+    """Samples that can be gathered: `OpenShards` on a disk, `Pieces` from a bucket."""
 
     @property
     def reading_of(self) -> ReadingOf:

@@ -310,7 +310,7 @@ def names_in(text: str) -> set[str]:
 
 
 def counts(kind: str, token: str) -> bool:
-    """Return whether a token is a counted word or operator."""
+    """Return whether a token counts towards the cost: a word or operator."""
     return kind in ("word", "operator") and token != ","
 
 

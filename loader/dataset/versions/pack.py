@@ -204,7 +204,7 @@ def _pack(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable]:
 
 
 class _Stored:
-    """Storage of documents, according to the view's first document, which is read."""
+    """Storage format of documents, read from the view's first document."""
 
     def __init__(self, view: "View", asked: PackBy) -> None:
         self._version, self._field = view.version, asked.field
@@ -224,7 +224,7 @@ class _Stored:
         self._start, self._itemsize = len(tokens.head), tokens.dtype.itemsize
 
     def counts(self) -> Int64s:
-        """Return int64 per live sample of the version: number of tokens, negative if it is fractional."""
+        """Return int64 per live sample of the version: number of tokens, negative if missing or fractional."""
         nbytes = np.concatenate(list(field_nbytes(self._version, self._field)))
         count, rest = np.divmod(nbytes - self._start, self._itemsize)
         count[rest != 0] = -1

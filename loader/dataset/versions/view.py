@@ -97,7 +97,7 @@ class View:
         return View(version, self.fields, self.predicate, self.where_present)
 
     def unsplit(self, by: str, edges: Sequence[str] | None, label: str) -> "View":
-        """Return the view that this one is a bucket of, by `split`'s predicate. Raises: InvalidPlan."""
+        """Return the view that `split` divided into this and other buckets. Raises: InvalidPlan."""
         from .split import whole_predicate
 
         return View(self.version, self.fields, whole_predicate(self, by, edges, label), self.where_present)

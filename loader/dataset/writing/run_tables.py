@@ -39,7 +39,7 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 T = TypeVar("T")
 AT_ONCE = 4
 SMALLEST_AMONG = 2**20
-"""Distinct hashes collected before all but the smallest are dropped."""
+"""Number of ascending hashes among which the smallest distinct ones are found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,1 +1,1 @@
-"""Video frames by presentation time, and packet tables for reads of one range."""
+"""Video frames by presentation time, and packet tables for reading single packets."""

@@ -26,7 +26,7 @@ def list_with_unfinished(store: Store, prefix: str) -> Iterator[ObjectInfo]:
 
 
 def list_in_place(store: Store, prefix: str, top: str = "") -> Iterator[tuple[ObjectInfo, bool]]:
-    """Yield `list_with_unfinished`'s files with False, but each link below `top` (not its files) with True."""
+    """Yield (file, is_link) for the files of `list_with_unfinished`, with links below `top` instead of their files."""
     if isinstance(store, LocalStore):
         return store.list_in_place(prefix, top)
     return ((info, False) for info in store.list(prefix))

@@ -8,7 +8,7 @@ from ..shared.threads import lock
 from ..store import Store
 
 PASSED_OVER_S = 5.0
-"""Seconds that a failed store is skipped, doubled after each relapse."""
+"""Seconds that a failed store is skipped; doubled after each further failure."""
 PASSED_OVER_MAX_S = 60.0
 STRIKES = 3
 """Failures of single tries that count as one failure of a retried read."""

@@ -76,7 +76,7 @@ class Walk:
 
     @property
     def is_over(self) -> bool:
-        """True if each shard was walked to its end or has failed."""
+        """True if every shard is listed or has failed."""
         return len(self._ended) == len(self._walks)
 
     @cached_property

@@ -89,7 +89,7 @@ class LitDataIndex(NamedTuple):
 def index_of(data: bytes, name: str, exported: Exported | None) -> LitDataIndex:
     """Return a parsed index. name: index name for errors.
 
-    Raises: Corrupt for a damaged index; InvalidStore for an unsupported layout; InvalidSample if two leaves need the same
+    Raises: Corrupt for a damaged index; InvalidStore for an unsupported layout; InvalidSample if two leaves need one
     column.
     """
     try:

@@ -1,1 +1,1 @@
-"""Bounded reads of objects."""
+"""Read objects within bounds, and describe foreign samples."""

@@ -47,7 +47,7 @@ class MegatronHeader(NamedTuple):
 
     @property
     def documents(self) -> int:
-        """Offset of the documents' bounds, int64."""
+        """Offset of the documents' bounds (int64)."""
         return self.pointers + 8 * self.n_sequences
 
     @property

@@ -34,7 +34,7 @@ class IndexedFolder(NamedTuple):
 
     @property
     def split(self) -> str:
-        """Name of the folder, which is the samples' split; "" for the place itself."""
+        """Folder name, which is the samples' split; "" for the dataset's root."""
         return posixpath.basename(self.prefix.rstrip("/"))
 
 

@@ -101,7 +101,7 @@ class ObjectWindow:
         return self._checksums is not None and self._checksums.go_on
 
     def sum(self, places: Sequence[int], crcs: Sequence[int]) -> None:
-        """Add the next contents of the archive. As `Checksums.take`."""
+        """Checksum the archive's next contents. Arguments: those of `Checksums.take`."""
         if self._checksums is not None:
             self._checksums.take(places, crcs, self._start, self._data)
 

@@ -95,7 +95,7 @@ def adopt(root: Root, ref: str, *, workers: int = 4) -> AdoptionReport:
     cannot be copied, or that hold samples removed by a takedown; the version then keeps its sources. Memory: a shard's
     indexes per thread. Scratch: one object per thread.
 
-    Raises: InvalidRuntime for a version that is not registered or not sealed; Forbidden for a source that the caller does
+    Raises: InvalidRuntime if the version is not registered or not sealed; Forbidden for a source that the caller does
     not vouch for; Corrupt; the errors of `Root.open`.
     """
     if workers < 1:

@@ -20,7 +20,7 @@ SampleRows = Mapping[str, Mapping[int, tuple[str, str]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceDifference:
-    """Objects of a place, compared with the newest version."""
+    """How a source's objects differ from the newest version's."""
 
     fresh: Sequence[ObjectInfo]
     """New and changed objects, which are read."""

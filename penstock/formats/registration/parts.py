@@ -148,7 +148,8 @@ class IndexFiles:
     def of(path: str, keys: pa.Array, fields: dict[str, Int64s], seals: bool = False) -> "IndexFiles":
         """Return one group's files.
 
-        fields: field name -> int64 [rows, 3]: offset in the shard, nbytes, CRC-32C. seals: True to write checksums to a seal.
+        fields: field name -> int64 [rows, 3]: offset in the shard, nbytes, CRC-32C. seals: True to move the checksums
+        to a seal.
         """
         crcs = {name: table[:, 2].copy() for name, table in fields.items()} if seals else {}
         for name in crcs:

@@ -98,8 +98,8 @@ def register(
     selection: objects to register.
 
     Raises: InvalidStore if the format or the source cannot be registered; InvalidRuntime for invalid table options;
-    Conflict if `dataset` has another source, or changed meanwhile; EmptyVersion; Corrupt or InvalidSample for objects that
-    are not in the format.
+    Conflict if `dataset` has another source, or changed meanwhile; EmptyVersion; Corrupt or InvalidSample if an object
+    is not in the format.
     """
     check_dataset_name(dataset)
     store, columns = open_store(fspath(url), options), Options(key, fields, frozenset(without))

@@ -30,14 +30,14 @@ READ_BYTES = 16 * 2**20
 
 @dataclass(slots=True, kw_only=True)
 class SealReport:
-    """The result of a sealing."""
+    """What one run of `seal` read, and what failed."""
 
     version: str
-    """The version's name."""
+    """Version name."""
     id: str
-    """The version's id, which stays."""
+    """Version id, which does not change."""
     shards: int = 0
-    """Registered shards of the version that are sealed now."""
+    """Number of the version's registered shards that are now sealed."""
     skipped: int = 0
     """Number of these shards that already had all their checksums."""
     nbytes: int = 0
@@ -75,8 +75,8 @@ class SealUnit(NamedTuple):
 def seal(version: Version, *, workers: int = WORKERS) -> SealReport:
     """Read a version's registered bytes once, and write the seals of its indexes.
 
-    The report names shards with changed or missing objects, which get no seal. Memory per thread: one index, and 16 MiB or
-    one larger field.
+    The report names shards with changed or missing objects, which get no seal. Memory per thread: one index, and
+    16 MiB or one larger field.
 
     Raises: InvalidRuntime if there are no registered bytes; Forbidden for a source that the caller does not vouch for;
     Corrupt.

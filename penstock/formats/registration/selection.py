@@ -49,8 +49,8 @@ def live_keys(
 ) -> set[str]:
     """Return the keys of a Delta table's live files.
 
-    folder: "" or a path that ends in "/". log: the log's objects. there: keys of existing Parquet files. way_out: advice
-    for errors.
+    folder: "" or a path that ends in "/". log: the log's objects. there: keys of existing Parquet files.
+    way_out: advice for errors.
 
     Raises: InvalidStore if files mix live and deleted rows; Corrupt if the log is incomplete.
     """

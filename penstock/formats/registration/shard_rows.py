@@ -284,7 +284,7 @@ def _run(run: ForeignRun, info: ObjectInfo, start: int, without: Container[str])
 
 
 def names_of(theirs: Sequence[str], info: ObjectInfo, key: str) -> dict[str, str]:
-    """Return penstock's name -> foreign name of each field. Raises: InvalidField or InvalidSample that names the sample."""
+    """Return penstock's name -> foreign name of each field. Raises: InvalidField; InvalidSample."""
     names = dict[str, str]()
     for name in theirs:
         try:

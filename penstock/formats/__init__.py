@@ -67,7 +67,7 @@ FORMATS = {
     "json": Format(importer=".tables.json_import", is_partitioned=True),
     "jsonl": Format(importer=".tables.jsonl_import", is_partitioned=True),
     "lance": Format(importer=".tables.lance_import", companions=re.compile(r"^(?!data/.*\.lance$)")),
-    # `penstock register lerobot` calls `lerobot_registered` itself, since an episode's data is spread over several files.
+    # `penstock register lerobot` calls `lerobot_registered` itself: an episode needs several files.
     "lerobot": Format(
         importer=".lerobot.lerobot_import",
         exporter=".lerobot.lerobot_export",

@@ -86,8 +86,8 @@ def export(
     without: fields and columns to leave out.
     lossy: True to leave out what the format cannot represent; False to raise.
 
-    Raises: LossyExport; Conflict if the target has other objects; InvalidRuntime; InvalidStore for an unknown format; the
-    errors of `select`.
+    Raises: LossyExport; Conflict if the target has other objects; InvalidRuntime; InvalidStore for an unknown format;
+    the errors of `select`.
     """
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")

@@ -1,6 +1,6 @@
-"""Other libraries' file formats, listed in `FORMATS`: how to register, import and export each.
+"""File formats of other libraries, listed in `FORMATS`: to register in place, to import by copying, and to export.
 
-Registering reads a dataset where it is; importing copies it. A format has up to three modules, loaded on first use:
+A format has up to three modules, loaded on first use:
 
 - `<format>_registered.py`, a `RegisteredFormat` or `RegisteredTables`: samples are byte ranges of the objects.
 - `<format>_import.py`, an `Importer`: samples are decoded and copied.
@@ -38,7 +38,7 @@ class Format(NamedTuple):
     is_partitioned: bool = False
     """True if folder names may hold column values, as in `lang=de/part-0.parquet`."""
     is_isolated: bool = False
-    """True if the format is read in worker processes, because damaged files may crash or hang its library."""
+    """True if worker processes read the format, because damaged files may crash or hang its library."""
 
 
 _INDEXES = re.compile(r"(^|/)index\.json$|/\.penstock/export\.json$")
@@ -114,7 +114,7 @@ FORMATS = {
 """Format name -> its `Format`."""
 
 REGISTERED = frozenset(name for name, of in FORMATS.items() if of.registered and not of.is_table)
-"""Formats that can be registered with samples that are byte ranges; an import copies these ranges."""
+"""Formats that can be registered, and whose samples are byte ranges; an import copies these."""
 TABLES = frozenset(name for name, of in FORMATS.items() if of.is_table)
 """Table formats that can be registered; reading a sample decodes a chunk of an object."""
 IMPORTED = frozenset(name for name, of in FORMATS.items() if of.importer)
@@ -130,14 +130,14 @@ class RegisteredFormat(Protocol):
     """Maximum number of objects per index; 1 if an object has many samples."""
 
     def find_objects(self, store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-        """Return those of the listed objects that hold samples of the format. Raises: InvalidStore; Corrupt."""
+        """Return the listed objects that hold samples of the format. Raises: InvalidStore; Corrupt."""
 
 
 class RegisteredTables(Protocol):
     """A module that registers a table format, with one index per object."""
 
     def find_objects(self, store: Store, infos: list[ObjectInfo], options: Options) -> FoundObjects:
-        """Return those of the listed objects that hold rows of the format. Raises: InvalidStore; Corrupt."""
+        """Return the listed objects that hold rows of the format. Raises: InvalidStore; Corrupt."""
 
 
 def exporter_named(name: str) -> Exporter:
@@ -170,11 +170,9 @@ def find_registered(
     options: Options,
     texts: Iterable[str] = (),
 ) -> tuple[FoundObjects, int]:
-    """Return a format's objects, and the maximum number of objects per index.
+    """Return a format's objects, and the maximum number of objects per index. texts: the dataset's text columns.
 
-    texts: names of the dataset's text columns.
-
-    Raises: InvalidStore if the format cannot be registered; InvalidRuntime for options that the format does not accept.
+    Raises: InvalidStore if the format cannot be registered; InvalidRuntime for options that it does not accept.
     """
     _check_known(name, REGISTERED | TABLES)
     if name in TABLES:

@@ -1,11 +1,11 @@
 """Digest of a version's content, independent of sample order and storage layout.
 
-It is the sum modulo 2**256 of one SHA-256 per field and one per metadata row, over the live samples. Each hash covers
-the following parts, each preceded by its length (uint64, little-endian):
+It is the sum modulo 2**256 of one SHA-256 per field and metadata row, over the live samples. Each hash covers the
+following parts, each preceded by its length (uint64, little-endian):
 
 - field: `field`, key, field name, nbytes (uint64), CRC-32C (uint32)
 - field, if all bytes are read: `payload`, key, field name, SHA-256 of the bytes
-- row: `row`, key, JSON of the metadata columns that are not null, by name. Provenance is excluded.
+- row: `row`, key, JSON of the metadata columns that are not null, by name; no provenance
 """
 
 import hashlib
@@ -30,7 +30,7 @@ UNIT_SAMPLES = 16 * ADDRESSES
 
 @dataclass(slots=True, kw_only=True)
 class DigestReport:
-    """A version's content digest, or the reasons why there is none."""
+    """A version's content digest, or why it has none."""
 
     version: str
     """Version name."""

@@ -19,14 +19,14 @@ from loader.keywords import did_you_mean
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 READ_BYTES = 32 * 2**20
-"""Limit on payloads read at once, in bytes; a larger field is read by itself."""
+"""Limit on payloads read at once, in bytes, unless one field is larger."""
 ADDRESSES = 2048
 """Number of samples per address lookup: one row group of an index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkUnit:
-    """Samples that are exported together: those of one part, or some of them."""
+    """Samples of one part that are exported together."""
 
     number: int
     """Index of the unit in the export."""
@@ -56,7 +56,7 @@ class ExportSelection:
     fields: tuple[str, ...]
     """Exported field names, sorted."""
     columns: dict[str, str]
-    """Metadata or provenance column -> type; columns without any value are absent."""
+    """Metadata or provenance column that has any value -> type."""
     members: Bools
     """Export mask by live ordinal: bool [len(version)]."""
     frame: Any
@@ -175,7 +175,7 @@ def _batches(addresses: Sequence[SampleAddress]) -> Iterator[list[SampleAddress]
 
 
 def metadata_json(columns: Mapping[str, Any]) -> bytes:
-    """Return columns as JSON, sorted by name. Times are in ISO 8601, and NaN is written as `NaN`."""
+    """Return columns as JSON, sorted by name. Times are in ISO 8601; NaN is written as `NaN`."""
     text = json.dumps(columns, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=_text)
     return text.encode()
 

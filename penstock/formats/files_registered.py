@@ -1,4 +1,4 @@
-"""Register plain files: each is a sample with one field, named by the extension. Only listings are read."""
+"""Register plain files: each is a sample, its extension is the field. Only listings are read."""
 
 import posixpath
 from collections.abc import Iterator

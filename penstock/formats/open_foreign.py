@@ -31,14 +31,14 @@ def open_foreign(
     fields: Mapping[str, str] = NO_METADATA,
     folder: str | PathLike[str] = FOLDER,
 ) -> Version:
-    """Return the newest version of the dataset at a URL. Registers it first if necessary; the data stays in place.
+    """Return the newest version of the dataset at a URL; registers it first if necessary. The data stays in place.
 
     The same URL gives the same version on every machine. Each call lists the dataset; new or changed objects make a new
     version. Concurrent processes on one machine wait for each other.
 
     format: a format of `penstock register`, such as "webdataset" or "mds".
-    name: dataset name, which determines the version's id and sample order. None derives it from the format, the URL and
-    the options; set it if the URL may change.
+    name: dataset name, which determines version id and sample order. None derives it from format, URL and options; set
+    it if the URL may change.
     options, without, key, fields: as for `register`.
     folder: folder for the index. You may delete it.
 

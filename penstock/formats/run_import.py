@@ -1,7 +1,7 @@
 """Import a version from another format, unit by unit; a killed import can be repeated.
 
-`REGISTERED` formats are copied by byte range; an importer decodes the others. The version's id follows from the
-dataset name, the options, and the objects' keys, sizes and change tokens.
+`REGISTERED` formats are copied by byte range; importers decode the others. The version's id follows from dataset name,
+options, and the objects' keys, sizes and change tokens.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -61,7 +61,7 @@ WORKERS = 8
 
 @dataclass(slots=True, kw_only=True)
 class ImportReport:
-    """What an import copied, and what failed."""
+    """Version, counts and failures of one import."""
 
     name: str = ""
     """Version name; "" if anything failed."""
@@ -127,16 +127,16 @@ def import_place(
 ) -> ImportReport:
     """Publish a version with copies of a source's samples, or the next version with its new objects.
 
-    Samples of changed objects replace their earlier samples. Removed objects have no effect. If anything fails, the
-    report says what, and no version is published. Memory: 1 KB per sample of a registered format, or the keys of other
-    formats; 8 MiB or one larger sample per thread.
+    Samples of changed objects replace their earlier samples. Removed objects have no effect. After a failure no
+    version is published. Memory: 1 KB per sample of a registered format, or the keys of other formats; 8 MiB or one
+    larger sample per thread.
 
     options: key column, columns that become fields, fields and columns to leave out.
     shuffle: True to order samples by key hash; None does so if each file is a sample.
     workers: number of threads, each of which writes its own part.
     selection: objects to import.
 
-    Raises: InvalidStore; InvalidRuntime; Conflict if `dataset` has another source, or changed meanwhile; EmptyVersion;
+    Raises: InvalidStore; InvalidRuntime; Conflict if `dataset` has another source or changed meanwhile; EmptyVersion;
     FieldMismatch.
     """
     if workers < 1:
@@ -258,7 +258,7 @@ class _Import:
         units = read_units(readable, self.since.fresh, self.chosen["shard_bytes"], failures)
         if not units and not failures:
             raise self._empty()
-        self._check_columns(readable)  # tables have their columns in footers, so this fails before anything is copied
+        self._check_columns(readable)  # footers have the columns: fail before copying
         reader = UnitReader(self.store, readable, options, self.since.keys, failures)
         txn, of_json = self._begin(), readable.members is not None
         with self.root.heartbeat(txn):
@@ -310,7 +310,7 @@ class _Import:
         size: int | None = None,
         any_values: bool = False,
     ) -> list[WrittenUnit[Unit]]:
-        """Return the written units in order; failed units are missing. size: total size, if `units` is an iterator."""
+        """Return the written units in order; failed units are missing. size: total size if `units` is an iterator."""
         done = list[WrittenUnit[Unit]]()
         if size is None:
             units = [*units]

@@ -1,6 +1,6 @@
 """Export registered objects unchanged, if all of their samples are exported.
 
-An index that accompanies the objects is copied too, and must list exactly the copied objects.
+An index that accompanies the objects is copied too, and must list exactly them.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence

@@ -1,6 +1,6 @@
 """Read the untrusted `.nv-meta` of an Energon dataset: its archives, splits and samples.
 
-The SQLite database is opened read-only. Each table is read once; its indexes, views and triggers are not used.
+The SQLite database is opened read-only. Each table is read once, without its indexes, views and triggers.
 """
 
 import os
@@ -42,11 +42,11 @@ _RANGE = re.compile(
 
 INDEX = ".nv-meta/index.sqlite"
 RECORD_BYTES = 20 * BLOCK_BYTES
-"""Record size in bytes; archives are padded with zeros to a multiple of it."""
+"""Record size, in bytes; archives are padded to a multiple of it."""
 TEXT_BYTES = 2**20
 """Limit on a name, and on a table's definition, in bytes."""
 _LEAST_ROW = 8
-"""Minimum size of a five-column row in the database file, in bytes."""
+"""Minimum size of a row with five columns in the database, in bytes."""
 _SAMPLES = "tar_file_id", "sample_key", "sample_index", "byte_offset", "byte_size"
 _PARTS = "tar_file_id", "sample_index", "part_name", "content_byte_offset", "content_byte_size"
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
@@ -82,7 +82,7 @@ def meta_of(store: Store, objects: Mapping[str, ObjectInfo]) -> NvMeta:
 
 
 def expanded(pattern: str, name: str) -> Iterator[str]:
-    """Yield the names that a pattern with Bash braces expands to. Raises: Corrupt if braces are nested too deeply."""
+    """Yield the names that a pattern with Bash braces expands to. Raises: Corrupt for braces nested too deeply."""
     yield from _expanded(pattern, name, 0)
 
 
@@ -244,7 +244,7 @@ class IndexedTar:
     def samples(self, nbytes: int, count: int) -> list[tuple[str, list[IndexedMember]]] | None:
         """Return each sample's key and members; None if they do not fill an archive of `nbytes` bytes.
 
-        count: number of samples that the dataset's list gives for the archive.
+        count: number of samples according to the dataset's list.
         """
         samples = np.array(self._samples, np.int64).reshape(-1, 3)
         parts = np.array(self._parts, np.int64).reshape(-1, 4)
@@ -351,10 +351,7 @@ def _rows(
 
 
 def _fills(samples: Int64s, parts: Int64s, nbytes: int) -> bool:
-    """Return whether the samples fill the archive and leave room for the members' headers.
-
-    samples: int64 [N, 3]: number, offset, nbytes. parts: int64 [M, 4]: sample number, name, offset, nbytes; by offset.
-    """
+    """Return whether samples fill the archive and leave room for headers; both arrays are sorted by offset."""
     for table in (samples[:, 1:], parts[:, 2:]):
         if not ((table >= 0) & (table <= nbytes)).all():
             return False

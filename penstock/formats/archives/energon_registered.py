@@ -1,7 +1,7 @@
 """Register Energon datasets: WebDataset archives whose field names keep their case.
 
-The index may be older than its archives. It is used if its samples fill the archive and the last header is where the
-index says. Otherwise the archive's headers are read.
+The index may be older than its archives. It is used if its samples fill the archive and the last header is where
+expected. Otherwise the archive's headers are read.
 """
 
 from collections.abc import Iterator, Mapping

@@ -203,13 +203,13 @@ def _checked(block: bytes, name: str, at: int) -> int:
 
 
 def _sum(data: bytes) -> int:
-    """Return the sum of at most 256 bytes, computed with Adler-32 because it is fast."""
+    """Return the sum of at most 256 bytes; Adler-32 is fast."""
     return adler32(data, 0) & 0xFFFF
 
 
 @lru_cache(4096)
 def _total(checksum: bytes) -> int:
-    """Return the header's byte sum from a checksum field in the common form; -1 for other forms."""
+    """Return the header's byte sum from a checksum field in the common form, otherwise -1."""
     checksum_sum = int(checksum[:6], 8) if _PLAIN.fullmatch(checksum) else -1
     return checksum_sum + _sum(checksum) - 8 * 32 if checksum_sum >= 0 else -1
 

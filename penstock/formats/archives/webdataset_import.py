@@ -78,7 +78,7 @@ def samples_in(stream: ByteStream, columns: JsonColumns | None = None) -> Iterat
 
 
 class _Blocks:
-    """Reads at increasing offsets; keeps the last header, because the end check reads from its offset again."""
+    """Reads at increasing offsets; keeps the last header, because the end check reads it again."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream, self._at, self._header = stream, 0, b""

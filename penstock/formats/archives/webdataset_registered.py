@@ -83,7 +83,7 @@ def samples(
     info: ObjectInfo,
     members: JsonMembers | None = None,
 ) -> Iterator[ForeignSample | ForeignTable]:
-    """Yield an archive's samples in order of their first members, or one table if all have the same fields.
+    """Yield an archive's samples by first member, or one table if all have the same fields.
 
     Raises: InvalidSample for a duplicate member.
     """
@@ -146,7 +146,7 @@ class JsonDocuments:
                 self.add(Span(*run.places[2 * at : 2 * at + 2]), self._window.aside)
 
     def add(self, at: Span, read: Callable[[int, int], bytes]) -> None:
-        """Parse one JSON member. at: its location. read: function to read it with."""
+        """Parse one JSON member. at: its location. read: function that reads bytes."""
         if self._columns is not None:
             self._starts.append(at.offset)
             self._columns.add(read(*at) if at.nbytes <= MOST_BYTES else None, self._window.name, at.offset)

@@ -32,7 +32,7 @@ class TopicColumn:
         self._texts: list[bytes] | None = None  # JSON of each row, once a value is not a number
 
     def add(self, row: int, value: Any) -> int:
-        """Add a row's value, and gaps for skipped rows; return the memory that they take, in bytes."""
+        """Add a row's value, and gaps for skipped rows; return the bytes that they take in memory."""
         before = len(self._data)
         if self._texts is None and self._takes(value):
             self._shapes += [None] * (row - len(self._shapes))

@@ -100,7 +100,7 @@ class _Topic:
         return _NamedErrors(f"{self._where}, {what}", self._leave_out)
 
     def add(self, message: LogMessage) -> int:
-        """Add a message; return the memory that it takes, in bytes."""
+        """Add a message; return the bytes that it takes in memory."""
         row = len(self._log_times)
         with damage_named(f"{self._where}, row {row}"), self._refused(f"row {row}"):
             values = dict(self._decode(message.data))

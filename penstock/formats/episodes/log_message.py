@@ -45,7 +45,7 @@ class LogMessage(NamedTuple):
 
 @contextmanager
 def damage_named(where: str) -> Iterator[None]:
-    """Turn log libraries' errors into `Corrupt` with the file's name; errors of this machine pass through."""
+    """Turn log libraries' errors into `Corrupt` with the file's name; the machine's own errors pass through."""
     try:
         yield
     except PenstockError:

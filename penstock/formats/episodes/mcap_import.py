@@ -1,4 +1,4 @@
-"""Import MCAP files: each file is a sample, its topics are fields. Every checksum is verified."""
+"""Import MCAP files: each is a sample, its topics are fields. Every checksum is verified."""
 
 import io
 import struct

@@ -133,7 +133,7 @@ def mp4_of_frames(codec: str, frames: Sequence[bytes], ns: Any, what: str) -> by
 
 
 def _ticks(ns: Any, what: str) -> tuple[Fraction, Any]:
-    """Return the tick length in seconds, and each frame's tick. A tick is 1 ns, or 1 µs if mp4 needs it."""
+    """Return the tick length in seconds, and each frame's tick: 1 ns, or 1 µs if mp4 needs it."""
     pts = ns - ns[0]
     for step in (1, 1000):
         ticks = pts // step

@@ -1,4 +1,4 @@
-"""Import RLDS episodes written by TensorFlow Datasets, read by `features.json` and without TensorFlow."""
+"""Import RLDS episodes written by TensorFlow Datasets, by their `features.json`, without TensorFlow."""
 
 import math
 import re
@@ -26,7 +26,7 @@ _MOST_DEPTH = 32
 OPTIONS = frozenset[str]()
 FEATURES = "features.json"
 STEP_NS = 10**9
-"""Time between frames, in nanoseconds: RLDS steps have no clock, so frame k is at k seconds."""
+"""Time between frames, in nanoseconds: steps have no clock, so frame k is at k seconds."""
 _RECORDS = re.compile(r"-([A-Za-z0-9_.]+)\.tfrecord-\d+-of-\d+$")
 _OTHERS = re.compile(r"\.(array_record|riegeli|parquet)-\d+-of-\d+$")
 
@@ -39,7 +39,7 @@ class RldsFeature(NamedTuple):
     in_steps: bool
     """True if each step has a value, False if the episode has one."""
     kind: str
-    """"numbers", "text", "image" (8 bits) or "depth" (16 bits, one channel, per step); "" if not supported."""
+    """"numbers", "text", "image" (8 bits), "depth" (16 bits, one channel, per step), or "" if unsupported."""
     dtype: np.dtype[Any]
     """Dtype of the numbers."""
     shape: tuple[int, ...]

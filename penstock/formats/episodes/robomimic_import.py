@@ -28,7 +28,7 @@ OPTIONS = frozenset[str]()
 RUN_BYTES = 64 * 2**20
 """Approximate size of the demonstrations read each time a file is opened, in bytes."""
 MAX_DEMO_BYTES = 2**32 - 2 * RUN_BYTES
-"""Limit on a demonstration, in bytes: HDF5 can declare any shape, and a worker's reply is at most 4 GiB."""
+"""Limit on a demonstration, in bytes: HDF5 can declare any shape, and a worker replies with at most 4 GiB."""
 MAX_DEPTH = 8
 """Limit on the depth of groups within a demonstration."""
 _SPLITS = {"train": "train", "valid": "validation", "test": "test"}

@@ -32,7 +32,7 @@ _BEGIN = b"#ROSBAG V2.0\n"
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return ROS 1 bags and the `metadata.yaml` of ROS 2 bags, each joined with the bag's files if all exist."""
+    """Return ROS 1 bags and ROS 2 `metadata.yaml` files, the latter joined with the bag's files if all exist."""
     return _bags_in(store, infos, options, whole=True)
 
 
@@ -184,7 +184,7 @@ def ros1_messages(file: io.RawIOBase, where: str) -> Iterator[LogMessage]:
         from rosbags.rosbag1 import Reader
 
         buffered = io.BufferedReader(file, 2**16)
-        if buffered.read(len(_BEGIN)) != _BEGIN:  # otherwise rosbags searches for the end of the line, however far away
+        if buffered.read(len(_BEGIN)) != _BEGIN:  # rosbags would read on to the end of the line
             raise ValueError("it is no bag of version 2.0")
         buffered.seek(0)
         path: Any = _OpenBag(buffered)

@@ -38,7 +38,7 @@ class ImportRun(NamedTuple):
     """Consecutive samples of one object."""
 
     info: ObjectInfo
-    """The object."""
+    """Object that holds the samples."""
     first: int = 0
     """Format's own index of the first sample."""
     stop: int = 0
@@ -87,7 +87,7 @@ class Importer(Protocol):
     """Options that the format accepts: "key", "fields" or "episodes"."""
 
     def find_objects(self, store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-        """Return those of the listed objects that are of the format. Raises: InvalidStore; Corrupt."""
+        """Return the listed objects that hold samples of the format. Raises: InvalidStore; Corrupt."""
 
 
 class JoiningImporter(Importer, Protocol):
@@ -137,7 +137,7 @@ def of_first_readable(infos: Iterable[ObjectInfo], read: Callable[[ObjectInfo], 
 def files_of(
     names: Mapping[str, Sequence[str]], there: Mapping[str, ObjectInfo]
 ) -> tuple[dict[str, list[ObjectInfo]], dict[str, str]]:
-    """Return object key -> files of each complete object, and object key -> first missing file of the others.
+    """Return each complete object's files by key, and each other object's first missing file by key.
 
     names: result of `JoiningImporter.names_in`. there: existing files by key.
     """

@@ -1,4 +1,4 @@
-"""Read objects in worker processes, so that an object that crashes or hangs its reader fails on its own."""
+"""Read objects in worker processes: an object that crashes or hangs its reader fails on its own."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -37,9 +37,8 @@ def in_workers(
 ) -> Iterator[Readable]:
     """Yield a copy of `readable` that reads in worker processes, which end with the block.
 
-    workers: maximum number of processes.
-
-    A run's samples are in memory, at most 4 GiB. Credentials come from the environment.
+    workers: maximum number of processes. A run's samples are in memory, at most 4 GiB. Credentials come from the
+    environment.
     """
     function = partial(_read, store, find_objects, options.to_json())
     variables = store_variables(store)

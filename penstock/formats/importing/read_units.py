@@ -84,13 +84,10 @@ class UnitReader:
     failures: list[str]
     """Output: errors of a unit's objects, except the last, which is raised."""
     twice: Container[str] = ()
-    """Repeated keys; these samples' keys are prefixed with the object's name."""
+    """Repeated keys; these samples' keys get the object's name as a prefix."""
 
     def __call__(self, unit: ReadUnit) -> Iterator[Sample]:
-        """Yield a unit's samples.
-
-        After an error the remaining objects are only checked; then the last error is raised.
-        """
+        """Yield a unit's samples; after an error, only check the remaining objects, then raise the last error."""
         errors = list[PenstockError]()
         for run in unit.runs:
             try:
@@ -179,7 +176,7 @@ def settled(
 
 
 def check_unique(root: Store, written: Sequence[WrittenUnit[ReadUnit]]) -> None:
-    """Raise DuplicateKey if two samples of one object have the same key. Reads all keys."""
+    """Raise DuplicateKey if one object has two samples with the same key. Reads all keys."""
     files = [part.samples for unit in written for part in unit.parts if part.samples is not None]
     table = pa.concat_tables(get_tables(root, files, ["key", "raw_key"]))
     if twice := _repeated(table["key"]):

@@ -250,7 +250,7 @@ class _BlockBytes:
             flat = [np.ascontiguousarray(array).reshape(-1) for array in (which, begin, sizes)]
             crcs = crcs.reshape(-1)
             gather(files, *flat, b"", memory, at.reshape(-1), crcs, status)
-        for i in np.flatnonzero(status != RIGHT).tolist():  # a read through the store succeeds, or raises the reason
+        for i in np.flatnonzero(status != RIGHT).tolist():  # the store reads it, or raises the reason
             of, start, nbytes = (
                 self._samples.objects[i // len(columns)],
                 int(at.reshape(-1)[i]),

@@ -1,4 +1,4 @@
-"""List the samples of a source's objects, and cut them into units before all are listed."""
+"""List the samples of a source's objects, and cut them into units as they are listed."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -41,10 +41,7 @@ class Walk:
         groups: Groups,
         columns: Mapping[str, Mapping[str, Any]] = NO_METADATA,
     ) -> None:
-        """Start the threads.
-
-        since: change since the newest version; its `keys` are in use. columns: the newest manifest's columns.
-        """
+        """Start the threads. since: change since the newest version; its `keys` are in use. columns: its columns."""
         self._columns = columns
         self._objects, self._without, self._since, self._groups = objects, without, since, groups
         self._failures = list[str]()
@@ -110,14 +107,14 @@ class Walk:
 class UnitsAhead:
     """Units in the order of their objects, available as soon as these are listed.
 
-    Until all shards are listed, names are guesses: no key repeats in another shard, and `group_guessed` gives groups.
+    Until all are listed, names are guesses: no key repeats in another shard, and `group_guessed` gives groups.
     """
 
     def __init__(self, walk: Walk, groups: Groups, shard_bytes: int) -> None:
         self._walk, self._groups, self._shard_bytes = walk, groups, shard_bytes
         self.group_of = group_guessed(groups)
         self._cut = list[tuple[SpanUnit, int, int]]()
-        """Each unit with guessed names, the index of its run, and the index of its first sample in the run."""
+        """Each unit with guessed names, the index of its run, and the index of its first sample there."""
 
     def __iter__(self) -> Iterator[SpanUnit]:
         """Yield units with guessed names, until a shard is unreadable or lacks fields of a group."""

@@ -37,9 +37,9 @@ class VideoPlace(NamedTuple):
     key: str
     """Object key."""
     from_s: float | None
-    """Time in the object at which the episode starts, in seconds; None if the file holds only this episode."""
+    """Start of the episode in the object, in seconds; None if the file holds only this episode."""
     to_s: float | None
-    """Time in the object at which the episode ends, in seconds; None likewise."""
+    """End of the episode in the object, in seconds; None likewise."""
 
 
 class LeRobotEpisode(NamedTuple):
@@ -171,7 +171,7 @@ def _read_v3(store: Store, keys: list[str]) -> tuple[dict[int, str], list[dict[s
 
 
 def _with_stats(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with its `stats/<feature>/<name>` columns merged into one mapping."""
+    """Return a row with its `stats/<feature>/<name>` columns as one mapping."""
     stats: dict[str, dict[str, Any]] = {}
     for name in [name for name in row if name.startswith("stats/")]:
         feature, _, stat = name.removeprefix("stats/").rpartition("/")

@@ -64,7 +64,7 @@ class Survey:
     tasks: list[str] = field(default_factory=list)
     """Task texts by index."""
     losses: list[Loss] = field(default_factory=list)
-    """What the format cannot represent."""
+    """Losses of the format."""
 
 
 def survey_of(selection: ExportSelection) -> Survey:

@@ -236,7 +236,7 @@ def _put_rows(tables: list[Any], key: str, outbox: Outbox) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meta:
-    """What an export's metadata is computed from."""
+    """Input of an export's metadata files."""
 
     selection: ExportSelection
     """Exported samples."""

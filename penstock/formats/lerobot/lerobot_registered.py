@@ -1,8 +1,8 @@
 """Register LeRobot videos in place, and copy numbers and texts.
 
 A part is a run of episodes that share no video with other parts. It has one shard per camera (its videos joined), one
-of packet tables and one of streams. A sample's `unit_id` hashes its episode's objects and metadata. An episode with
-another `unit_id` replaces the registered one.
+of packet tables and one of streams. `unit_id` hashes an episode's objects and metadata. If it changes, the episode
+replaces the registered one.
 """
 
 import hashlib
@@ -73,7 +73,7 @@ def register_lerobot(
     episodes: (first, last) index ranges to register; empty registers all.
 
     Raises: InvalidStore if there is no such dataset, or if packets are not contiguous; Corrupt with episode and row;
-    Conflict if `dataset` has another source, or changed meanwhile; EmptyVersion.
+    Conflict if `dataset` has another source or changed meanwhile; EmptyVersion.
     """
     check_dataset_name(dataset)
     check_apart(root.url, store.url)
@@ -145,7 +145,7 @@ def _unit_id(source: LeRobotDataset, store: Store, cameras: Sequence[str], episo
 
 
 class _EpisodeDifference(NamedTuple):
-    """Episodes of a place, compared with the newest version."""
+    """How a source's episodes differ from the newest version's."""
 
     fresh: list[int]
     replaced: frozenset[str] = frozenset()

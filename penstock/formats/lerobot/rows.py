@@ -146,7 +146,7 @@ def _statistics_of(values: Any) -> dict[str, Any]:
 def aggregated(episodes: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
     """Return statistics over all rows, combined from episodes' statistics: feature -> name -> value.
 
-    As in LeRobot, quantiles are row-weighted means of the episodes' quantiles. Raises: InvalidSample.
+    As in LeRobot, quantiles are row-weighted means of episodes' quantiles. Raises: InvalidSample.
     """
     out = {}
     for feature in sorted({name for one in episodes for name in one}):

@@ -1,4 +1,4 @@
-"""Import compressed LitData chunks: decompress each whole, then read it like `litdata_registered`."""
+"""Import compressed LitData chunks: decompress each whole, then read it like a registered chunk."""
 
 import itertools
 import json
@@ -164,7 +164,7 @@ def _inflated(parts: list[bytes], sizes: list[int]) -> bytes | None:
 
 
 def _joined(offsets: Any, body: bytes | None) -> bytes | None:
-    """Return an uncompressed chunk. offsets: start of each sample in `body`, and the end of the last."""
+    """Return an uncompressed chunk. offsets: each sample's start in `body`, and the end of the last."""
     if body is None:
         return None
     n = len(offsets) - 1

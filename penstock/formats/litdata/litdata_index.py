@@ -51,7 +51,7 @@ class Leaf(NamedTuple):
     encoding: str
     """Encoding, up to a colon."""
     field: str
-    """Field name, without the dtype word if values have their own dtype; "" for numbers and JSON."""
+    """Field name, without the dtype word if each value has its own; "" for numbers and JSON."""
     column: str
     """Metadata column for a number, JSON or an array's shape; "" if there is none."""
     word: str
@@ -89,8 +89,7 @@ class LitDataIndex(NamedTuple):
 def index_of(data: bytes, name: str, exported: Exported | None) -> LitDataIndex:
     """Return a parsed index. name: index name for errors.
 
-    Raises: Corrupt for a damaged index; InvalidStore for an unsupported layout; InvalidSample if two leaves need one
-    column.
+    Raises: Corrupt if damaged; InvalidStore for an unsupported layout; InvalidSample if two leaves need one column.
     """
     try:
         document = parse_json_object(data)

@@ -256,7 +256,7 @@ def _leaves(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.Array]]:
         if not pa.types.is_struct(array.type) or not array.type.num_fields:
             yield name, array
             continue
-        inner = zip(array.type, array.flatten(), strict=True)  # flatten() applies a struct's nulls to its children
+        inner = zip(array.type, array.flatten(), strict=True)  # flatten() passes nulls on to children
         waiting += reversed([(f"{name}.{field.name}", child) for field, child in inner])
 
 

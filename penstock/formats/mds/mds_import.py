@@ -1,4 +1,4 @@
-"""Import compressed MDS shards: decompress each whole, then read it like `mds_registered`."""
+"""Import compressed MDS shards: decompress each whole, then read it like a registered shard."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +31,7 @@ class _Compressed(NamedTuple):
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
     """Return the compressed shards that the dataset's indexes list.
 
-    Raises: InvalidStore for an uncompressed shard, or for a codec that Arrow does not have.
+    Raises: InvalidStore if a shard is not compressed, or Arrow does not have its codec.
     """
     shards, readers = dict[str, _Compressed](), dict[str, Callable[[ImportRun], Iterator[ReadSample]]]()
     lacking = list[str]()

@@ -1,4 +1,4 @@
-"""Convert the sample order of a MosaicML Streaming epoch to ordinals, to continue the epoch with penstock."""
+"""Convert a MosaicML Streaming epoch's order to ordinals, to continue the epoch with penstock."""
 
 import json
 import os
@@ -133,7 +133,7 @@ def rest_of(epoch: I64, step: int) -> I64:
 
     epoch: int64 [steps, global batch], -1 for padding. step: first step not trained.
 
-    Raises: EmptyView if `step` is after the last step; InvalidRuntime if an earlier step is short.
+    Raises: EmptyView if there is no such step; InvalidRuntime if an earlier step is short.
     """
     there = (epoch >= 0).sum(1)
     n = int(np.flatnonzero(there).max(initial=-1)) + 1

@@ -1,1 +1,1 @@
-"""Read objects within bounds, and describe foreign samples."""
+"""Read objects within limits, and describe foreign samples."""

@@ -71,7 +71,7 @@ def split_reader(
 ) -> Callable[[Of], Iterator[Any]]:
     """Return a reader that adds the split to samples, and the folder to their keys.
 
-    named: True if keys are the samples' own, which the folder is not added to.
+    named: True if keys are the samples' own, and stay unchanged.
     """
     if not folder.prefix:
         return read

@@ -15,7 +15,7 @@ from loader.storage import Blob, ObjectInfo, Store
 from .window import ObjectWindow
 
 BOMB_BYTES, BOMB_TIMES = 2**30, 1000
-"""Limit on an object's decompressed size: so many bytes or so many times its own size, whichever is more."""
+"""Limit on an object's decompressed size: this many bytes, or this many times its own size if that is more."""
 _READ_BYTES = 2**20
 _XZ_MEMORY_BYTES = 2**28
 

@@ -21,13 +21,13 @@ class ForeignSample(NamedTuple):
     """One sample, named as in its format."""
 
     key: str
-    """Key; any text, because registration escapes what penstock does not allow."""
+    """Key; any text, because registration escapes it."""
     fields: Mapping[str, Span]
     """Field name -> byte range in the object."""
     metadata: Mapping[str, Any] = NO_METADATA
     """Metadata column -> value."""
     source: Mapping[str, str] = NO_METADATA
-    """Provenance column -> value, in addition to the object's provenance."""
+    """Provenance column -> value, in addition to the object's own."""
     crcs: Mapping[str, int] = NO_METADATA
     """Field name -> CRC-32C, if the bytes were read."""
 
@@ -84,7 +84,7 @@ class FoundObjects(NamedTuple):
     declared_widths: bool = False
     """True if nested lists of numbers become arrays of their declared width."""
     seals: bool = False
-    """True if checksums are written to seals later, because registration checksums only the bytes that it reads."""
+    """True if seals hold the checksums, because registration checksums only what it reads."""
 
     def reading(
         self,
@@ -92,7 +92,7 @@ class FoundObjects(NamedTuple):
         reserved: Collection[str] = (),
         into: JsonMembers | None = None,
     ) -> "FoundObjects":
-        """Return the objects, with some JSON members excluded. Arguments: those of `JsonMembers.leave_out`."""
+        """Return the objects, with some JSON members excluded. Arguments: as for `JsonMembers.leave_out`."""
         if self.members is not None:
             self.members.leave_out(without, reserved, into)
         return self

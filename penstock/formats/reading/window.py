@@ -11,17 +11,17 @@ from loader.storage import ObjectInfo, Store
 from loader.storage.store import disk_of
 
 LOCAL_BYTES = 4 * 2**10
-"""Read size in a file at the start and after a jump, in bytes: one or two tar headers."""
+"""First read of a file, and after a jump, in bytes: one or two tar headers."""
 LOCAL_MOST_BYTES = 256 * 2**10
-"""Maximum read size in a file, in bytes; it spares small members a system call each, which waits for the GIL."""
+"""Maximum read of a file, in bytes; one system call per small member would wait for the GIL each time."""
 LOCAL_JUMP_BYTES = 16 * 2**10
 """Minimum gap that is skipped in a file, in bytes."""
 FIRST_BYTES = 256 * 2**10
-"""Request size at the start and after a jump, in bytes."""
+"""First request, and after a jump, in bytes."""
 MOST_BYTES = 8 * 2**20
 """Maximum request size, in bytes."""
 JUMP_BYTES = 2**20
-"""Minimum gap that is skipped in a bucket's object, in bytes: what 50 MB/s transfer in a latency of 20 ms."""
+"""Minimum gap that is skipped in a bucket's object, in bytes: 20 ms at 50 MB/s."""
 
 SCATTERED_BYTES = 2**20
 """Maximum request size if reads jump back and forth, in bytes."""
@@ -101,7 +101,7 @@ class ObjectWindow:
         return self._checksums is not None and self._checksums.go_on
 
     def sum(self, places: Sequence[int], crcs: Sequence[int]) -> None:
-        """Checksum the archive's next contents. Arguments: those of `Checksums.take`."""
+        """Checksum the archive's next contents. Arguments: as for `Checksums.take`."""
         if self._checksums is not None:
             self._checksums.take(places, crcs, self._start, self._data)
 
@@ -160,7 +160,7 @@ class Checksums:
     def __init__(self) -> None:
         self._crcs: array[int] | None = array("q")
         self._at, self._n_left = 0, 0
-        """Offset from which the last content is not yet checksummed, and how many bytes that leaves."""
+        """Offset of the last content's first byte not yet checksummed, and the number of bytes from there."""
 
     @property
     def go_on(self) -> bool:

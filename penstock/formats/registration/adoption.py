@@ -1,7 +1,7 @@
 """Copy registered objects into the root, so that a version no longer needs their owner's store.
 
     foreign/<place>/<key>       the copies; <place> is the source's id
-    places/<place>/<n>.json     a null url means that the objects are in the root; written last
+    places/<place>/<n>.json     url null: the source is in the root; written last
 
 Each object is checked against its seals before it is written. An existing copy is compared and not replaced, so a
 killed adoption can be repeated.
@@ -45,12 +45,12 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(slots=True, kw_only=True)
 class AdoptionReport:
-    """What an adoption copied, and what failed."""
+    """Counts and failures of one adoption."""
 
     version: str
     """Version name."""
     id: str
-    """Version id, which does not change."""
+    """Version id, unchanged."""
     places: int = 0
     """Number of sources now in the root; 0 if anything failed."""
     objects: int = 0
@@ -89,10 +89,10 @@ class _ShardUnit(NamedTuple):
 
 
 def adopt(root: Root, ref: str, *, workers: int = 4) -> AdoptionReport:
-    """Copy a version's registered objects into the root, which readers then read instead of the source.
+    """Copy a version's registered objects into the root, where readers find them from then on.
 
-    All versions in the root that share a source adopt it together, and must be sealed. The report names objects that
-    cannot be copied, or that hold samples removed by a takedown; the version then keeps its sources. Memory: a shard's
+    All versions in the root that share a source adopt it together, and must be sealed. If an object cannot be copied,
+    or holds samples that a takedown removed, the report names it and the version keeps its sources. Memory: a shard's
     indexes per thread. Scratch: one object per thread.
 
     Raises: InvalidRuntime if the version is not registered or not sealed; Forbidden for a source that the caller does
@@ -105,7 +105,7 @@ def adopt(root: Root, ref: str, *, workers: int = 4) -> AdoptionReport:
         raise InvalidRuntime(f"{version.name} has no registered bytes: all its bytes are in the root")
     report, known = AdoptionReport(version=version.name, id=version.id), set[str]()
     counted, done, denies = dict[str, int](), dict[str, str](), 0
-    # Repeated while versions are published or samples are taken down meanwhile.
+    # Repeated if another process publishes a version, or takes samples down, meanwhile.
     while new := [one for one in _versions(root, version, places) if one.id not in known]:
         _check_readable(new, places)
         denied, denies = DeniedBytes(root.store, root.state.denies), root.state.last_deny

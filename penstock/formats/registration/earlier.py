@@ -1,4 +1,4 @@
-"""Compare a source's objects with those that a dataset already has."""
+"""Compare the objects in a source with a dataset's objects."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class PlaceDifference:
     replaced: frozenset[str] = frozenset()
     """Keys of changed objects."""
     missing: frozenset[str] = frozenset()
-    """Keys of objects that have live samples and no longer exist; adopted objects are not among them."""
+    """Keys of missing objects that have live samples; adopted objects are not checked."""
     same: int = 0
     """Number of unchanged objects."""
     places: frozenset[str] = frozenset()
@@ -42,7 +42,7 @@ class PlaceDifference:
         return {key for rows in (self.live or {}).values() for key, of in rows.values() if of not in out}
 
     def left_out(self, version: Version | None) -> Superseded:
-        """Return the live samples to replace: those of changed or missing objects."""
+        """Return the live samples whose objects changed or are missing."""
         rows: dict[tuple[str, str], list[int]] = {}
         for part, members in (self.live or {}).items():
             for row, (_, of) in members.items():

@@ -39,8 +39,7 @@ def put_parts(
 ) -> list[Part]:
     """Write the indexes under `prefix`; return the parts.
 
-    walked: each part's shard and rows; frees the rows' places, checksums and indexes. seals: True to write checksums to
-    seals.
+    walked: each part's shard and rows; frees places, checksums and indexes. seals: True to write checksums to seals.
     """
 
     def put(number: int) -> Part:

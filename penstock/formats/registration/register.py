@@ -1,7 +1,7 @@
 """Register a dataset in place: list the samples in its objects, and publish a version with their index.
 
-The version's id follows from the dataset name, the format, its options, and the objects' keys, sizes and change
-tokens, so everyone gets the same version. A killed registration can be repeated.
+The version's id follows from dataset name, format, options, and the objects' keys, sizes and change tokens. Everyone
+gets the same version, and a killed registration can be repeated.
 """
 
 import hashlib
@@ -46,12 +46,12 @@ from .shard_rows import (
 AT_ONCE = 16
 """Number of shards read concurrently."""
 LARGE_CHUNK_BYTES = 8 * 2**20
-"""Chunk size above which the report recommends an import, in bytes: a shuffle mixes few samples then."""
+"""Decoded chunk size in bytes above which a shuffle mixes few samples, so the report recommends an import."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrationReport:
-    """What a registration published."""
+    """Version and counts of one registration."""
 
     version: Version
     """The version."""
@@ -72,7 +72,7 @@ class RegistrationReport:
     notes: Sequence[str] = ()
     """Warnings about JSON values that could not become columns."""
     sealed: int = 0
-    """Number of new shards that are already sealed, because all of their bytes were read."""
+    """Number of new shards that are already sealed, because all their bytes were read."""
 
 
 def register(
@@ -91,15 +91,13 @@ def register(
 
     Readers open the URL with the credentials in their environment.
 
-    options: options for the URL's store; they are not stored.
-    without: fields to leave out; in tables, also columns.
+    options: options for the URL's store; not stored. without: fields to leave out; in tables, also columns.
     key: table column with the sample keys.
     fields: table column that becomes a field -> extension, "" for the default.
     selection: objects to register.
 
-    Raises: InvalidStore if the format or the source cannot be registered; InvalidRuntime for invalid table options;
-    Conflict if `dataset` has another source, or changed meanwhile; EmptyVersion; Corrupt or InvalidSample if an object
-    is not in the format.
+    Raises: InvalidStore if the format or source cannot be registered; InvalidRuntime for invalid table options;
+    Conflict if `dataset` has another source or changed meanwhile; EmptyVersion; Corrupt; InvalidSample.
     """
     check_dataset_name(dataset)
     store, columns = open_store(fspath(url), options), Options(key, fields, frozenset(without))
@@ -278,7 +276,6 @@ class ShuffleChunks(NamedTuple):
         return {name: value for name, value in self._asdict().items() if name != "samples"}
 
     def to_text(self) -> str:
-        """Return a one-line summary."""
         text = (
             f"row groups of {self.chunk_rows:,} samples, {size(self.chunk_nbytes)} decoded: a shuffle mixes "
             f"{self.shuffled_samples:,} of {self.samples:,} samples at a time"

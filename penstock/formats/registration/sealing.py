@@ -30,12 +30,12 @@ READ_BYTES = 16 * 2**20
 
 @dataclass(slots=True, kw_only=True)
 class SealReport:
-    """What one run of `seal` read, and what failed."""
+    """Counts and failures of one run of `seal`."""
 
     version: str
     """Version name."""
     id: str
-    """Version id, which does not change."""
+    """Version id, unchanged."""
     shards: int = 0
     """Number of the version's registered shards that are now sealed."""
     skipped: int = 0

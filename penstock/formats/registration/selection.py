@@ -1,9 +1,9 @@
-"""Select a source's objects, and those of its table files that hold live rows.
+"""Select a source's objects, and the table files among them that hold live rows.
 
 - Patterns have .gitignore syntax (through pathspec), and match keys.
 - Delta: the newest checkpoint (Parquet) and later commits (JSON lines) list the live files.
 - Hugging Face: `state.json` of `save_to_disk` lists the live files; `cache-<fingerprint>.arrow` are derived.
-- Iceberg and Hudi tables are rejected, because their metadata is not read.
+- Iceberg and Hudi: rejected, because their metadata is not read.
 - Hadoop and Spark: names that start with "_" or "." are ignored, except partitions such as `_day=1/`.
 """
 
@@ -49,8 +49,8 @@ def live_keys(
 ) -> set[str]:
     """Return the keys of a Delta table's live files.
 
-    folder: "" or a path that ends in "/". log: the log's objects. there: keys of existing Parquet files.
-    way_out: advice for errors.
+    folder: "" or a path that ends in "/". log: the log's objects. there: keys of Parquet files. way_out: advice for
+    errors.
 
     Raises: InvalidStore if files mix live and deleted rows; Corrupt if the log is incomplete.
     """

@@ -204,7 +204,7 @@ def rows_of(
     samples: Sequence[Iterable[ForeignSample | ForeignTable | ForeignRun]],
     without: Container[str],
 ) -> list[Rows]:
-    """Return a shard's rows, one `Rows` per set of fields and per `ForeignRun`. samples: one iterable per object."""
+    """Return a shard's rows, one `Rows` per set of fields and per run. samples: one iterable per object."""
     kinds: dict[tuple[str, ...], Rows] = {}
     known: dict[tuple[str, ...], tuple[Rows, tuple[str, ...]]] = {}
     """Field names in the foreign format -> their rows, and these names in the order of ours."""
@@ -414,7 +414,7 @@ def groups_of(parts: Sequence[Rows], known: Mapping[str, Mapping[str, Any]]) -> 
 def group_guessed(known: Mapping[str, Mapping[str, Any]]) -> Callable[[str], str]:
     """Return a function from field name to probable group, for use before all samples are known.
 
-    A known field keeps its group. A new field gets its own group; in a new dataset it gets `COMMON`.
+    A known field keeps its group. A new field gets its own; in a new dataset it gets `COMMON`.
     """
     group_of = {name: group for group, body in known.items() for name in body["field_nbytes"]}
     in_use = {COMMON, *known}

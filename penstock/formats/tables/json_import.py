@@ -1,7 +1,7 @@
 """Import JSON, uncompressed or compressed: an array of objects, or concatenated objects; each is a sample.
 
-The file is read forward; memory holds one object and one chunk of the file. `*.json` files may also be JSON lines,
-which is what Spark writes.
+The file is read forward; memory holds one object and one chunk. A `*.json` file may also be JSON lines, as Spark
+writes.
 """
 
 import codecs
@@ -22,7 +22,7 @@ OPTIONS = frozenset({"key", "fields"})
 _ENDINGS = tuple(f".json{more}" for more in ("", *COMPRESSED))
 _SPACE = " \t\r\n"
 _NEAR = 16
-"""Distance from the end of the text, in characters, within which a parse error may only mean that more must be read."""
+"""A parse error this near the end of the text, in characters, may only mean that more must be read."""
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
@@ -120,7 +120,7 @@ class _Text:
         return InvalidSample(f"{self._name}, row {row} is not JSON: {why}; repair it{cut}")
 
     def _next(self) -> str:
-        """Return the next character that is not white space, without consuming it; "" at the end."""
+        """Return the next character that is not white space, and leave it; "" at the end."""
         while True:
             while self._at < len(self._text):
                 if (character := self._text[self._at]) not in _SPACE:

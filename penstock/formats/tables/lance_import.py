@@ -34,8 +34,7 @@ _NAMES = KnownNames[list[list[str]]]()
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
     """Return the files of the newest version's fragments.
 
-    Raises: MissingDependency if Lance is not installed; InvalidStore if Lance cannot open the store, or if a file is
-    missing.
+    Raises: MissingDependency if Lance is not installed; InvalidStore if Lance cannot open the store or a file is gone.
     """
     return _readable(store, infos, options, whole=True)
 
@@ -85,7 +84,7 @@ def _opened(store: Store) -> Any:
 
 
 class _Fragment(NamedTuple):
-    """A fragment: a data file, more if columns were added, and perhaps a file of deleted rows."""
+    """A fragment: one data file, more if columns were added, and perhaps a file of deleted rows."""
 
     number: int
     files: list[ObjectInfo]
@@ -167,7 +166,7 @@ def _neighbours(batch: Any) -> Iterator[tuple[int, Any]]:
 
 @contextmanager
 def _errors_named(name: str) -> Iterator[None]:
-    """Turn Lance's errors into penstock's, with a name; errors of this machine pass through."""
+    """Turn Lance's errors into penstock's, with a name; the machine's own errors pass through."""
     try:
         yield
     except PenstockError:

@@ -34,7 +34,7 @@ _NAMES = {"double": "float64", "float": "float32", "halffloat": "float16"}
 
 
 def losses(selection: ExportSelection) -> list[Loss]:
-    """Return no losses: columns whose names collide are renamed, and the file records the original names."""
+    """Return no losses: columns whose names collide are renamed, and the file records this."""
     return []
 
 
@@ -179,7 +179,7 @@ class _Sink:
         return self._file.nbytes
 
     def flush(self) -> None:
-        """Do nothing, because nothing is buffered."""
+        """Do nothing: nothing is buffered."""
 
     def close(self) -> None:
-        """Do nothing, because the outbox closes the file."""
+        """Do nothing: the outbox closes the file."""

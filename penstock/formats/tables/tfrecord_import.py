@@ -1,11 +1,11 @@
 """Import TFRecord files of `tf.train.Example`, uncompressed or gzipped, without TensorFlow.
 
-A feature with one number becomes metadata, one with several numbers a field of flat values. Bytes become metadata if
-they are text, or a field whose extension follows from its first bytes. `--field NAME=EXT` overrides this.
+A feature with one number becomes metadata, one with several a field of flat values. Bytes become metadata if they are
+text, otherwise a field whose extension follows from its first bytes. `--field NAME=EXT` overrides this.
 
-The parser is our own, because the protobuf package does not locate damage and is slower for floats. Field 1 of an
-Example is Features, whose field 1 repeats entries: name in 1, Feature in 2. A Feature has a list: bytes in 1, floats
-in 2, or integers in 3.
+The parser is our own: the protobuf package does not locate damage and is slower for floats. An Example has Features
+in field 1; these have entries in field 1: name in 1, Feature in 2. A Feature has bytes in 1, floats in 2, or integers
+in 3.
 """
 
 import re

@@ -19,7 +19,6 @@ def losses(selection: ExportSelection) -> list[Loss]:
 
 
 def units(selection: ExportSelection) -> list[WorkUnit]:
-    """Return units of at most a thousand samples."""
     return selection.by_part(AT_ONCE)
 
 

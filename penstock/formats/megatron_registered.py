@@ -178,7 +178,6 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
 
 
 def samples(store: Store, indexes: Mapping[str, ObjectInfo], info: ObjectInfo) -> Iterator[ForeignRun]:
-    """Yield a `.bin` object's documents in order."""
     prefix = f"{_stem(info.key)}/" if len(indexes) > 1 else ""
     for head, documents in documents_in(store, indexes[info.key], info):
         yield ForeignRun(

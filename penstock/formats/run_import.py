@@ -70,13 +70,13 @@ class ImportReport:
     samples: int = 0
     """Number of samples in the version."""
     new: int = 0
-    """Number of objects that no earlier version has."""
+    """Number of objects new in this version."""
     replaced: int = 0
     """Number of changed objects; their earlier samples are excluded."""
     same: int = 0
     """Number of unchanged objects."""
     others: int = 0
-    """Number of objects that are in another format or not selected."""
+    """Number of objects in another format, or not selected."""
     refusals: Refusals = field(default_factory=Refusals)
     """Objects that the listing could not return."""
     nbytes: int = 0

@@ -144,7 +144,6 @@ class RegisteredObjects:
         ]
 
     def write(self, selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-        """Write one shard's objects."""
         placed, (objects, _, keys) = _placed(selection.version), self._copies[unit.number]
         for item in objects:
             with outbox.file(_name(item)) as file:

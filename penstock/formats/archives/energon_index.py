@@ -233,7 +233,6 @@ class IndexedTar:
         self._names: dict[str, int] = {}
 
     def add_sample(self, key: str, number: int, offset: int, nbytes: int) -> None:
-        """Add a row of `samples`."""
         self._keys.append(key)
         self._samples.extend((number, offset, nbytes))
 

@@ -23,7 +23,7 @@ TAIL_BYTES = 64 * 2**10
 """Number of bytes checked after an archive's end, where writers pad with zeros."""
 
 Read = Callable[[int, int], bytes]
-"""Type of (offset, nbytes) -> bytes of the object; fewer only at the object's end."""
+"""(offset, nbytes) -> bytes of the object; fewer only at its end."""
 
 
 class TarMembers(NamedTuple):
@@ -40,7 +40,7 @@ class TarMembers(NamedTuple):
 
 
 Many = Callable[[int], TarMembers]
-"""Type of (offset) -> the buffered files with plain headers from that offset on; may be empty."""
+"""(offset) -> buffered files with plain headers from there on; may be empty."""
 
 _PLAIN = re.compile(rb"[0-7]{6}\0 ", re.DOTALL)
 _NUMBER = re.compile(rb"[0-7]+")
@@ -75,7 +75,6 @@ class TarMember(NamedTuple):
 
 
 def members(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterator[TarMember]:
-    """Yield an archive's regular files one by one."""
     for run in runs(read, nbytes, name, many):
         yield from each_of(run.names, run.places)
 

@@ -71,7 +71,6 @@ def places(key: str, sizes: Mapping[str, int], at: int) -> list[MemberPlace]:
 
 
 def end_of(members: list[MemberPlace], start: int) -> int:
-    """Return the offset of the byte after a sample."""
     return members[-1].offset + members[-1].nbytes + -members[-1].nbytes % BLOCK_BYTES if members else start
 
 

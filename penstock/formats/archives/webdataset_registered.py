@@ -40,7 +40,7 @@ LOOKED_AT = 8
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
     """Return the dataset's archives.
 
-    Costs one request for each of the first `LOOKED_AT` files per ending that may be compressed.
+    Costs a request for each of the first `LOOKED_AT` objects per ending that may be compressed.
 
     Raises: InvalidStore for compressed archives.
     """
@@ -134,7 +134,6 @@ class JsonDocuments:
         self._columns, self._starts = members.columns() if members else None, list[int]()
 
     def read(self, run: TarMembers) -> None:
-        """Read the JSON members among these files."""
         if self._columns is None or _ENDING not in "\n".join(run.names).lower():
             return  # one test for all names, because most archives have no JSON
         for at in [at for at, name in enumerate(run.names) if name[-len(_ENDING) :].lower() == _ENDING]:
@@ -146,7 +145,7 @@ class JsonDocuments:
                 self.add(Span(*run.places[2 * at : 2 * at + 2]), self._window.aside)
 
     def add(self, at: Span, read: Callable[[int, int], bytes]) -> None:
-        """Parse one JSON member. at: its location. read: function that reads bytes."""
+        """Parse one JSON member. read: reads its bytes."""
         if self._columns is not None:
             self._starts.append(at.offset)
             self._columns.add(read(*at) if at.nbytes <= MOST_BYTES else None, self._window.name, at.offset)

@@ -76,7 +76,6 @@ class TopicColumn:
             yield json_of(numbers)
 
     def finish(self, rows: int) -> tuple[str, bytes]:
-        """Return the field's extension and bytes."""
         if self._texts is None and len(self._shapes) == rows and len(set(self._shapes)) == 1:
             shape = self._shapes[0]
             assert shape is not None
@@ -90,7 +89,6 @@ def _exact(numbers: Any) -> bool:
 
 
 def npy_of(values: Any) -> bytes:
-    """Return an array in .npy format."""
     out = io.BytesIO()
     np.save(out, np.ascontiguousarray(values), allow_pickle=False)
     return out.getvalue()

@@ -42,7 +42,6 @@ def _samples(store: Store, options: Options, run: ImportRun) -> Iterator[ReadSam
 
 
 def mcap_messages(file: io.RawIOBase, where: str) -> Iterator[LogMessage]:
-    """Yield a file's messages."""
     with damage_named(where), _end_named(file, where):
         from mcap.records import Channel as ChannelRecord
         from mcap.records import Message, Schema

@@ -172,7 +172,6 @@ class _TypeNode(NamedTuple):
 
 
 def ros_decoder(channel: LogChannel) -> Callable[[bytes], Mapping[str, Any]]:
-    """Return the decoder for a ROS topic's messages."""
     from rosbags.typesys.msg import normalize_msgtype
 
     if len(channel.schema) > _MAX_SCHEMA_BYTES:

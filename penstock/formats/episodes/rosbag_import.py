@@ -179,7 +179,6 @@ class _OpenBag:
 
 
 def ros1_messages(file: io.RawIOBase, where: str) -> Iterator[LogMessage]:
-    """Yield a ROS 1 bag's messages."""
     with damage_named(where):
         from rosbags.rosbag1 import Reader
 
@@ -227,7 +226,6 @@ def _plain(data: bytes) -> bytes:
 
 
 def ros2_database_messages(path: Path, where: str) -> Iterator[LogMessage]:
-    """Yield a ROS 2 database's messages."""
     with damage_named(where):
         from rosbags.interfaces import MessageDefinitionFormat
         from rosbags.rosbag2 import Reader

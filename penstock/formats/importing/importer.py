@@ -61,7 +61,7 @@ class Readable(NamedTuple):
     facts: Mapping[str, Mapping[str, Any]] = NO_METADATA
     """Field name -> its facts, as `Root.publish` accepts them."""
     lacking: Sequence[str] = ()
-    """Messages about objects that the dataset lists but that do not exist."""
+    """Messages about listed objects that do not exist."""
     left_out: Sequence[str] = ()
     """Features of the dataset that penstock does not read yet."""
     columns: ColumnAgreement | None = None

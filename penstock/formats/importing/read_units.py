@@ -37,7 +37,7 @@ class ReadUnit:
     """Runs that are read one after another."""
 
     name: str
-    """Unit name in the import, and the name of its first part."""
+    """Name of the unit and of its first part."""
     runs: Sequence[ImportRun]
     """Runs in order."""
 

@@ -68,7 +68,6 @@ class SpanSamples:
         return sizes
 
     def cut(self, start: int, stop: int) -> "SpanSamples":
-        """Return a slice of the samples."""
         return SpanSamples(
             keys=self.keys[start:stop],
             source_keys=self.source_keys[start:stop],
@@ -172,7 +171,6 @@ def blocks_of(store: Store, unit: SpanUnit) -> Iterator[SampleBlock]:
 
 
 def read_fields(store: Store, samples: SpanSamples) -> Iterator[dict[str, bytes]]:
-    """Yield each sample's fields."""
     for block in _cut(samples):
         requests, which = _requests(block)
         data = _fetched(store, requests)
@@ -210,8 +208,6 @@ def _block(store: Store, samples: SpanSamples, provenance: "_Provenance") -> Sam
 
 
 class _Provenance:
-    """Provenance of samples; samples of the same object share a mapping."""
-
     def __init__(self, store: Store) -> None:
         self._store = store
         self._shared: dict[str, Mapping[str, str]] = {}

@@ -17,7 +17,7 @@ from .spans import SpanUnit, cut, samples_in, units_of
 AT_ONCE = 16
 """Number of shards listed concurrently."""
 Groups = Mapping[str, Mapping[str, Any]]
-"""Type of the groups in the dataset's newest manifest."""
+"""Groups in the dataset's newest manifest."""
 
 
 class SampleNames(NamedTuple):
@@ -107,7 +107,7 @@ class Walk:
 class UnitsAhead:
     """Units in the order of their objects, available as soon as these are listed.
 
-    Until all are listed, names are guesses: no key repeats in another shard, and `group_guessed` gives groups.
+    Until all are listed, names are guesses: keys do not repeat, and `group_guessed` gives groups.
     """
 
     def __init__(self, walk: Walk, groups: Groups, shard_bytes: int) -> None:

@@ -31,7 +31,7 @@ class ImportUnit(Protocol):
 
     @property
     def name(self) -> str:
-        """Unit name in its import, and the name of its first part."""
+        """Name of the unit and of its first part."""
 
     @property
     def size(self) -> int:

@@ -171,7 +171,6 @@ def _read_v3(store: Store, keys: list[str]) -> tuple[dict[int, str], list[dict[s
 
 
 def _with_stats(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with its `stats/<feature>/<name>` columns as one mapping."""
     stats: dict[str, dict[str, Any]] = {}
     for name in [name for name in row if name.startswith("stats/")]:
         feature, _, stat = name.removeprefix("stats/").rpartition("/")

@@ -208,7 +208,6 @@ def _clock(data: bytes, key: str) -> Any:
 
 
 def array_of(data: bytes, what: str) -> Any:
-    """Return the array in an .npy file."""
     try:
         return np.load(io.BytesIO(data), allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:

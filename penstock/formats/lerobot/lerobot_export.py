@@ -202,7 +202,6 @@ def _feature(values: Any) -> dict[str, Any]:
 
 
 def _table(rows: dict[str, Any]) -> Any:
-    """Return an episode's rows with the column types that the `datasets` library uses."""
     import pyarrow as pa
 
     return pa.table({name: _column(values) for name, values in rows.items()})

@@ -98,12 +98,10 @@ def _left_out(name: str, feature: Mapping[str, Any], options: Options) -> bool:
 
 
 def field_of(name: str, feature: Mapping[str, Any]) -> str:
-    """Return a feature's field name."""
     return f"{name}.{ {'video': 'mp4', 'string': 'json'}.get(feature['dtype'], 'npy') }"
 
 
 def key_of(number: int) -> str:
-    """Return an episode's sample key."""
     return f"episode_{number:06d}"
 
 
@@ -169,7 +167,6 @@ class LeRobotDataset:
         )
 
     def runs(self, info: ObjectInfo) -> Iterator[ImportRun]:
-        """Yield one run per episode."""
         for episode in self.of[info.key]:
             nbytes = self.infos[info.key].nbytes // len(self.of[info.key])
             for place in episode.videos.values():
@@ -177,7 +174,6 @@ class LeRobotDataset:
             yield ImportRun(info, episode.number, episode.number + 1, nbytes)
 
     def samples(self, run: ImportRun) -> Iterator[ReadSample]:
-        """Yield a run's one sample."""
         episode = self.layout.episodes[run.first]
         fields: dict[str, bytes] = {}
         ticks = [_LEAST_TICK_S]

@@ -145,8 +145,6 @@ def _unit_id(source: LeRobotDataset, store: Store, cameras: Sequence[str], episo
 
 
 class _EpisodeDifference(NamedTuple):
-    """How a source's episodes differ from the newest version's."""
-
     fresh: list[int]
     replaced: frozenset[str] = frozenset()
     missing: frozenset[str] = frozenset()
@@ -226,7 +224,7 @@ class EpisodeParts:
         chosen: Mapping[str, Any],
         used: Sequence[ObjectInfo],
     ) -> Version:
-        """Publish the episodes `fresh`. Raises: the errors of `register_lerobot`.
+        """Publish the episodes `fresh`. Raises: as `register_lerobot`.
 
         left_out: samples to replace. used: objects that the version depends on.
         """

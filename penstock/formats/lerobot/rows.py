@@ -57,7 +57,7 @@ def clock(length: int, fps: Fraction) -> I64:
 
 
 def check_times(seconds: Any, numbers: Any, fps: Fraction, tick_s: float, what: str) -> None:
-    """Raise Corrupt if timestamps and row indices differ by more than a tick and float32 rounding."""
+    """Raise Corrupt if timestamps and row indices disagree by more than a tick and float32 rounding."""
     due = numbers.astype(np.float64) * fps.denominator / fps.numerator
     allowed = np.spacing(np.maximum(due, 2.0**-20).astype(np.float32)).astype(np.float64) + tick_s
     times = seconds.astype(np.float64)
@@ -133,7 +133,6 @@ def statistics(streams: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _statistics_of(values: Any) -> dict[str, Any]:
-    """Return an array's statistics over rows, computed in float64."""
     own = values.min(0).tolist(), values.max(0).tolist()
     exact = values.astype(np.float64)
     out = {"min": own[0], "max": own[1], "mean": exact.mean(0).tolist(), "std": exact.std(0).tolist()}

@@ -51,7 +51,6 @@ class LeafValues(NamedTuple):
 
 
 def size_of(word: str) -> int:
-    """Return the size of one value in bytes. word: its dtype word."""
     return {"bool": 1, "bf16": 2}.get(word) or int(word[1:])
 
 

@@ -58,7 +58,6 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
 def samples(
     store: Store, index: LitDataIndex, exported: Exported | None, info: ObjectInfo
 ) -> Iterator[ForeignSample | ForeignRun]:
-    """Yield a chunk's samples in order."""
     chunk, window = index.chunks[info.key], ObjectWindow(store, info)
     try:
         check_size(store, info, chunk.nbytes)

@@ -186,7 +186,6 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
 def samples(
     store: Store, shards: dict[str, MdsShard], exported: Exported | None, info: ObjectInfo
 ) -> Iterator[ForeignSample]:
-    """Yield a shard's samples in order."""
     shard, window = shards[info.key], ObjectWindow(store, info)
     try:
         check_size(store, info, shard.nbytes)

@@ -52,7 +52,6 @@ def main() -> None:
 
 
 def _without_pictures() -> None:
-    """Replace torchvision, which Streaming imports only for image datasets."""
     for name in _PICTURES:
         sys.modules[name] = ModuleType(name)
         sys.modules[name].__spec__ = ModuleSpec(name, None)

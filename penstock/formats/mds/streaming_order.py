@@ -22,7 +22,7 @@ from loader.storage.disk.scratch import held_folder
 KEY, SOURCE_KEY = "key", "source_key"
 """Columns to look a key up in: the version's own key, or the key in the source."""
 _OF_A_JOB = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"
-"""Environment variables that would make Streaming wait for other processes."""
+"""Environment variables that make Streaming wait for other processes."""
 
 
 def ordinals_of(version: Version, keys: Sequence[str], by: str = KEY) -> I64:

@@ -14,7 +14,7 @@ from .window import ObjectWindow
 
 NOTE = ".penstock/export.json"
 MEMBERS = ("json", "metadata.json")
-"""Possible extensions of an archive's metadata member; the first that is not a field is used."""
+"""Extensions for an archive's metadata member; the first that is not a field is used."""
 KEY, METADATA = "key", "metadata"
 """Columns that exports to MDS and LitData add."""
 COLUMN_BYTES = 2**20

@@ -144,5 +144,4 @@ def check_apart(columns: Mapping[str, str], where: str) -> None:
 
 
 def corrupt(window: ObjectWindow, at: int, what: str) -> Corrupt:
-    """Return the error for damage at a byte."""
     return Corrupt(f"{window.name}, byte {at}: {what}")

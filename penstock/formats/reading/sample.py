@@ -76,7 +76,7 @@ class FoundObjects(NamedTuple):
     labels: Sequence[str] | None = None
     """Class names that values of `cls` index; None if the format has none."""
     lacking: Sequence[str] = ()
-    """Messages about objects that the dataset lists but that do not exist."""
+    """Messages about listed objects that do not exist."""
     columns: ColumnAgreement | None = None
     """Checks that the table objects agree on their columns; None for other formats."""
     members: JsonMembers | None = None

@@ -11,7 +11,7 @@ from loader.storage import ObjectInfo, Store
 from loader.storage.store import disk_of
 
 LOCAL_BYTES = 4 * 2**10
-"""First read of a file, and after a jump, in bytes: one or two tar headers."""
+"""First read of a file, and after a jump, in bytes: a tar header or two."""
 LOCAL_MOST_BYTES = 256 * 2**10
 """Maximum read of a file, in bytes; one system call per small member would wait for the GIL each time."""
 LOCAL_JUMP_BYTES = 16 * 2**10

@@ -79,7 +79,7 @@ class AdoptionReport:
 
 
 _Field = tuple[int, int, int]
-"""Type of a field: offset in the object, nbytes and CRC-32C."""
+"""Field: offset in the object, nbytes and CRC-32C."""
 
 
 class _ShardUnit(NamedTuple):
@@ -155,7 +155,6 @@ def _versions(root: Root, version: Version, places: Collection[str]) -> list[Ver
 
 
 def _check_readable(versions: Sequence[Version], places: Collection[str]) -> None:
-    """Raise Forbidden for a source that is not vouched for, InvalidRuntime for missing checksums."""
     for version in versions:
         if version.placed is not None:
             version.placed.check_vouched(places)

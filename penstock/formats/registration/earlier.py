@@ -20,7 +20,7 @@ SampleRows = Mapping[str, Mapping[int, tuple[str, str]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceDifference:
-    """How a source's objects differ from the newest version's."""
+    """Difference between a source's objects and the newest version's."""
 
     fresh: Sequence[ObjectInfo]
     """New and changed objects, which are read."""

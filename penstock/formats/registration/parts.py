@@ -124,7 +124,6 @@ def path_of(place: str, shard: ForeignShard) -> str:
 
 
 def _places(rows: Rows, name: str) -> Int64s:
-    """Return a field's int64 [rows, 3]: offset, nbytes, CRC-32C or `UNKNOWN_CRC`."""
     column = rows.fields.index(name)
     crcs = rows.crcs[:, column] if len(rows.crcs) else np.full(len(rows.source_keys), UNKNOWN_CRC, np.int64)
     return np.concatenate([rows.spans()[:, column], crcs[:, None]], axis=1)

@@ -1,7 +1,7 @@
 """Register a dataset in place: list the samples in its objects, and publish a version with their index.
 
-The version's id follows from dataset name, format, options, and the objects' keys, sizes and change tokens. Everyone
-gets the same version, and a killed registration can be repeated.
+The version's id follows from dataset name, format, options, and the objects' keys, sizes and change tokens, so
+everyone gets the same version. A killed registration can be repeated.
 """
 
 import hashlib
@@ -56,7 +56,7 @@ class RegistrationReport:
     version: Version
     """The version."""
     new: int
-    """Number of objects that no earlier version has."""
+    """Number of objects new in this version."""
     replaced: int
     """Number of changed objects; their earlier samples are excluded."""
     missing: int
@@ -64,7 +64,7 @@ class RegistrationReport:
     same: int
     """Number of unchanged objects."""
     others: int
-    """Number of objects that are in another format or not selected."""
+    """Number of objects in another format, or not selected."""
     refusals: Refusals = field(default_factory=Refusals)
     """Objects that the listing could not return."""
     left_out: Sequence[str] = ()
@@ -219,8 +219,6 @@ def _chunk_rows(objects: FoundObjects, rows: Sequence[Rows]) -> int:
 def _walk(
     objects: FoundObjects, shards: Sequence[ForeignShard], without: Sequence[str], place: str
 ) -> list[tuple[ForeignShard, Rows]]:
-    """Return the shards' rows. Builds indexes of unchanged keys while requests are pending."""
-
     def walk(shard: ForeignShard) -> list[Rows]:
         runs = rows_of(shard, [objects.samples(info) for info in shard.infos], without)
         for rows in runs:
@@ -258,7 +256,7 @@ def check_apart(root: str, place: str) -> None:
 
 
 class ShuffleChunks(NamedTuple):
-    """How a version's chunks limit its shuffles."""
+    """Effect of a version's chunks on its shuffles."""
 
     samples: int
     """Number of live samples."""

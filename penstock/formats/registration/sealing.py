@@ -192,7 +192,6 @@ class _SealIndex:
 
 
 def _windows(fields: Sequence[_UnsealedField]) -> Iterator[Sequence[_UnsealedField]]:
-    """Yield groups of consecutive fields of at most `READ_BYTES`, or one larger field."""
     start = held = 0
     for at, item in enumerate(fields):
         if at > start and held + item.span.nbytes > READ_BYTES:

@@ -99,7 +99,6 @@ class MetadataRows(Sequence[Mapping[str, Any]]):
 
 
 def text_array(texts: Sequence[str]) -> pa.Array:
-    """Return strings as an Arrow array."""
     if isinstance(texts, Repeated):
         return pa.repeat(texts.value, len(texts))
     if not isinstance(texts, NumberedKeys):
@@ -143,7 +142,6 @@ class Rows:
     """`IndexFiles` for all fields if already built, otherwise None."""
 
     def each_metadata(self) -> Sequence[Mapping[str, Any]]:
-        """Return one metadata mapping per row."""
         rows: Sequence[Mapping[str, Any]] = self.metadata
         return MetadataRows(self.metadata) if isinstance(self.metadata, pa.Table) else rows
 
@@ -160,7 +158,6 @@ class Rows:
         return places if places.ndim == 3 else np.stack([places[:-1], np.diff(places)], 1)[:, None]
 
     def take(self, numbers: Sequence[int]) -> "Rows":
-        """Return the rows at these indices."""
         metadata = self.metadata
         return Rows(
             self.fields,
@@ -422,7 +419,6 @@ def group_guessed(known: Mapping[str, Mapping[str, Any]]) -> Callable[[str], str
 
 
 def group_name(field: str, in_use: set[str]) -> str:
-    """Return a group name, based on a field name, that is not in use."""
     name = re.sub("[^a-z0-9_]", "_", field.lower()).lstrip("_")[:48] or "field"
     free, n = name, 1
     while free in in_use:

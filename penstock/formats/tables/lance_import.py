@@ -95,7 +95,6 @@ class _Fragment(NamedTuple):
 
 
 def _server(url: str) -> dict[str, str]:
-    """Return Lance's options for an S3 server, from penstock's own configuration."""
     if not url.startswith("s3://"):
         return {}
     config, _ = s3_config(url, {})
@@ -166,7 +165,6 @@ def _neighbours(batch: Any) -> Iterator[tuple[int, Any]]:
 
 @contextmanager
 def _errors_named(name: str) -> Iterator[None]:
-    """Turn Lance's errors into penstock's, with a name; the machine's own errors pass through."""
     try:
         yield
     except PenstockError:

@@ -58,8 +58,6 @@ def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: 
 
 
 class _ExportColumns:
-    """Columns that all files of an export have."""
-
     def __init__(self, selection: ExportSelection) -> None:
         self._fields = {name: name for name in selection.fields}
         in_use = set(self._fields)

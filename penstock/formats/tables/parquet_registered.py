@@ -27,7 +27,7 @@ MOST_CHUNK_BYTES = 256 * 2**20
 """Limit on a decoded chunk, in bytes; reading one sample decodes the whole chunk."""
 
 SplitOf = Callable[[str], str]
-"""Type of object key -> split, or ""."""
+"""Object key -> split, or ""."""
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> FoundObjects:

@@ -3,9 +3,8 @@
 A feature with one number becomes metadata, one with several a field of flat values. Bytes become metadata if they are
 text, otherwise a field whose extension follows from its first bytes. `--field NAME=EXT` overrides this.
 
-The parser is our own: the protobuf package does not locate damage and is slower for floats. An Example has Features
-in field 1; these have entries in field 1: name in 1, Feature in 2. A Feature has bytes in 1, floats in 2, or integers
-in 3.
+The parser is our own: the protobuf package does not locate damage and is slower for floats. Protobuf fields: Example
+has Features in 1, which have entries (name in 1, Feature in 2) in 1. Feature has bytes in 1, floats in 2, integers in 3.
 """
 
 import re
@@ -243,7 +242,6 @@ def _codec_of(file: ObjectFile) -> str | None:
 
 
 def records(stream: ByteStream) -> Iterator[tuple[int, bytes]]:
-    """Yield each record's offset and data."""
     while head := stream.read(_HEAD_BYTES):
         at = stream.at - len(head)
         if len(head) < _HEAD_BYTES or masked_crc32c(head[:8]) != head[8:]:
@@ -264,7 +262,6 @@ def records(stream: ByteStream) -> Iterator[tuple[int, bytes]]:
 
 
 def sample_of(features: dict[str, ExampleFeature], options: Options, object_key: str, row: int) -> ReadSample:
-    """Return a record as a sample."""
     where = f"{object_key}, record {row}"
     key = row_key(object_key, row)
     if options.key is not None:

@@ -1,4 +1,4 @@
-"""Compute a digest of a version's content, independent of sample order and storage layout.
+"""Compute a digest of a version's content that is independent of sample order and layout.
 
 It is the sum modulo 2**256 of one SHA-256 per field and metadata row, over the live samples. Each hash covers the
 following parts, each preceded by its length (uint64, little-endian):

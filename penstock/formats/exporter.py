@@ -1,4 +1,4 @@
-"""The exporter interface, and an export's outbox and journal.
+"""Define the exporter interface, and an export's outbox and journal.
 
 The journal is a folder in the target, which readers skip:
 

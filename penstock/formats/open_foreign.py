@@ -31,10 +31,10 @@ def open_foreign(
     fields: Mapping[str, str] = NO_METADATA,
     folder: str | PathLike[str] = FOLDER,
 ) -> Version:
-    """Return the newest version of the dataset at a URL; registers it first if necessary. The data stays in place.
+    """Return the newest version of the dataset at a URL; register it first if necessary. The data stays in place.
 
-    The same URL gives the same version on every machine. Each call lists the dataset; new or changed objects make a new
-    version. Concurrent processes on one machine wait for each other.
+    Every machine gets the same version. Each call lists the dataset; new or changed objects make a new version.
+    Processes on one machine wait for each other.
 
     format: a format of `penstock register`, such as "webdataset" or "mds".
     name: dataset name, which determines version id and sample order. None derives it from format, URL and options; set

@@ -79,8 +79,8 @@ def export(
 ) -> ExportReport:
     """Write a version's live samples into an empty store, or resume the same export.
 
-    If the format is the registered one, objects whose samples are all exported are copied unchanged. The report names
-    units that fail. Memory: 32 MiB or one larger field per thread; one row of the samples table per sample.
+    In the registered format, objects are copied unchanged if all their samples are exported. The report names units
+    that fail. Memory: 32 MiB or one larger field per thread; one row of the samples table per sample.
 
     where: SQL expression that selects samples.
     without: fields and columns to leave out.

@@ -72,7 +72,7 @@ class ImportReport:
     new: int = 0
     """Number of objects new in this version."""
     replaced: int = 0
-    """Number of changed objects; their earlier samples are excluded."""
+    """Number of changed objects; their old samples are excluded."""
     same: int = 0
     """Number of unchanged objects."""
     others: int = 0
@@ -127,14 +127,12 @@ def import_place(
 ) -> ImportReport:
     """Publish a version with copies of a source's samples, or the next version with its new objects.
 
-    Samples of changed objects replace their earlier samples. Removed objects have no effect. After a failure no
-    version is published. Memory: 1 KB per sample of a registered format, or the keys of other formats; 8 MiB or one
-    larger sample per thread.
+    Samples of changed objects are replaced; removed objects have no effect. After a failure no version is published.
+    Memory: 1 KB per sample of a registered format, or the keys of other formats; 8 MiB or one larger sample per thread.
 
     options: key column, columns that become fields, fields and columns to leave out.
     shuffle: True to order samples by key hash; None does so if each file is a sample.
-    workers: number of threads, each of which writes its own part.
-    selection: objects to import.
+    workers: number of threads, each of which writes its own part. selection: objects to import.
 
     Raises: InvalidStore; InvalidRuntime; Conflict if `dataset` has another source or changed meanwhile; EmptyVersion;
     FieldMismatch.

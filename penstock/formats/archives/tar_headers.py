@@ -64,13 +64,13 @@ class TarMember(NamedTuple):
     name: str
     """Path as stored; bytes that are not UTF-8 become lone surrogates."""
     offset: int
-    """Offset of the content's first byte."""
+    """Offset of the content."""
     nbytes: int
     """Content length in bytes."""
 
     @property
     def header(self) -> int:
-        """Offset of the header's first byte."""
+        """Offset of the header."""
         return self.offset - BLOCK_BYTES
 
 

@@ -46,7 +46,7 @@ class MemberPlace(NamedTuple):
     header: bytes
     """The complete tar header."""
     offset: int
-    """Offset of the content's first byte."""
+    """Offset of the content."""
     nbytes: int
     """Content length in bytes."""
 
@@ -60,7 +60,7 @@ def metadata_loss(selection: ExportSelection) -> list[Loss]:
 
 
 def places(key: str, sizes: Mapping[str, int], at: int) -> list[MemberPlace]:
-    """Return the members of a sample that begins at byte `at`, sorted by name. sizes: field -> nbytes."""
+    """Return the members of a sample that starts at byte `at`, by name. sizes: field -> nbytes."""
     out = []
     for name, nbytes in sorted(sizes.items()):
         header = member_header(f"{key}.{name}", nbytes)

@@ -23,7 +23,7 @@ from .tar_headers import BLOCK_BYTES, HEADER_BYTES, TarMember, TarMembers, each_
 OBJECTS_PER_SHARD = 1
 _KEY = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
 _PLAIN = re.compile(r"(?:(?!__|\./)(?:[^\n]*/)?[^./\n]+\n)*")
-"""Keys, each followed by a line feed, that `named` leaves unchanged whatever the field."""
+"""Keys, each followed by a line feed, that `named` returns unchanged."""
 _SKIPPED = re.compile(r"__[^/]*__($|/)")
 _PACKED = re.compile(r"\.(tgz|tbz2|txz|tzst|tar\.[a-z0-9]+)$")
 """Endings of compressed archives, and of files that accompany archives."""

@@ -21,7 +21,7 @@ _LOG_TIME = "log_time"
 
 class EpisodeBuilder:
     def __init__(self, where: str, without: frozenset[str]) -> None:
-        """where: log name, for errors. without: topics to leave out, by ROS name or field name."""
+        """where: log name, for errors. without: topics to leave out, with slashes or dots."""
         self._where, self._without = where, without
         self._topics: dict[str, _Topic] = {}
         self._nbytes = 0

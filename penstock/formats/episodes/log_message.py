@@ -25,7 +25,7 @@ class LogChannel(NamedTuple):
     encoding: str
     """"json", "protobuf", "cdr" or "ros1"."""
     type_name: str
-    """Name of the message type; "" if there is none."""
+    """Name of the message type; "" if none."""
     schema_encoding: str
     """"jsonschema", "protobuf", "ros2msg", "ros2idl", "ros1msg" or ""."""
     schema: bytes

@@ -70,7 +70,7 @@ def _end_named(file: io.RawIOBase, where: str) -> Iterator[None]:
     try:
         yield
     except (EndOfFile, struct.error) as error:
-        if file.read(1):  # not at the file's end
+        if file.read(1):  # the file continues
             raise
         raise Corrupt(
             f"{where}: it ends in the middle of a record, because its recorder was killed or the copy is incomplete. "

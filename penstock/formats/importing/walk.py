@@ -1,4 +1,4 @@
-"""List the samples of a source's objects, and cut them into units as they are listed."""
+"""Scan a source's objects for samples, and cut these into units before the scan ends."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -15,7 +15,7 @@ from ..registration.shard_rows import ForeignShard, Rows, agree, group_guessed, 
 from .spans import SpanUnit, cut, samples_in, units_of
 
 AT_ONCE = 16
-"""Number of shards listed concurrently."""
+"""Number of shards scanned concurrently."""
 Groups = Mapping[str, Mapping[str, Any]]
 """Groups in the dataset's newest manifest."""
 
@@ -24,13 +24,13 @@ class SampleNames(NamedTuple):
     """Keys and groups, which depend on all samples."""
 
     keys: Sequence[Sequence[str]]
-    """One sequence of sample keys in the version per run."""
+    """Sample keys in the version: one sequence per run."""
     group_of: Mapping[str, str]
     """Field name -> group."""
 
 
 class Walk:
-    """Rows of foreign shards, listed by threads; a context manager."""
+    """Scan of foreign shards by threads, which finds their rows; a context manager."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Walk:
         self._pool.dismiss()
 
     def in_order(self) -> Iterator[list[tuple[ForeignShard, Rows]]]:
-        """Yield each shard's rows, in order, as soon as they are listed."""
+        """Yield each shard's rows, in order, as soon as they are known."""
         for walk in self._walks:
             yield walk.result()
 
@@ -73,7 +73,7 @@ class Walk:
 
     @property
     def is_over(self) -> bool:
-        """True if every shard is listed or has failed."""
+        """True if every shard is scanned or has failed."""
         return len(self._ended) == len(self._walks)
 
     @cached_property
@@ -105,9 +105,9 @@ class Walk:
 
 
 class UnitsAhead:
-    """Units in the order of their objects, available as soon as these are listed.
+    """Units in the order of their objects, available as soon as these are scanned.
 
-    Until all are listed, names are guesses: keys do not repeat, and `group_guessed` gives groups.
+    Until the scan ends, names are guesses: keys do not repeat, and `group_guessed` gives groups.
     """
 
     def __init__(self, walk: Walk, groups: Groups, shard_bytes: int) -> None:
@@ -123,7 +123,7 @@ class UnitsAhead:
             n = sum(len(rows.source_keys) for _, rows in runs)
             for shard, rows in runs:
                 if not self._fits(rows):
-                    return  # listing all shards raises the error
+                    return  # the complete scan raises the error
                 start, (keys,) = 0, keys_of([rows], ())
                 for samples in cut(samples_in([(shard, rows)], [keys]), self._shard_bytes):
                     is_over = self._walk.is_over

@@ -56,7 +56,7 @@ class PartLayout:
     folder: str = FOLDER
     """Folder in the transaction; under a new name, earlier parts are ignored."""
     any_values: bool = False
-    """Passed to `PartWriter`."""
+    """True if metadata types are not declared; for `PartWriter`."""
 
 
 class WrittenParts(NamedTuple):

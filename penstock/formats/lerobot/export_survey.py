@@ -64,7 +64,7 @@ class Survey:
     tasks: list[str] = field(default_factory=list)
     """Task texts by index."""
     losses: list[Loss] = field(default_factory=list)
-    """Losses of the format."""
+    """Losses of the export."""
 
 
 def survey_of(selection: ExportSelection) -> Survey:

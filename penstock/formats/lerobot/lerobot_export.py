@@ -235,7 +235,7 @@ def _put_rows(tables: list[Any], key: str, outbox: Outbox) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meta:
-    """Input of an export's metadata files."""
+    """Data from which an export's metadata is written."""
 
     selection: ExportSelection
     """Exported samples."""

@@ -141,7 +141,7 @@ class LeRobotDataset:
             self.of.setdefault(episode.data, []).append(episode)
 
     def object_of(self, info: ObjectInfo) -> ObjectInfo:
-        """Return an object with rows; its ETag also covers which episodes are chosen."""
+        """Return an object with rows whose ETag also covers the chosen episodes."""
         if not self._chosen:
             return info
         numbers = json.dumps([one.number for one in self.of[info.key]]).encode()

@@ -53,7 +53,7 @@ class Leaf(NamedTuple):
     field: str
     """Field name, without the dtype word if each value has its own; "" for numbers and JSON."""
     column: str
-    """Metadata column for a number, JSON or an array's shape; "" if there is none."""
+    """Metadata column for a number, JSON or an array's shape; "" if none."""
     word: str
     """Dtype word of a number or a flat array, otherwise ""."""
 

@@ -74,7 +74,7 @@ def _keep(ordinals_found: I64, at: I64, ordinals: I64, keys: Sequence[str], by: 
 
 
 def remaining_samples(view: View, seen: I64, seed: int) -> I64:
-    """Return a view's samples that are not in `seen`: int64 version ordinals in shuffled order L1.
+    """Return a view's samples that are not in `seen`: int64 version ordinals, shuffled (order L1).
 
     seen: int64 version ordinals; -1 is ignored. Raises: EmptyView.
     """

@@ -14,7 +14,7 @@ from loader.storage import ObjectInfo, Span
 
 NO_METADATA: Mapping[str, Any] = {}
 RUN_SAMPLES = 2**18
-"""Maximum number of samples per run, so that a reader needs a few MB for its index."""
+"""Maximum number of samples per run; a reader then needs a few MB for its index."""
 
 
 class ForeignSample(NamedTuple):

@@ -97,16 +97,16 @@ class ObjectWindow:
 
     @property
     def sums(self) -> bool:
-        """True while contents are checksummed, which ends once one is skipped."""
+        """True while members' contents are checksummed, which ends once one is skipped."""
         return self._checksums is not None and self._checksums.go_on
 
     def sum(self, places: Sequence[int], crcs: Sequence[int]) -> None:
-        """Checksum the archive's next contents. Arguments: as for `Checksums.take`."""
+        """Checksum the next members. Arguments: as for `Checksums.take`."""
         if self._checksums is not None:
             self._checksums.take(places, crcs, self._start, self._data)
 
     def crcs(self) -> Sequence[int]:
-        """Return each content's CRC-32C; empty if a content was skipped."""
+        """Return the CRC-32C of each member's content; empty if one was skipped."""
         return self._checksums.all() if self._checksums is not None else ()
 
     def close(self) -> None:
@@ -155,12 +155,12 @@ class ObjectWindow:
 
 
 class Checksums:
-    """CRC-32C of an archive's contents, as long as all of them are read."""
+    """CRC-32C of each member's content in an archive, as long as all are read."""
 
     def __init__(self) -> None:
         self._crcs: array[int] | None = array("q")
         self._at, self._n_left = 0, 0
-        """Offset of the last content's first byte not yet checksummed, and the number of bytes from there."""
+        """Offset and length of the part of the last content that is not yet checksummed."""
 
     @property
     def go_on(self) -> bool:
@@ -173,11 +173,11 @@ class Checksums:
         return self._n_left > 0
 
     def all(self) -> Sequence[int]:
-        """Return each content's checksum; empty if a content was skipped."""
+        """Return each content's checksum; empty if one was skipped."""
         return () if self._crcs is None or self._n_left else self._crcs
 
     def take(self, places: Sequence[int], crcs: Sequence[int], start: int, data: bytes) -> None:
-        """Add the next contents.
+        """Add the next members' contents.
 
         places: flat offsets and lengths. crcs: `UNKNOWN_CRC` if not read. data: object's bytes from `start` on.
         """

@@ -92,7 +92,7 @@ def adopt(root: Root, ref: str, *, workers: int = 4) -> AdoptionReport:
     """Copy a version's registered objects into the root, where readers find them from then on.
 
     All versions in the root that share a source adopt it together, and must be sealed. If an object cannot be copied,
-    or holds samples that a takedown removed, the report names it and the version keeps its sources. Memory: a shard's
+    or holds samples that a takedown removed, the report names it and the source stays in use. Memory: a shard's
     indexes per thread. Scratch: one object per thread.
 
     Raises: InvalidRuntime if the version is not registered or not sealed; Forbidden for a source that the caller does

@@ -136,7 +136,7 @@ class IndexFiles:
     index: bytes
     """Content of the index."""
     seal_path: str
-    """Path of the seal, relative to the root; "" if there is none."""
+    """Path of the seal, relative to the root; "" if none."""
     seal: bytes
     """Content of the seal."""
     field_nbytes: dict[str, int]
@@ -222,5 +222,5 @@ def _source_keys(rows: Rows, own: Sequence[str]) -> pa.Array:
 
 
 def text_of(key: str) -> str:
-    r"""Return a key as valid text; bytes that are not UTF-8 become \\xNN."""
+    r"""Return a key as valid text; bytes that are not UTF-8 become \xNN."""
     return key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -58,9 +58,9 @@ class RegistrationReport:
     new: int
     """Number of objects new in this version."""
     replaced: int
-    """Number of changed objects; their earlier samples are excluded."""
+    """Number of changed objects; their old samples are excluded."""
     missing: int
-    """Number of objects that no longer exist; their samples are excluded."""
+    """Number of removed objects; their samples are excluded."""
     same: int
     """Number of unchanged objects."""
     others: int

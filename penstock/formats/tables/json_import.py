@@ -22,7 +22,7 @@ OPTIONS = frozenset({"key", "fields"})
 _ENDINGS = tuple(f".json{more}" for more in ("", *COMPRESSED))
 _SPACE = " \t\r\n"
 _NEAR = 16
-"""A parse error this near the end of the text, in characters, may only mean that more must be read."""
+"""A parse error this near the end, in characters, may only mean that more must be read."""
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:

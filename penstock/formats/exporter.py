@@ -32,7 +32,6 @@ class HashedFile:
         self._file, self._sha256, self.nbytes = file, hashlib.sha256(), 0
 
     def write(self, data: bytes | memoryview) -> int:
-        """Append bytes; return how many."""
         self._file.write(data)
         self._sha256.update(data)
         self.nbytes += len(data)

@@ -74,7 +74,6 @@ def losses(selection: ExportSelection) -> list[Loss]:
 
 
 def units(selection: ExportSelection) -> list[WorkUnit]:
-    """Return one unit per pair of files."""
     return [*_units(selection)]
 
 

@@ -227,7 +227,7 @@ def named(name: str) -> tuple[str, str] | None:
 
 
 def metadata_at(window: ObjectWindow, exported: Exported, at: Span, key: str) -> SampleColumns:
-    """Return a sample's metadata and provenance, read from its metadata member."""
+    """Return a sample's metadata and provenance. at: its metadata member."""
     where = f"{window.name}, byte {at.offset}"
     if at.nbytes > HEADER_BYTES:
         raise Corrupt(

@@ -37,7 +37,7 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Rea
 
 
 def find_complete_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the objects of `find_objects`, except bags that lack a file."""
+    """Return what `find_objects` returns, except bags that lack a file."""
     return _bags_in(store, infos, options, whole=False)
 
 

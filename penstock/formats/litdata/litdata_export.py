@@ -46,7 +46,6 @@ def units(selection: ExportSelection) -> list[WorkUnit]:
 
 
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-    """Write chunks of at most 64 MiB, or of one larger sample."""
     leaves = _leaves(selection)
     chunks, held, nbytes = list[dict[str, Any]](), list[bytes](), 0
     for sample in selection.samples(unit):

@@ -79,7 +79,6 @@ class Unpacked:
         self.url, self._data = url, data
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
-        """Return bytes from an offset on, fewer only at the end."""
         return Blob(self._data[offset : offset + nbytes], "")
 
 

@@ -163,8 +163,6 @@ def _free(name: str, in_use: set[str]) -> str:
 
 
 class _Sink:
-    """An outbox file, in the form that Arrow writes to."""
-
     closed = False
 
     def __init__(self, file: HashedFile) -> None:

@@ -107,7 +107,6 @@ class _TableWalk:
         return Chunks(nbytes, crc32c(self._file.read(nbytes)), tuple(self._columns), tuple(self._starts))
 
     def _values(self, row: Row, nbytes: list[int]) -> dict[str, _FieldPlace]:
-        """Return where a row's fields are in their chunks; add their sizes to `nbytes`."""
         fields, sample = dict[str, _FieldPlace](), row.sample
         for value in row.values:
             if value.column.kind == "field":

@@ -1,4 +1,4 @@
-"""File formats of other libraries, listed in `FORMATS`: to register in place, to import by copying, and to export.
+"""List the file formats of other libraries, and how to register (in place), import (copy) and export each.
 
 A format has up to three modules, loaded on first use:
 

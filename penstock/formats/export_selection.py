@@ -79,7 +79,7 @@ class ExportSelection:
         return {name: n for name, n in lacking.items() if n}
 
     def by_part(self, most: int | None = None) -> list[WorkUnit]:
-        """Return units of at most `most` samples, part by part in the version's order."""
+        """Return a unit per part, or per `most` samples of it, in the version's order."""
         parts, out = self.version.parts, list[WorkUnit]()
         has = {name: parts.has_group(self.version.group_of(name)) for name in self.fields}
         for position in range(len(parts)):

@@ -84,7 +84,7 @@ class ImportReport:
     skipped: int = 0
     """Number of parts that an earlier run wrote."""
     left_out: list[str] = field(default_factory=list)
-    """Features of the dataset that penstock does not read yet: text over time."""
+    """Features of the dataset that penstock does not read yet, such as timed text."""
     notes: list[str] = field(default_factory=list)
     """Warnings about JSON values that could not become columns."""
     failures: list[str] = field(default_factory=list)

@@ -32,7 +32,7 @@ SPLIT = "split.yaml", "split.json"
 MOST_BYTES = 16 * 2**20
 """Limit on a metadata file, in bytes."""
 MOST_YAML_BYTES = 2**20
-"""Limit on a YAML file, in bytes; a third of it is parsed per second."""
+"""Limit on a YAML file, in bytes; parsing this much takes 3 s."""
 MOST_NAMES = 10**6
 """Limit on the number of names that all patterns expand to."""
 _NESTED = 16

@@ -52,7 +52,7 @@ class MemberPlace(NamedTuple):
 
 
 def metadata_loss(selection: ExportSelection) -> list[Loss]:
-    """Return metadata as a loss if both names of its member are already fields."""
+    """Return a loss for metadata if both names of its member are already fields."""
     if not selection.columns or metadata_member(selection.fields) is not None:
         return []
     names = " and ".join(map(repr, MEMBERS))

@@ -155,7 +155,7 @@ class JsonDocuments:
         return self._columns.table() if self._columns is not None else None
 
     def rows(self) -> dict[int, dict[str, Any]]:
-        """Return the offset of each JSON member -> its values."""
+        """Return offset of each JSON member -> its values."""
         table = self.table()
         return {} if table is None else dict(zip(self._starts, table.to_pylist(), strict=True))
 

@@ -28,7 +28,7 @@ from ..registration.shard_rows import ForeignShard, Rows
 from .write_parts import RENAMED
 
 BLOCK_BYTES = 8 * 2**20
-"""Size of a block and of a request, in bytes, unless one sample is larger."""
+"""Maximum size of a block or request, in bytes, unless one sample is larger."""
 BLOCK_OBJECTS = 64
 """Maximum number of objects per block; all of them are open at once."""
 GAP_BYTES = 64 * 2**10

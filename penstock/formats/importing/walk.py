@@ -30,7 +30,7 @@ class SampleNames(NamedTuple):
 
 
 class Walk:
-    """Scan of foreign shards by threads, which finds their rows; a context manager."""
+    """Threaded scan of foreign shards for their rows; a context manager."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from loader.storage.disk.unlisted_files import delete_in_place, list_in_place
 
 FOLDER = "imported"
 BLOCK_BYTES = 2**20
-"""Size of samples written together, in bytes."""
+"""Maximum size of samples written together, in bytes."""
 MOST_OPEN = 32
 """Maximum number of parts that a unit has open, one per set of fields."""
 RENAMED = "s"

@@ -23,7 +23,7 @@ from .export_survey import PlannedEpisode, Survey, array_of, extra_columns, runs
 from .rows import aggregated, statistics
 
 FILE_BYTES = 100 * 2**20
-"""Size of the episodes in one file of rows, in bytes, unless one episode is larger."""
+"""Maximum size of the episodes in a file of rows, in bytes, unless one is larger."""
 CHUNK_FILES = 1000
 """Number of files per folder."""
 _FILE = "chunk-{chunk_index:03d}/file-{file_index:03d}"

@@ -37,7 +37,7 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Rea
 
 
 def find_complete_objects(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return what `find_objects` returns, except objects whose videos are not all there."""
+    """Return what `find_objects` returns, except objects that lack a video."""
     return _readable(dataset_in(store, infos, options, whole=False))
 
 

@@ -50,7 +50,7 @@ AT_ONCE = 8
 PACKETS, STREAMS = "media_index", "streams"
 """Names of the groups that hold packet tables, and all other copied fields."""
 PART_EPISODES = 1024
-"""Number of episodes per part, unless one video has more."""
+"""Minimum number of episodes per part, except the last."""
 _AHEAD = 64
 
 

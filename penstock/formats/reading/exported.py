@@ -104,7 +104,7 @@ def exported_at(
 
 
 def is_export(store: Store, folder: str, format: str) -> bool:
-    """Return whether a folder, given by its key prefix, is a finished export."""
+    """Return whether a folder (a key prefix) is a finished export in a format."""
     try:
         return bool(parse_json_object(store.get(f"{folder}{NOTE}").data).get("format") == format)
     except (ObjectNotFound, DamagedJson):

@@ -25,7 +25,7 @@ from ..unit_threads import in_threads
 WORKERS = 4
 """Default number of shards read concurrently."""
 READ_BYTES = 16 * 2**20
-"""Read size in bytes, unless one field is larger."""
+"""Maximum read size in bytes, unless one field is larger."""
 
 
 @dataclass(slots=True, kw_only=True)

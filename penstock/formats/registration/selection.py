@@ -52,7 +52,7 @@ def live_keys(
     folder: "" or a path that ends in "/". log: the log's objects. there: keys of Parquet files. way_out: advice for
     errors.
 
-    Raises: InvalidStore if files mix live and deleted rows; Corrupt if the log is incomplete.
+    Raises: InvalidStore if the table has features that penstock does not read; Corrupt if the log is incomplete.
     """
     name = f"{store.url}/{folder}{LOG}"
     reader = _DeltaLog(store, name, way_out)

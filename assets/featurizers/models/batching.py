@@ -253,7 +253,7 @@ def _prepared(
 
 @dataclass(slots=True, kw_only=True)
 class _Gathering:
-    """Samples in progress. `features` has one entry per sample; the dicts are keyed by sample number or shape."""
+    """Samples in progress. features: one entry per sample. parts, n_rows: by sample number."""
 
     batches: ModelBatches
     finish: Finish

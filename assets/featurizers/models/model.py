@@ -39,7 +39,7 @@ class ModelFeaturizer(Featurizer):
     The same bytes give the same features in any batch, process and order, on the same processor type and torch release.
     Another CPU or GPU may differ in the last bits.
 
-    Raises: ValueError.
+    Raises: ValueError for an invalid field.
     """
 
     weights: str

@@ -24,7 +24,7 @@ _known: dict[tuple[str, str, int, str], str] = {}
 
 
 def weights_sha256(url: str) -> str:
-    r"""Return the weights' SHA-256 in hex. For a folder it is the hash of its files' `sha256sum` lines, sorted by name:
+    r"""Return the SHA-256 in hex of a file, or of a folder's `sha256sum` lines sorted by name.
 
         ls | grep -E "\.(safetensors|json|txt|model|jinja)$" | LC_ALL=C sort | xargs sha256sum | sha256sum
 

@@ -1,8 +1,8 @@
 """Expectations on a table, evaluated by Great Expectations.
 
 Great Expectations takes 5 to 12 s and 300 MB to import, so only `run_expectations` imports it. The table becomes
-Arrow-backed pandas: integers with nulls stay integers, and NaN is not null. This module checks column types itself,
-because Great Expectations does not support Arrow types.
+Arrow-backed pandas: integers with nulls stay integers, and NaN is not null. This module checks types itself, because
+Great Expectations does not support Arrow's.
 """
 
 import math
@@ -171,7 +171,7 @@ def run_expectations(
     types = lazy.collect_schema()
     named = {item.column for item in suite} | {item.where[0] for item in suite if item.where}
     names = sorted(named & set(types.names()))
-    frame = lazy.with_row_index("__row").select("__row", *names).collect()   # counts rows even without columns
+    frame = lazy.with_row_index("__row").select("__row", *names).collect()  # counts rows even without columns
     results = dict(_wrong_types(suite, {name: str(dtype) for name, dtype in types.items()}))
     results |= _of_no_rows(suite, frame)
     rest = {n: item for n, item in enumerate(suite) if n not in results}

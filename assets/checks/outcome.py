@@ -17,8 +17,10 @@ Severity = Literal["error", "warn"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """Outcome of one check. Raises: ValueError for an unknown severity, or if `passed` or `approvable` is not a
-    boolean."""
+    """Outcome of one check.
+
+    Raises: ValueError for an unknown severity, or if `passed` or `approvable` is not a boolean.
+    """
 
     name: str
     """Name of the check."""

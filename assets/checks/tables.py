@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 def reject_rate(
     n_landed: int, rejected: Mapping[str, int], max_rate: float, *, severity: Severity = "error"
 ) -> CheckResult:
-    """Check the share of a batch's objects that were rejected. rejected: code -> number of objects; max_rate: 0 to 1.
-    """
+    """Check the share of a batch's objects that were rejected. rejected: code -> objects; max_rate: 0 to 1."""
     n_rejected = sum(rejected.values())
     rate = n_rejected / n_landed if n_landed else float(n_rejected > 0)
     rows = sorted(rejected.items(), key=lambda item: (-item[1], item[0]))
@@ -114,8 +113,10 @@ def counts(
 def nulls(
     table: "pl.DataFrame", max_rates: Mapping[str, float], *, severity: Severity = "error"
 ) -> CheckResult:
-    """Check the share of nulls and NaNs per column. max_rates: column -> share, 0 to 1. The result's value is the
-    largest excess."""
+    """Check the share of nulls and NaNs per column.
+
+    max_rates: column -> share, 0 to 1. The result's value is the largest excess.
+    """
     import polars as pl
 
     rows, wrong, excess = [], [], 0.0

@@ -1,7 +1,7 @@
 """Find near-duplicates in a dataset's newest version, which is read again for each batch.
 
-No index is stored: loading and indexing a million samples costs seconds (docs/pipeline.md), and a stored index would
-have to follow exclusions and retirements. Embeddings are read in chunks, never all at once.
+No index is stored, because indexing a million samples takes seconds (docs/pipeline.md), and a stored index would have
+to follow exclusions. Embeddings are read in chunks, never all at once.
 """
 
 from collections.abc import Iterator, Sequence

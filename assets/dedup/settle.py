@@ -1,10 +1,9 @@
 """Choose among near samples by one rule, the same in every process and search order.
 
 Samples are visited from best to worst. A sample near a better one that stays is a copy of the nearest such sample;
-every other sample stays. This is an ordering, not a clustering: new samples do not regroup others. Better means, in
-this order: more source pixels, more bytes per pixel and second, sharper, published, landed earlier, smaller key. The
-first three are rounded to classes (a quarter octave for pixels, half an octave otherwise), so 1 % more bytes is not
-better.
+every other sample stays. New samples do not regroup others. Better means, in this order: more source pixels, more bytes
+per pixel and second, sharper, published, landed earlier, smaller key. The first three are rounded to classes (a quarter
+octave for pixels, half an octave otherwise), so 1 % more bytes is not better.
 
 A new sample supersedes a worse published one unless the published one is pinned: under `mark` or `first`, or if a near
 new sample has another split. So no training sample becomes a validation sample.

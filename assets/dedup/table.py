@@ -72,8 +72,10 @@ def _split(table: "pl.DataFrame") -> tuple[Strings, Int64s]:
 
 
 def looks(table: "pl.DataFrame", *, ungrouped: bool) -> tuple[Candidates, "pl.Series"]:
-    """Return the best sample of each group, and each group's rows. A group has equal hashes (one look), form and split;
-    ungrouped: each sample is a group."""
+    """Return the best sample of each group, and each group's rows.
+
+    A group has equal hashes (one look), form and split. ungrouped: each sample is its own group.
+    """
     import polars as pl
 
     every = candidates_of(table, [""] * len(table))

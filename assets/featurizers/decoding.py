@@ -65,8 +65,7 @@ def photo(sample: Mapping[str, bytes], field: str) -> Array:
 
 
 def frames(sample: Mapping[str, bytes], field: str, pick: Callable[[int], Sequence[int]]) -> Array:
-    """Return a clip's frames numbered `pick(n_frames)`, in ascending order: uint8 [T, H, W, 3] RGB. Raises: Unusable.
-    """
+    """Return a clip's frames numbered `pick(n_frames)`, ascending: uint8 [T, H, W, 3] RGB. Raises: Unusable."""
     from loader.modalities.video.decode import read_clip
 
     data = bytes_of(sample, field)

@@ -12,13 +12,13 @@ from .decoding import STAGE, Array, Sound, field_of, sound
 from .featurizer import Column, Features, Featurizer
 
 WINDOW_S = 0.02
-"""Length in seconds of the windows that are classified as silent or not."""
+"""Length in seconds of the windows in which silence is measured."""
 
 FULL_SCALE = 32767 / 32768
 """Largest 16-bit sample. In 8-bit audio (largest 127/128) only negative peaks count as clipped."""
 
 CLIPPED_RUN = 3
-"""Consecutive full-scale samples that count as clipping; a single one is just the peak of normalised audio."""
+"""Consecutive full-scale samples that count as clipping; normalised audio has single ones."""
 
 _AT_ONCE = 65_536  # samples
 

@@ -12,7 +12,7 @@ from .decoding import STAGE, Array, field_of, one_channel
 from .featurizer import Features, Featurizer
 
 MAX_SECONDS = 3600
-"""Longest accepted audio in seconds: the whole spectrogram is held in memory."""
+"""Longest accepted audio in seconds: memory holds the whole spectrogram."""
 
 _AT_ONCE = 1000  # frames
 
@@ -115,7 +115,6 @@ class Mel(Featurizer):
         return _logarithm(np.concatenate(bands, axis=1), self).astype(np.float32)
 
     def _frames(self, samples: Array) -> Iterator[Array]:
-        """Yield blocks of frames, each float64 [up to 1000, n_fft]."""
         half = self.n_fft // 2
         padded = np.pad(samples.astype(np.float64), half, mode=self.pad)
         windows = np.lib.stride_tricks.sliding_window_view(padded, self.n_fft)[:: self.hop]
@@ -124,7 +123,6 @@ class Mel(Featurizer):
             yield windows[start : min(start + _AT_ONCE, n_frames)]
 
     def _bands(self, frames: Array) -> Array:
-        """Return the band sums, float64 [n_mels, frames]."""
         hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(self.n_fft) / self.n_fft)
         spectrum = np.fft.rfft(frames * hann, axis=1)
         power = spectrum.real**2 + spectrum.imag**2

@@ -1,6 +1,6 @@
-"""Compute 64-bit perceptual hashes with ImageHash; those of near-duplicates differ in few bits.
+"""Compute 64-bit perceptual hashes with ImageHash; near-duplicates differ in few bits.
 
-An image is shrunk to 32 x 32 px gray. Each bit says whether one of the 8 x 8 lowest frequencies is above their median.
+An image is shrunk to 32 x 32 px gray. Each bit is set if one of the 8 x 8 lowest frequencies exceeds their median.
 Measured: a recompressed copy differs in at most 8 bits, another image in 12 or more.
 """
 
@@ -104,8 +104,7 @@ def phash(pixels: Array) -> tuple[int, bool]:
 
 
 def _is_flat(means: Array, hashed: Array) -> bool:
-    """Return whether a hash is noise. means: the image shrunk by area means; hashed: ImageHash's input, uint8 [32, 32].
-    """
+    """Return whether a hash is noise. means: image shrunk by area means; hashed: ImageHash's input."""
     low = _COSINES @ hashed.astype(np.float64) @ _COSINES.T
     decided = np.abs(low - np.median(low)) > _NOISE
     return bool(means.std() < FLAT_STD or np.count_nonzero(decided) < MIN_DECIDED)

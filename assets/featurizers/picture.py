@@ -20,7 +20,7 @@ MAX_FRAMES = 20_000
 """Longest accepted clip in frames: over five minutes at 60 frames per second."""
 
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
-"""Weights of R'G'B' in luma Y', from ITU-R BT.601-7, 2.5.1, as in JPEG and canonical clips."""
+"""Weights of R'G'B' in luma, from ITU-R BT.601-7, 2.5.1."""
 
 # FFmpeg's blackdetect: a pixel is black up to 0.10 of full luma, a frame when 0.98 of its pixels are.
 _BLACK_PIXEL, _BLACK_SHARE = 0.10, 0.98

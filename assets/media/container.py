@@ -32,7 +32,7 @@ DEMUXERS = (
     *("jpeg_pipe", "mjpeg", "png_pipe", "apng", "bmp_pipe", "tiff_pipe", "webp_pipe", "gif", "gif_pipe"),
     "image2",  # chosen by file name, which is ours
 )
-"""Demuxers of accepted types. Otherwise FFmpeg would try any demuxer, even playlists that open other files."""
+"""Demuxers of accepted types. FFmpeg would otherwise try all, even playlists that open other files."""
 
 ALONE = {"format_whitelist": ",".join(DEMUXERS), "protocol_whitelist": "file"}
 """FFmpeg options that keep it from opening any other file."""
@@ -134,8 +134,7 @@ def scratch_error(error: Exception, scratch: Path | str) -> StoreError:
 
 
 def check_machine(error: Exception, path: str) -> None:
-    """Check that this machine did not cause the error. Raises: StoreError for scratch space; the error for other
-    machine faults."""
+    """Check that this machine did not cause the error. Raises: StoreError for scratch space, else the error itself."""
     check_scratch(error, Path(path).parent)
     if (isinstance(error, MemoryError) and is_of_the_machine(error)) or is_ours(error):
         raise error

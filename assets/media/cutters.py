@@ -1,7 +1,7 @@
 """Kinds of media: a file's kind, unsupported formats, and each kind's cutter.
 
-An object is damaged (a decoder rejects it), not supported (no decoder, or truncation would go unnoticed) or not media
-(an error page instead of a photo).
+Objects are damaged (a decoder rejects them), not supported (no decoder, or truncation goes unnoticed) or not media (an
+error page).
 """
 
 from collections.abc import Collection, Mapping

@@ -120,8 +120,6 @@ def _values(stream: "AudioStream", declared_s: float) -> float:
 
 
 class _Ranges(io.RawIOBase):
-    """Stored object as a file."""
-
     def __init__(self, store: Store, key: str, nbytes: int) -> None:
         self._store, self._key, self._nbytes, self._at = store, key, nbytes, 0
 

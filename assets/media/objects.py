@@ -1,7 +1,7 @@
 """Process one raw object in isolation: fetch it to scratch, verify it, and audit or cut it.
 
-Requests and results are picklable, so workers run both functions and only they import decoders. An unusable object
-yields a refusal row; a failing disk or store yields `fault`.
+Requests and results are picklable, so workers run both functions. An unusable object yields a refusal row; a failing
+disk or store yields `fault`.
 """
 
 import contextlib

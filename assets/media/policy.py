@@ -4,8 +4,7 @@ A policy is part of its kind's unit ids: a changed video policy yields new clips
 
 Buckets follow the rule of Stable Diffusion XL's table (Podell et al. 2023, appendix I). Widths are multiples of 64 px
 (32 px for a base of 256). Each width gets the largest height on this grid whose area is within base x base; sizes also
-occur turned. At 1024 this yields 33 of the table's 40 sizes. Plans and predicates select buckets by name, such as
-`w896h1152` or `w640h384f32`.
+occur turned.  Plans and predicates select buckets by name, such as `w896h1152` or `w640h384f32`.
 """
 
 import math
@@ -130,7 +129,6 @@ def _of_grid(base_px: int, max_aspect: int) -> Iterator[Size]:
 
 
 def _on_grid(base_px: int, width: int, height: int) -> Size:
-    """Return the size with the base's area and this aspect ratio, rounded to the grid."""
     step = grid_px(base_px)
 
     def side(over: int, under: int) -> int:

@@ -104,7 +104,7 @@ def _parquet_batches(data: bytes) -> Iterator[pa.RecordBatch]:
     names = [name for name in (*NEEDED, *TEXTS) if name in schema.names]
     for name in names:
         _check_type(name, schema.field(name).type)
-    texts = [name for name in names if _is_text(schema.field(name).type)]  # as dictionaries: stores equal texts once
+    texts = [name for name in names if _is_text(schema.field(name).type)]  # as dictionaries: equal texts once
     file = pa.parquet.ParquetFile(io.BytesIO(data), read_dictionary=texts, pre_buffer=False)
     if file.metadata.num_rows > MAX_ROWS:
         raise ValueError(f"{file.metadata.num_rows} rows; accepted are {MAX_ROWS}")
@@ -150,7 +150,6 @@ def _matching(column: pa.Array, keys_wanted: pa.Array) -> list[int]:
 
 
 def _row(batch: pa.RecordBatch, at: int) -> tuple[str, Row, int]:
-    """Return (key, row, bytes in its texts)."""
     row: dict[str, Any] = {}
     nbytes = 0
     key = str(_cell(batch.column("key"), at).as_py())

@@ -92,7 +92,7 @@ _TS_PACKET_BYTES = 188
 def sniff(head: bytes) -> str:
     """Return the MIME type of a file from its first 4096 bytes.
 
-    For a container (mp4, ogg, matroska) it is the type of its usual content; open it to see the streams.
+    A container (mp4, ogg, matroska) gets the type of its usual content.
     """
     if not head:
         return EMPTY
@@ -194,7 +194,6 @@ def _mpeg(head: bytes) -> str | None:
 
 
 def _padded(head: bytes) -> str:
-    """Return MPEG audio's type if three consecutive frames follow other bytes."""
     at = head.find(b"\xff")
     while 0 <= at < len(head) - 4:
         first = second = 0

@@ -162,7 +162,6 @@ def _check_ac3(data: Buffer) -> None:
 
 
 def _check_dv(data: Buffer) -> None:
-    """Check that the last frame is complete; all have the same length."""
     n_frames = _DV_FACTORS.get(data[_DV_TYPE_AT] & 0x1F) if len(data) > _DV_TYPE_AT else 1
     n_bytes = (n_frames or 0) * (144_000 if data[3] & 0x80 else 120_000)
     if n_bytes and len(data) % n_bytes:
@@ -170,13 +169,11 @@ def _check_dv(data: Buffer) -> None:
 
 
 def _mxf_key(data: Buffer, at: int) -> bytes:
-    """Return the type byte of a partition's key; b"" for other keys."""
     key = bytes(data[at : at + 14])
     return key[13:] if key[:13] == MXF_PARTITION else b""
 
 
 def _ber(data: Buffer, at: int) -> tuple[int, int]:
-    """Return (start, size) of the value after a key."""
     first = data[at] if at < len(data) else 0
     if first < 0x80:
         return at + 1, first

@@ -27,12 +27,14 @@ class Unit:
     groups: Mapping[str, str] = field(default_factory=dict)
     """Field -> group, for fields outside the kind's own group."""
     request: str = ""
-    """What was requested in addition to the policy, such as a given segment; part of the unit's id."""
+    """Request in addition to the policy, such as a given segment; part of the unit's id."""
 
 
 class Unusable(Exception):
-    """Raised for an object that yields no sample; it becomes a row of `refusals`. at_frame: a video's first incomplete
-    frame."""
+    """Raised for an object that yields no sample.
+
+    It becomes a row of `refusals`. at_frame: a video's first incomplete frame.
+    """
 
     def __init__(
         self, outcome: Outcome, stage: str, code: str, reason: str, at_frame: int | None = None

@@ -2,8 +2,8 @@
 
 A kernel's order of additions depends on its input's shape, so a row's last bits may differ between batches of 1 and 32.
 The smallest batch always has the same number of rows, filled with repeats; that number is part of the featurizer's
-version. A larger size is used once its first batch, computed both ways, agrees in every bit. One comparison suffices
-because the order depends on shapes, not values.
+version. A larger size is used once its first batch, computed both ways, agrees in every bit. One comparison suffices:
+the order depends on shapes, not values.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -234,8 +234,6 @@ def gathered(
 def _prepared(
     samples: Iterable[Sample], prepare: Prepare, readers: int
 ) -> Iterator[Sequence[Row] | Unusable]:
-    """Yield each sample's rows or refusal, in order, reading ahead."""
-
     def rows_of(sample: Sample) -> Sequence[Row] | Unusable:
         try:
             return prepare(sample)

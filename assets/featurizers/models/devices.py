@@ -27,8 +27,7 @@ def check_device_name(device: str) -> None:
 
 
 def device_at(device: str, place: str) -> str:
-    """Return the torch device, "cpu" or "cuda:<number>", on which a model with this `device` setting runs in this
-    process.
+    """Return where a model with this `device` setting runs in this process: "cpu" or "cuda:<number>".
 
     place: torch device of a worker, "cpu" or "cuda:0"; "" if none is assigned.
     """

@@ -123,7 +123,6 @@ class Embedding(ModelFeaturizer):
 
 
 def _direction(vectors: Sequence[Array]) -> Array:
-    """Return the direction of the sum of unit vectors: float64 [d] of length 1."""
     total = np.sum([_unit(vector.astype(np.float64)) for vector in vectors], axis=0)
     return _unit(total)
 

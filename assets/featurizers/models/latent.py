@@ -26,8 +26,7 @@ class Coder(Protocol):
     """Side in px of the square that one latent position encodes."""
 
     def encode(self, pixels: "torch.Tensor") -> "torch.Tensor":
-        """Return latents [N, C, H / block_px, W / block_px] of uint8 [N, H, W, 3] in sRGB: the posterior mode, scaled.
-        """
+        """Return latents [N, C, H / block_px, W / block_px] of uint8 [N, H, W, 3] sRGB: the posterior mode, scaled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

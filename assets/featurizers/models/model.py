@@ -53,7 +53,7 @@ class ModelFeaturizer(Featurizer):
     batch_size: int = 0
     """Rows in the smallest batch; 0 means 1 on a CPU and 8 on a GPU. Part of the version, like device and dtype."""
     max_batch_size: int = 0
-    """Most rows in larger batches that give the same bits; 0 means 256 on a GPU and no larger batches on a CPU."""
+    """Most rows in larger batches, which give the same bits; 0 means 256 on a GPU and none on a CPU."""
     memory_bytes: int = 0
     """Most bytes for larger batches; 0 means 1 GiB on a CPU and 0.8 of a GPU's free bytes."""
     readers: int = 0

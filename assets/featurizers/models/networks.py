@@ -1,4 +1,4 @@
-"""Load networks of transformers, timm and diffusers from saved folders, without access to a hub."""
+"""Load transformers, timm and diffusers networks from saved folders, never from a hub."""
 
 import json
 from collections.abc import Mapping

@@ -31,7 +31,7 @@ WINDOW_S = 0.02
 
 
 class AudioStatistics:
-    """Statistics of frames in decode order. Holds about 65,536 samples.
+    """Statistics of decoded frames, in order.
 
     n_samples: samples per channel so far. ends: the audio's end as its file states it (`decode.ends_in`).
     """

@@ -91,7 +91,7 @@ def cut_audio(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHIN
     """Return units with the fields `flac` and `json`, and `caption.txt` if a given segment has a caption.
 
     Only given segments may overlap. A unit's `left_out` lists the uncovered stretches before it, in samples; the last
-    unit's also those after it. Scratch holds the audio as float32, so memory does not grow with its length.
+    unit's also those after it. Memory does not grow with the audio's length.
 
     Raises: Unusable if the audio cannot be fully decoded, has no samples, lacks the policy's channels, or does not
     contain a given segment; StoreError.

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 class AudioTimeline:
     """Iterator over a stream's audio in blocks, float32 [channels, samples] at `rate_hz`, full scale 1. Iterate once.
 
-    heard: audio as decoded, with its counts. start: seconds of the first sample on the container's clock. mix: how
-    channels were mixed. mono_sum: level of the sum of two channels.
+    heard: audio as decoded, with counts. start: time of the first sample in seconds on the container's clock. mix: how
+    channels were mixed. mono_sum: meter of two channels' sum.
 
-    O(samples); holds about 65,536 samples.
+    Holds about 65,536 samples.
     """
 
     def __init__(
@@ -236,7 +236,6 @@ class _SpanSamples:
         return round((self.start - zero) * rate_hz) + self._n
 
     def add(self, block: Floats, at: int) -> None:
-        """Add a block that starts at the span's sample `at`."""
         low, high = max(0, at), min(self._n, at + block.shape[1])
         if low >= high:
             return

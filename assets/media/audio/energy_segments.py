@@ -6,7 +6,7 @@
 - Short pauses are bridged, short stretches dropped, and long ones split at their quietest point.
 - A background that suddenly grows louder counts for about 13 s, which errs on the side of keeping audio.
 
-One hour takes 1.4 MB.
+
 """
 
 from dataclasses import dataclass
@@ -115,7 +115,6 @@ def _stretches(levels: Levels, on: Levels, off: Levels) -> list[Span]:
 
 
 def _bridged(spans: list[Span], pause: int) -> list[Span]:
-    """Join spans that are less than `pause` frames apart."""
     bridged: list[Span] = []
     for start, end in spans:
         if bridged and start - bridged[-1][1] < max(1, pause):

@@ -140,7 +140,6 @@ class ClipMaker:
                 self._n_deinterlaced[place] += was_interlaced
 
     def _turn_to(self, pts: int) -> None:
-        """Finish clips that end before this frame, and open those that start at it."""
         for place in [place for place in self._open if pts >= self._spans[place].end]:
             self._finish(place)
         while self._waiting and pts >= self._spans[self._waiting[-1]].start:
@@ -210,7 +209,7 @@ class Deinterlacer:
         self._waiting: deque[TimedFrame] = deque()
 
     def take(self, timed: TimedFrame) -> Iterator[tuple[TimedFrame, bool]]:
-        """Add a frame and yield those that are ready, each with whether it was deinterlaced."""
+        """Add a frame and yield (frame, whether it was deinterlaced) for all that are ready."""
         frame = timed.frame
         if self._graph is None and not frame.interlaced_frame:
             yield timed, False

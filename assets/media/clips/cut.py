@@ -1,7 +1,7 @@
 """Cut videos: choose spans, write their clips, and collect each unit's fields.
 
-Readers use a clip's packet table to fetch single frames. If its span has audio, `sound.flac` starts at the first frame
-and has the clip's length.
+Readers fetch single frames by a clip's packet table. If the span has audio, `sound.flac` has the clip's start and
+length.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,9 +33,10 @@ def write_clip_audio(
 ) -> list[Columns]:
     """Write each span's mono audio, if it has any, and return each span's columns.
 
-    spans: [start, end) in s of the container's clock. sound_missing_s: seconds without audio in the source.
+    spans: [start, end) in seconds on the container's clock. The column sound_missing_s counts seconds without audio in
+    the source.
 
-    Raises: Unusable; StoreError for a full disk.
+    Raises: Unusable; StoreError if the disk is full.
     """
     rows: list[Columns] = [{"has_sound": False, "sound_missing_s": None} for _ in spans]
     with opened(path) as container:
@@ -124,7 +125,6 @@ def _planned(index: PacketIndex, policy: VideoPolicy, known: Known) -> _Video:
 
 
 def _clips(path: str, video: _Video, scratch: Path, policy: VideoPolicy, known: Known) -> list[Clip | None]:
-    """Return a clip per span; None for a window or shot without a frame."""
     index, audit = video.index, known.audit
     if known.staging is not None:
         waiting = get_clips(known.staging, video.spans, (index.start_pts, index.end_pts), scratch)

@@ -35,8 +35,7 @@ _FACTS, _PACK = "clips.json", "clips.bin"
 
 
 class EarlyClips:
-    """Frame watcher that encodes canonical clips during an audit. It stops at the first fault, which the cut will
-    report.
+    """Frame watcher that encodes canonical clips during an audit. It stops at the first fault, which the cut reports.
 
     clips: result after `finish`. extent: the video's (first tick, end) from its packets.
     """
@@ -120,7 +119,6 @@ def put_clips(
 
 
 def _packed(clip: Clip, out: BinaryIO) -> Mapping[str, Any]:
-    """Move a clip's files to the end of `out`, and return its facts."""
     offset = out.tell()
     files = [clip.path, clip.packets]
     bodies = [file.read_bytes() for file in files]

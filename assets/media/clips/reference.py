@@ -128,7 +128,6 @@ def _source_crcs(path: str, spans: Sequence[ClipSpan], audit: Mapping[str, Any])
 def _decoded_crcs(
     path: str, spans: Sequence[ClipSpan], audit: Mapping[str, Any], *, seeks: bool
 ) -> Mapping[int, int]:
-    """Decode the spans once and return pts -> CRC-32."""
     import av
 
     with opened(path) as container:

@@ -90,7 +90,6 @@ class Gops:
         return gops
 
     def _around(self, points: "_Points", low: int, high: int) -> GopCut | None:
-        """Return the GOPs around frames [low, high), numbered in display order."""
         first = bisect_right(points.pts, self._shown[low]) - 1
         stop = bisect_left(points.pts, self._shown[high]) if high < len(self._shown) else len(points.pts)
         if first < 0:

@@ -121,7 +121,6 @@ class ShotMaker:
                 self._n_deinterlaced += waiting.was_interlaced
 
     def _turn_to(self, pts: int, cuts: Sequence[int], end: int | None) -> None:
-        """Close and open clips for the frame at `pts`."""
         # If the end is unknown, it is at least `min_clip_s` away, because `add` waits for that.
         while pts >= (stop := self._stop(cuts, end)):
             self._close(stop)
@@ -137,7 +136,6 @@ class ShotMaker:
                 self._n_deinterlaced = 0
 
     def _stop(self, cuts: Sequence[int], end: int | None) -> int:
-        """Return the latest possible end of the span that starts at `_begin`."""
         known = [self._begin + self._longest, *cuts[self._shot : self._shot + 1]]
         return min(known if end is None else [*known, end])
 

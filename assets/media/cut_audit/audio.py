@@ -44,7 +44,7 @@ SAME_CORRELATION = 0.8
 
 LOUD_SHARE = 0.25  # channels above this share of the loudest one's level must be audible
 HEARD_SHARE = 0.15
-"""Smallest share of the largest channel weight at which a channel is audible; ITU-R BS.775 weights surrounds 0.7."""
+"""A channel is audible above this share of the largest weight; ITU-R BS.775 weights surrounds 0.7."""
 
 MORE_CLIPPED = 0.001  # share of samples
 
@@ -131,7 +131,6 @@ def check_alignment(mixed: Samples, channels: Samples, rate_hz: int, *, cancels:
 
 
 def _weights(mixed: Samples, channels: Samples) -> Samples:
-    """Return each channel's weight in the mix, by least squares: float64 [c]."""
     # BLAS is avoided because its threads busy-wait.
     gram, shared = np.einsum("in,jn->ij", channels, channels), np.einsum("in,n->i", channels, mixed)
     weights: Samples = np.linalg.pinv(gram, rcond=1e-3, hermitian=True) @ shared
@@ -337,7 +336,6 @@ def is_heard_in_place(mixed: Samples, rate_hz: int, start_s: Fraction, sequence:
 
 
 def _jitter_s(sequence: FrameSequence, rate_hz: int) -> float:
-    """Return the largest difference of a frame's time from its neighbours' median, in seconds."""
     late = sequence.times_s - sequence.edges[:-1] / rate_hz
     reach = max(1, round(AROUND_S * rate_hz * len(late) / max(1, sequence.edges[-1])))
     padded = np.pad(late, reach, mode="edge")

@@ -1,7 +1,7 @@
 """Compare clips with their video: every frame's time exactly, and the content of two frames of one clip.
 
-A frame that differs is compared again at the clip's size, since averaging before clipping changes colours. If it still
-differs, the video is decoded from its start, because not every container can seek.
+A frame that differs is compared again at the clip's size, since averaging changes colours that clip. If it still
+differs, the video is decoded from its start, since some containers cannot seek.
 """
 
 from bisect import bisect_left, bisect_right
@@ -273,7 +273,6 @@ def _find(
     stream: "VideoStream",
     size_px: tuple[int, int] | None,
 ) -> dict[int, SourceFrame]:
-    """Return the first frame at each of these times, with its neighbours."""
     aspect = Fraction(stream.sample_aspect_ratio or 1)
     waiting = list(reversed(times))
     frames_found: dict[int, SourceFrame] = {}

@@ -103,7 +103,6 @@ def cell_means(plane: np.ndarray[Any, Any], rows: int = CELLS, columns: int = CE
 
 
 def _cell_sums(lines: np.ndarray[Any, Any], n_cells: int) -> Plane:
-    """Return each cell's sum of lines [n, m], float64 [n_cells, m]; border lines are shared."""
     edges = np.arange(n_cells + 1) * len(lines) / n_cells
     first = edges.astype(int)
     sums: Plane = np.empty((n_cells, lines.shape[1]))

@@ -148,13 +148,11 @@ def _check_colours(
 
 
 def _ground(unit: Unit) -> tuple[float, float, float]:
-    """Return the background colour of transparent photos, RGB."""
     red, green, blue = unit.fields["json"].get("stored", {}).get("ground", (WHITE, WHITE, WHITE))
     return red, green, blue
 
 
 def _stored(unit: Unit, ground: tuple[float, float, float]) -> "np.ndarray[Any, Any]":
-    """Return the photo as a training run decodes it, flattened on `ground`."""
     from loader.modalities import decoder_for
 
     (path,) = (value for name, value in unit.fields.items() if name in PHOTO_WORDS)
@@ -185,7 +183,7 @@ def _original(path: str) -> Original:
 
 
 def _has_unused_predictor(image: "Image") -> bool:
-    """Return whether an uncompressed TIFF names a predictor, which FFmpeg wrongly applies."""
+    """Return whether an uncompressed TIFF names a predictor, which FFmpeg applies."""
     tags: Any = getattr(image, "tag_v2", {})
     return image.info.get("compression") == "raw" and tags.get(_PREDICTOR, 1) != 1
 
@@ -215,7 +213,6 @@ def _upright(grid: Grid, turn: Turn) -> Grid:
 
 
 def _colours(frame: "VideoFrame", ground: tuple[float, float, float]) -> Grid:
-    """Return RGB means, flattened on `ground` and scaled to 255."""
     planes = planes_of(frame)
     if planes is not None:
         return planes.rgb()

@@ -2,7 +2,7 @@
 
 HEIC and AVIF decoders apply the container's turn (irot, imir: ISO/IEC 23008-12, 6.5.10 and 6.5.12), and EXIF's number
 is ignored (6.5.10 note). For other formats EXIF decides (CIPA DC-008, 4.6.4), or XMP if EXIF has no valid number,
-because editors that turn pixels reset EXIF but not XMP. Columns keep each number.
+because editors that turn pixels reset EXIF but not XMP.
 """
 
 import re

@@ -130,7 +130,6 @@ def _check_size(image: "Image") -> None:
 
 
 def _check_parts(image: "Image", path: str) -> str | None:
-    """Return a warning about damage that Pillow ignores, or None."""
     if image.format not in ("PNG", "JPEG", "MPO"):
         return None
     with open(path, "rb") as file:
@@ -144,7 +143,6 @@ def _check_parts(image: "Image", path: str) -> str | None:
 
 
 def _has_more(image: "Image") -> bool:
-    """Return whether there are several frames or pages, ignoring phones' extra images."""
     if image.format in _STILL_WITH_MORE:
         return False
     if image.format != "TIFF":

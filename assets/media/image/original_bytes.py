@@ -3,7 +3,7 @@
 Other photos (wide colour spaces, CMYK, flattened transparency, other formats) are stored losslessly: upright, sRGB,
 full size. Metadata is stripped without decoding: EXIF (whose thumbnail may show cropped parts), XMP, IPTC, comments,
 profiles, and everything after the image's end. The orientation is kept in a new EXIF block. Only sRGB photos are
-stripped: others need their profile.
+stripped; others need their profile.
 """
 
 import struct

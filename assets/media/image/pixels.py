@@ -79,7 +79,6 @@ def _from_sixteen(image: "Image", band: "Image") -> "Image":
 
 
 def _key_of_eight(image: "Image", clear: object) -> object:
-    """Return a PNG's transparent colour at the depth of Pillow's pixels."""
     depth = bit_depth(image)
     if image.mode == "RGB" and depth == 16:
         raise dropped(

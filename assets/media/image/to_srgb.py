@@ -128,7 +128,6 @@ def _converter(image: "Image", profile: bytes | None) -> Callable[["Image"], "Im
 
 
 def _transform(profile: bytes, mode: str) -> Callable[["Image"], "Image"]:
-    """Return the conversion from a profile to sRGB. Raises: PyCMSError, OSError."""
     from PIL import ImageCms
 
     flags = ImageCms.Flags.BLACKPOINTCOMPENSATION

@@ -93,7 +93,6 @@ def audit_video(path: str, policy: VideoPolicy = _POLICY, watcher: FrameWatcher 
 def _decode(
     container: "InputContainer", stream: "VideoStream", frames: "_FrameAudit"
 ) -> tuple[Row, Mapping[int, int]]:
-    """Return the columns, and pts -> CRC-32 of the frames to seek to."""
     import av
 
     waits = prepare_strict(stream)
@@ -193,7 +192,6 @@ class _FrameAudit:
             self._behind_gap = {timed.tagged: frame_crc(timed.frame)}
 
     def hashes(self) -> Mapping[int, int]:
-        """Return tagged time -> CRC-32."""
         last = {} if self._last is None else {self._last.tagged: frame_crc(self._last.frame)}
         return self._hashes | self._behind_gap | last
 

@@ -197,7 +197,6 @@ def _has_hdr_metadata(frame: "VideoFrame") -> bool:
 
 
 def _peak_cd(frame: "VideoFrame") -> float:
-    """Return the mastering display's peak in cd/m²."""
     metadata = side_data(frame).get("MASTERING_DISPLAY_METADATA")
     if metadata is None:
         return ASSUMED_PEAK_CD

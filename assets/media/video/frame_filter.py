@@ -30,8 +30,6 @@ _MAX_ASPECT = 16
 
 
 class _FrameForm(NamedTuple):
-    """Properties of frames that one graph handles."""
-
     width: int
     height: int
     pix_fmt: str
@@ -78,7 +76,6 @@ class FrameFilter:
         return replace(rendering, signal=replace(rendering.signal, peak_cd=self._peak_cd))
 
     def _mapped(self, frame: "VideoFrame", signal: Signal) -> "VideoFrame":
-        """Tone-map a yuv444p16 frame to SDR yuv420p."""
         import av
 
         samples = np.asarray(frame.to_ndarray(), np.uint16)
@@ -121,10 +118,7 @@ class FrameFilter:
 
 
 class _Chain:
-    """Chain of FFmpeg filters that returns one frame per frame.
-
-    source: arguments for PyAV's `add_buffer`; filters: (name, options) pairs.
-    """
+    """Chain of FFmpeg filters. source: arguments for PyAV's `add_buffer`; filters: names and options."""
 
     def __init__(self, source: Mapping[str, Any], filters: list[tuple[str, str]]) -> None:
         import av.filter
@@ -205,7 +199,7 @@ def step_to_bt601(matrix: int, full_range: bool, bits: int) -> Samples:
     """Return [3, 3] that converts 8-bit samples from this matrix and range to limited BT.601.
 
     Chroma depends only on chroma, as grey stays grey. FFmpeg's scaler goes through 8-bit RGB, which makes green 1.1 to
-    1.7 levels too dark and full-range chroma half a level too high.
+    1.7 levels too dark.
     """
     limited = np.diag([219.0, 224.0, 224.0])  # levels; full range has 255, or 1023 / 4 if 10 bits became 8
     scale = (2**bits - 1) / 2 ** (bits - 8) * np.eye(3) if full_range else limited

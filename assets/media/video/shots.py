@@ -107,8 +107,7 @@ class ShotDetector:
         return levels
 
     def finish(self) -> list[int]:
-        """Return the ascending pts of the first frame of every shot except the first. Call once, after the last frame.
-        """
+        """Return the ascending pts of every shot's first frame except the first shot's. Call once, at the end."""
         n_frames = self._first + len(self._frames)
         self._decide(n_frames)
         return self._boundaries({*self._cuts, *self._fades.finish()}, n_frames)
@@ -125,7 +124,6 @@ class ShotDetector:
         return [pts for pts in boundaries if pts < front], front
 
     def _boundaries(self, sharp: set[tuple[int, int]], n_frames: int) -> list[int]:
-        """Return the pts of boundaries between shots of at least `_SHORTEST` frames."""
         slow = {
             (dissolve.at, dissolve.pts)
             for dissolve in self._dissolves
@@ -161,7 +159,6 @@ class ShotDetector:
         self._first += drop
 
     def _merge(self, dissolve: _Dissolve) -> None:
-        """Keep the most balanced frame of each dissolve."""
         same = bool(self._dissolves) and dissolve.at - self._mixed <= max(
             self._dissolves[-1].lag, dissolve.lag
         )
@@ -173,10 +170,7 @@ class ShotDetector:
 
 
 class _Fades:
-    """Fades: runs of flat frames between two different scenes, with a boundary at each run's end.
-
-    Scenes are compared next to the run and some frames away, where they have faded in.
-    """
+    """Finds fades: runs of flat frames between different scenes, compared next to the run and further away."""
 
     def __init__(self) -> None:
         self.cuts: list[tuple[int, int]] = []
@@ -242,15 +236,11 @@ def _levels_apart(first: Frames, second: Frames) -> float:
 
 
 def _is_among(frame: Frames, others: Frames) -> bool:
-    """Return whether any of `others` is nearly the same image."""
     return bool(len(others)) and float(best_correlations(frame, others).max()) >= _UNDONE
 
 
 def _dissolves(frames: Frames, std: Floats, begin: int, end: int) -> Iterator[tuple[int, int, float]]:
-    """Yield mixed frames in order: (position in [begin, end), half length, smaller weight).
-
-    Fits M = a A + b B by least squares: A is `lag` frames before M, B after, all with means removed, at a quarter size.
-    """
+    """Yield each mixed frame's (position in [begin, end), half length, smaller weight), by least squares."""
     coarse = _quarter(frames)
     plain = coarse - coarse.mean(axis=1, keepdims=True)
     power = np.einsum("tp,tp->t", plain, plain)
@@ -281,7 +271,6 @@ def _dissolves(frames: Frames, std: Floats, begin: int, end: int) -> Iterator[tu
 
 
 def _quarter(frames: Frames) -> Floats:
-    """Return means of 4 x 4 px blocks, [n, 9 * 16]."""
     height, width = frames.shape[1] // _COARSE, frames.shape[2]
     rows = frames.reshape(len(frames), height, _COARSE, width).sum(axis=2, dtype=np.uint16)
     blocks = sum(rows[:, :, place::_COARSE] for place in range(1, _COARSE)) + rows[:, :, ::_COARSE]
@@ -317,7 +306,6 @@ def best_correlations(frame: Frames, others: Frames) -> Floats:
 
 
 def _overlaps(x: Floats, down: Whole, right: Whole) -> Floats:
-    """Return sums of [..., height, width] over each shift's overlap, [..., shifts]."""
     height, width = x.shape[-2:]
     sums = np.zeros((*x.shape[:-2], height + 1, width + 1))
     sums[..., 1:, 1:] = x.cumsum(axis=-2).cumsum(axis=-1)

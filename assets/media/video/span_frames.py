@@ -1,10 +1,10 @@
 """Decode the frames of a video's spans in one pass from its start, or by seeking to each.
 
 Seeking is used only if the audit found that it works (`seek_ok`) and that frames are in order. Each result must also
-depend on one frame, unlike deinterlacing or HDR curves, which depend on the first.
+depend on one frame only, unlike deinterlacing.
 
-Decoding starts at the keyframe before a span. It must return that keyframe, undamaged and with its own time, and then
-exactly the packets' frames. Otherwise `CannotSeek` is raised, and the caller decodes in order.
+Decoding starts at the keyframe before a span. The decoder must return that keyframe intact, then exactly the packets'
+frames. Otherwise `CannotSeek` is raised, and the caller decodes in order.
 """
 
 from bisect import bisect_left, bisect_right
@@ -129,7 +129,6 @@ def stretches(spans: Sequence[ClipSpan]) -> list[tuple[int, int]]:
 
 
 def _from_key(frames: Iterator[TimedFrame], key: int) -> Iterator[TimedFrame]:
-    """Yield the frames from the keyframe at `key` on. Raises: CannotSeek."""
     for timed in frames:
         if timed.pts < key:
             continue

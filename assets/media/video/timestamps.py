@@ -111,8 +111,7 @@ class Timing:
         return gap
 
     def facts(self, time_base: Fraction) -> Mapping[str, Any]:
-        """Return the media table columns; gaps that differ by over a tick and 2 ms mean a variable rate. Raises:
-        Unusable."""
+        """Return the media table columns. The rate varies if gaps differ by over a tick and 2 ms. Raises: Unusable."""
         assert self.first is not None  # there was a frame
         low = self.low or 0
         longest_s = max(self.high, self.last_duration) * time_base

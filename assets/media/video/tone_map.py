@@ -31,7 +31,7 @@ SDR_WHITE_CD = 203.0
 PQ_PEAK_CD = 10_000.0
 HLG_PEAK_CD = 1_000.0
 ASSUMED_PEAK_CD = 1_000.0
-"""Mastering display's peak in cd/m² that is assumed if a PQ video states none."""
+"""Mastering display's assumed peak in cd/m² if a PQ video states none."""
 
 _M1, _M2 = 2610 / 16384, 2523 / 4096 * 128
 _C1, _C2, _C3 = 3424 / 4096, 2413 / 4096 * 32, 2392 / 4096 * 32

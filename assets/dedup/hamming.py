@@ -53,7 +53,7 @@ class Chunk:
 
 
 def cut(n_chunks: int, max_distance: int) -> tuple[Chunk, ...]:
-    """Cut 64 bits into chunks so that hashes within `max_distance` agree within the radius in some chunk.
+    """Cut 64 bits into chunks so that hashes within `max_distance` are within the radius of some chunk.
 
     Chunks with a negative radius need no search and are left out.
     """

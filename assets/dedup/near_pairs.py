@@ -29,7 +29,7 @@ _PREFERRED = (1, 0, 2)
 """Order in which images are looked up: the middle one first, since clips start and end with fades."""
 
 HASH, MIRROR, EMBEDDING = range(3)
-"""How a pair was found, most reliable first."""
+"""Match types, most reliable first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class ImageHashes:
     mirrored: UInt64s
     """uint64 [n, 3]: hashes of the mirrored images."""
     form: Int64s
-    """int64 [n]: kind * 8 plus one bit per flat or missing image; -1 if nothing can be compared. Only equal forms are.
+    """int64 [n]: kind * 8 plus one bit per flat or missing image; -1 if nothing can be compared. Forms must be equal.
     """
 
     def __len__(self) -> int:

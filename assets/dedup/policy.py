@@ -28,7 +28,7 @@ class EmbeddingMatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearDuplicates:
-    """How near-duplicates are found and resolved. Raises: ValueError for an invalid field."""
+    """Rules for finding and resolving near-duplicates. Raises: ValueError for an invalid field."""
 
     max_distance: int = 8
     """Largest distance between the perceptual hashes of copies: 0 to 16 of 64 bits. Measured: recompressed or halved

@@ -292,9 +292,10 @@ def _check_count(container: "InputContainer", stream: "VideoStream", n_packets: 
 
 
 def check_duration(container: "InputContainer", found_s: float, step_s: float = 0.0) -> float:
-    """Return how many seconds the file ends before its announced end; 0 if none is announced.
+    """Return how many seconds before its announced end the file ends; 0 if none is announced.
 
-    found_s: time of the last packet's end. step_s: longest frame step. Raises: Unusable if rounding cannot explain it.
+    found_s: end of the file. step_s: longest frame step; both in seconds. Raises: Unusable if rounding cannot explain
+    it.
     """
     names = container.format.name.split(",")
     if container.duration is None or not any(name in _TIMED for name in names):

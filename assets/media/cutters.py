@@ -22,7 +22,7 @@ from .unit import Kind, Unit, dropped, not_media, not_supported, rejected
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipStaging:
-    """Where an object's clips are stored between its audit and its cut."""
+    """Location of an object's clips between its audit and its cut."""
 
     store: Store
     """Store of the clips."""

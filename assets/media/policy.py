@@ -4,7 +4,7 @@ A policy is part of its kind's unit ids: a changed video policy yields new clips
 
 Buckets follow the rule of Stable Diffusion XL's table (Podell et al. 2023, appendix I). Widths are multiples of 64 px
 (32 px for a base of 256). Each width gets the largest height on this grid whose area is within base x base; sizes also
-occur turned.  Plans and predicates select buckets by name, such as `w896h1152` or `w640h384f32`.
+occur turned. Plans and predicates select buckets by name, such as `w896h1152` or `w640h384f32`.
 """
 
 import math
@@ -115,7 +115,7 @@ def sizes(buckets: Buckets, base_px: int) -> tuple[Size, ...]:
 
 
 def grid_px(base_px: int) -> int:
-    """Return the number of px that sides are multiples of."""
+    """Return the number of px of which sides are multiples."""
     return _SMALL_GRID_PX if base_px < _SMALL_BELOW_PX else _GRID_PX
 
 
@@ -264,7 +264,7 @@ class AudioPolicy:
     padding_s: float = 0.2
     """Seconds kept around an "energy" segment, 0 to half of `segment_s`."""
     min_sound_s: float = 0.1
-    """Shortest "energy" segment in seconds, 0 to `segment_s`."""
+    """Shortest "energy" segment in seconds before padding, 0 to `segment_s`."""
     sample_rate_hz: int = 16_000
     """Sample rate of the stored audio in Hz, 8,000 to 48,000."""
     channels: Channels = "mono"

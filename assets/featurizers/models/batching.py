@@ -64,9 +64,11 @@ class Fit:
 class ModelBatches:
     """Runs a model over rows of equal shape; use it inside `repeatable`.
 
-    run: takes name -> tensor [rows, ...] on the device and returns results in the same form. place: device, "cpu" or
-    "cuda:<number>". batch_size: rows in the smallest batch. max_batch_size: rows in the largest, rounded down to
-    batch_size x 2^k. memory_bytes: most bytes per batch.
+    run: takes name -> tensor [rows, ...] on the device and returns results in the same form.
+    place: device, "cpu" or "cuda:<number>".
+    batch_size: rows in the smallest batch.
+    max_batch_size: rows in the largest, rounded down to batch_size x 2^k.
+    memory_bytes: most bytes per batch.
     """
 
     def __init__(

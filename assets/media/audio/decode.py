@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 class AudioTimeline:
     """Iterator over a stream's audio in blocks, float32 [channels, samples] at `rate_hz`, full scale 1. Iterate once.
 
-    heard: audio as decoded, with counts. start: time of the first sample in seconds on the container's clock. mix: how
-    channels were mixed. mono_sum: meter of two channels' sum.
+    heard: audio as decoded, with counts.
+    start: time of the first sample in seconds on the container's clock.
+    mix: how channels were mixed.
+    mono_sum: meter of two channels' sum.
 
     Holds about 65,536 samples.
     """

@@ -43,7 +43,7 @@ class MonoSum:
 
 
 MIN_RATE_HZ, MAX_RATE_HZ = 4_000, 768_000
-"""Accepted sample rates; K-weighting filters at 38 Hz and 1682 Hz."""
+"""Accepted sample rates in Hz; the K-weighting filters are at 38 Hz and 1682 Hz."""
 
 _GATE_LUFS = -70.0  # EBU Tech 3341: quieter blocks do not count. If all are quieter, the filter returns -70.
 
@@ -56,7 +56,8 @@ class LoudnessMeter:
     """Loudness meter: add blocks, float32 [channels, samples] at full scale 1, call finish() once, then read results.
 
     loudness_lufs: integrated, gated; one channel is 3 LU less than two equal ones. None if no 400 ms block is louder
-    than -70 LUFS. range_lu: loudness range of EBU Tech 3342, unreliable below a minute; None if loudness_lufs is None.
+    than -70 LUFS.
+    range_lu: loudness range of EBU Tech 3342, unreliable below a minute; None if loudness_lufs is None.
     true_peak_dbtp: true peak, oversampled to at least 192 kHz (BS.1770-4, annex 2). None for digital silence.
 
     About 300 times real time for stereo at 48 kHz. Raises: Unmeasurable.

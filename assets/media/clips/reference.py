@@ -1,8 +1,8 @@
 """Reference clips: whole GOPs of the source, packet for packet, in an mp4 that starts with its index.
 
 A clip has the GOPs that its span touches, or for a shot the ones inside. Source and clip are decoded and compared bit
-for bit. Not copied: frames that readers would have to convert (non-square pixels, fields, more than 8 bits, HDR, wide
-primaries), packets without display times, codecs that mp4 does not support, open or long GOPs.
+for bit. Frames that readers would have to convert are not copied: non-square pixels, fields, more than 8 bits, HDR,
+wide primaries. Nor are packets without display times, codecs that mp4 does not support, or open or long GOPs.
 """
 
 from collections.abc import Mapping, Sequence

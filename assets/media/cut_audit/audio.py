@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Samples = np.ndarray[Any, np.dtype[np.float64]]
 
 MARGIN_S = Fraction(3, 2)
-"""Seconds before and after its span in which audio is searched."""
+"""Seconds before and after a unit's span in which its audio is searched."""
 
 MAX_OFFSET_S = 0.001
 JUMP_S = Fraction(2, 1000)
@@ -195,10 +195,11 @@ class _AudioClock:
 class SourceAudio:
     """Source audio around [start_s, start_s + length_s), laid out by its timestamps.
 
-    start_s: on the container's clock, or after the first sample if `from_first`. channels: float64 [channels, n] at
-    `rate_hz` from `first_s` on; zeros where the source has no audio. is_heard: per channel, whether a mix must contain
-    it (ITU-R BS.775 allows leaving out low-frequency effects). stretches: decoded frames. is_uneven: whether a
-    timestamp differs from the previous frame's end.
+    start_s: on the container's clock, or after the first sample if `from_first`.
+    channels: float64 [channels, n] at `rate_hz` from `first_s` on; zeros where the source has no audio.
+    is_heard: per channel, whether a mix must contain it (ITU-R BS.775 allows leaving out low-frequency effects).
+    stretches: decoded frames.
+    is_uneven: whether a timestamp differs from the previous frame's end.
     """
 
     def __init__(self, path: str, start_s: Fraction, length_s: Fraction, *, from_first: bool) -> None:

@@ -72,8 +72,9 @@ def check_times(
 ) -> None:
     """Check that the clip has exactly its source's frames, at their times.
 
-    stored: the clip's frame times in ticks of `base`, ascending. source: ascending times of the shown packets; None if
-    the container has no display times. complete: whether every shown packet decodes to a frame.
+    stored: the clip's frame times in ticks of `base`, ascending.
+    source: ascending times of the shown packets; None if the container has no display times.
+    complete: whether every shown packet decodes to a frame.
 
     Raises: Unusable.
     """

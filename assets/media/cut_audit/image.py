@@ -183,7 +183,7 @@ def _original(path: str) -> Original:
 
 
 def _has_unused_predictor(image: "Image") -> bool:
-    """Return whether an uncompressed TIFF names a predictor, which FFmpeg applies."""
+    """Return whether an uncompressed TIFF names a predictor, which FFmpeg wrongly applies."""
     tags: Any = getattr(image, "tag_v2", {})
     return image.info.get("compression") == "raw" and tags.get(_PREDICTOR, 1) != 1
 

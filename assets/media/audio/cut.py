@@ -205,7 +205,7 @@ def _span_of(segment: Segment, spooled: _Spooled, policy: AudioPolicy) -> Span:
 
 
 def _left_out(spans: list[Span], n_samples: int) -> list[list[Span]]:
-    """Return each span's uncovered stretches before it, and for the last span also after it."""
+    """Return the uncovered stretches before each span, and for the last one also those after it."""
     parts: list[list[Span]] = [[] for _ in spans]
     for start, end in complement(union_of(spans), n_samples):
         parts[next((n for n, span in enumerate(spans) if span[0] >= end), len(spans) - 1)].append(

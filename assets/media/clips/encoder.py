@@ -2,8 +2,8 @@
 
 Settings: x264 veryfast crf 21, tune fastdecode, keyframe every 12 frames, no B-frames, yuv420p, faststart, square
 pixels, limited-range BT.601, source timestamps. `mbtree=0`, because with mbtree x264 sometimes writes other bytes for
-the same frames, even on one thread (4 of 100 encodes).  `qmax` bounds the error: with crf only, single frames fell to
-34 dB; with it the worst measured is 36.5 dB.
+the same frames, even on one thread (4 of 100 encodes). `qmax` bounds the error: with crf only, single frames fell to 34
+dB; with it the worst measured is 36.5 dB.
 """
 
 import contextlib

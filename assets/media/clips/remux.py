@@ -58,9 +58,9 @@ def stream_packets(container: "InputContainer", stream: "VideoStream") -> Packet
 
 
 class Gops:
-    """Cut points: keyframes before which all earlier packets are shown, and after which all later ones.
+    """Cut points: keyframes that are shown after all earlier packets and before all later ones.
 
-    An open GOP's keyframe is none: frames stored after it but shown before it refer to the previous GOP.
+    An open GOP's keyframe is not a cut point: frames stored after it but shown before it refer to the previous GOP.
     """
 
     def __init__(self, packets: Packets, shortest: int) -> None:
@@ -133,7 +133,7 @@ def copy_packets(path: str, packets: Packets, cuts: Sequence[tuple[GopCut, Path]
         raise NotForMp4("no_timestamps")  # two frames have the same time
     with opened(path) as container:
         stream = first_video(container)
-        assert stream is not None  # it was there when the packets were indexed
+        assert stream is not None  # it existed when the packets were indexed
         try:
             _try_header(stream)
             for number, packet in enumerate(packet for packet in container.demux(stream) if packet.size):
@@ -174,7 +174,7 @@ class _Mp4Writer:
         import av
 
         base = stream.time_base
-        assert base is not None  # index_packets refused such a stream
+        assert base is not None  # index_packets rejects such streams
         self.stop = cut.stop
         self._cut, self._packets = cut, packets
         inside = packets.pts[cut.first : cut.stop]

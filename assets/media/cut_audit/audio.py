@@ -216,7 +216,7 @@ class SourceAudio:
     def _read(self, path: str) -> None:
         with opened(path) as container:
             stream = first_audio(container)
-            assert stream is not None  # it has been cut
+            assert stream is not None  # it was cut
             zero, clock = Fraction(0), None
             for frame in container.decode(stream):
                 if not frame.samples:

@@ -50,8 +50,8 @@ _PRIMARIES: dict[int, dict[str, Point]] = {  # ITU-T H.273, table 2
     11: {**_P3, "white": (0.314, 0.351)},
     12: _P3,
 }
-# ITU-T H.273, table 3: gamma of power curves. Television curves (1, 6, 14, 15) and sRGB (13) are read as sRGB, like
-# web browsers: encoders of stills mean the display, not the camera.
+# ITU-T H.273, table 3: gamma of power curves. Television curves (1, 6, 14, 15) and sRGB (13) are read as sRGB, as
+# web browsers do: encoders of stills mean the display, not the camera.
 _GAMMAS = {4: 2.2, 5: 2.8, 8: 1.0}
 
 

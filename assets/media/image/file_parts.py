@@ -137,7 +137,7 @@ def webp_parts(data: bytes) -> Iterator[FilePart]:
         at = end
 
 
-# Warnings of libjpeg although all pixels may be right: bytes between segments, markers of unusual encoders. Bytes left
+# libjpeg warnings despite which pixels may be correct: bytes between segments, markers of unusual encoders. Bytes left
 # before a restart marker are not harmless: the scan is damaged.
 _HARMLESS = (
     "extraneous bytes before marker",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def side_data(frame: "VideoFrame") -> "Mapping[str, Buffer]":
-    """Return FFmpeg's name -> side data. Raises: Unusable for unknown data."""
+    """Return FFmpeg name -> side data. Raises: Unusable for unknown data."""
     with _refused():
         return side_data_of(frame)
 

@@ -1,7 +1,7 @@
 """Decode the frames of a video's spans in one pass from its start, or by seeking to each.
 
-Seeking is used only if the audit found that it works (`seek_ok`) and that frames are in order. Each result must also
-depend on one frame only, unlike deinterlacing.
+Seeking is used only if the audit found that it works (`seek_ok`) and that frames are in order. Work on a frame must not
+depend on other frames, as deinterlacing does.
 
 Decoding starts at the keyframe before a span. The decoder must return that keyframe intact, then exactly the packets'
 frames. Otherwise `CannotSeek` is raised, and the caller decodes in order.

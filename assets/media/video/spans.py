@@ -23,7 +23,7 @@ class ClipSpan:
     shot: int | None = None
     """Number of the span's shot, from 0; None outside shots."""
     segment: Segment | None = None
-    """Given segment that asked for the span; None if there is none."""
+    """Given segment that defines the span; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

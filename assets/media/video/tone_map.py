@@ -1,9 +1,10 @@
 """Convert HDR and wide-gamut frames to SDR BT.709 by the ITU's formulas, in float32.
 
-1. Compute the displayed light of PQ (ITU-R BT.2100-2, table 4) or HLG (table 5, for a display of 1000 cd/m²). 2.
-Compress highlights to 203 cd/m², HDR's diffuse white (BT.2408-7, table 1), by the EETF (BT.2390-11, 5.4.1) on the
-largest of R, G and B, which keeps the hue. 3. Convert primaries in linear light; colours outside BT.709 clip
-(BT.2407-0, section 2). 4. Encode SDR with a white of 203 cd/m² and a black of 0 by inverting BT.1886 (gamma 2.4).
+1. Compute the displayed light of PQ (ITU-R BT.2100-2, table 4) or HLG (table 5, for a display of 1000 cd/m²).
+2. Compress highlights to 203 cd/m², HDR's diffuse white (BT.2408-7, table 1), by the EETF (BT.2390-11, 5.4.1) on the
+   largest of R, G and B, which keeps the hue.
+3. Convert primaries in linear light; colours outside BT.709 clip (BT.2407-0, section 2).
+4. Encode SDR with a white of 203 cd/m² and a black of 0 by inverting BT.1886 (gamma 2.4).
 
 All frames of a video use one curve.
 """

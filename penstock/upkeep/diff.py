@@ -13,9 +13,9 @@ class Diff:
     """The differences between two versions. Each pair is (in a, in b)."""
 
     a: str
-    """Name of the first version."""
+    """First version's name."""
     b: str
-    """Name of the second version."""
+    """Second version's name."""
     samples: tuple[int, int]
     """Number of live samples."""
     nbytes: tuple[int, int]

@@ -1,4 +1,4 @@
-"""Exclude samples by a person's decision: write a record, then publish a version without them. Withdraw exclusions.
+"""Exclude samples by a person's decision, or end exclusions. A record is written before any version changes.
 
     exclusions/<dataset>/<16 hex>.json      a random name, created once; only a takedown replaces or deletes it
 
@@ -59,7 +59,7 @@ class Exclusion:
     """Samples that a person excluded, and why."""
 
     dataset: str
-    """Name of the dataset."""
+    """Dataset name."""
     samples: tuple[ExcludedSample, ...]
     """The samples, sorted by key."""
     reason: str
@@ -67,24 +67,24 @@ class Exclusion:
     by: str
     """The person's name."""
     page: str
-    """URL of the page on which the person decided, or ""."""
+    """URL of the decision's page, or ""."""
     version: str
-    """Version in which the person saw the samples, `photos@3`."""
+    """Version in which the person saw the samples, such as `photos@3`."""
     version_id: str
     """Id of that version."""
     at_us: int = field(default_factory=lambda: time.time_ns() // 1000)
     """Time of the record, UTC microseconds."""
     name: str = field(default_factory=lambda: secrets.token_hex(8))
-    """Name of the record, 16 random hex digits."""
+    """Record name, 16 random hex digits."""
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Keys of the samples, sorted."""
+        """Sample keys, sorted."""
         return tuple(one.key for one in self.samples)
 
     @property
     def path(self) -> str:
-        """Path of the record in the root."""
+        """The record's path in the root."""
         return _path(self.dataset, self.name)
 
     def to_json(self) -> dict[str, Any]:
@@ -108,9 +108,9 @@ class Withdrawal:
     """The end of exclusions: later builds include the samples."""
 
     dataset: str
-    """Name of the dataset."""
+    """Dataset name."""
     keys: tuple[str, ...]
-    """Keys of the samples, sorted."""
+    """Sample keys, sorted."""
     withdraws: tuple[str, ...]
     """Paths of these keys' exclusions, sorted."""
     reason: str
@@ -118,15 +118,15 @@ class Withdrawal:
     by: str
     """The person's name."""
     page: str
-    """URL of the page on which the person decided, or ""."""
+    """URL of the decision's page, or ""."""
     at_us: int = field(default_factory=lambda: time.time_ns() // 1000)
     """Time of the record, UTC microseconds."""
     name: str = field(default_factory=lambda: secrets.token_hex(8))
-    """Name of the record, 16 random hex digits."""
+    """Record name, 16 random hex digits."""
 
     @property
     def path(self) -> str:
-        """Path of the record in the root."""
+        """The record's path in the root."""
         return _path(self.dataset, self.name)
 
     def to_json(self) -> dict[str, Any]:
@@ -245,7 +245,7 @@ def exclude(
 
     ref: version in which the person saw the samples; need not be the newest.
     keys: keys of live samples in that version.
-    page: URL of the page on which the person decided, or "".
+    page: URL of the decision's page, or "".
     whole_objects: exclude every sample ever cut from the same raw objects. Always done for a sample that is its
     entire raw object.
 
@@ -425,7 +425,11 @@ def _publish(root: "Root", record: Exclusion, keys: Sequence[str]) -> "Version":
             return newest
         try:
             return root.exclude(newest.id, live, reason=record.reason, producer=producer)
-        except (Conflict, SampleNotFound, VersionNotFound):  # another process excluded a sample, or retired the version
+        except (
+            Conflict,
+            SampleNotFound,
+            VersionNotFound,
+        ):  # another process excluded a sample, or retired the version
             if attempt == _TRIES - 1:
                 raise
     raise AssertionError("unreachable")

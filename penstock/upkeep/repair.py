@@ -62,7 +62,7 @@ def plan_repair(
     """Return the steps that repair the log, in order; empty for a healthy log. Writes nothing.
 
     by: name for the records. mirror: a copy of the root to compare with.
-    believe: if neither mirror nor checksum decides, which bytes are right: those stored, or those that the next
+    believe: which bytes are right if neither mirror nor checksum decides: the stored ones, or the ones that the next
     entry's writer read.
 
     Raises: Corrupt, naming the entry and what would help, if the log cannot be repaired; Conflict if `mirror` belongs
@@ -113,7 +113,9 @@ class _Repair:
         numbers = (entry_number(info.key) for info in self.store.list("log/"))
         end = max((n for n in numbers if n is not None), default=0)
         while not self._skip_whole() or self.state.n < end:
-            upto = max(min(self.state.n + 2 * HINT_EVERY + 1, end), self.state.n + 1)  # an entry may be unlisted
+            upto = max(
+                min(self.state.n + 2 * HINT_EVERY + 1, end), self.state.n + 1
+            )  # an entry may be unlisted
             while self.state.n < upto:
                 self._add(self.state.n + 1, _read(self.store, self.state.n + 1))
         return self.steps

@@ -49,7 +49,7 @@ class Compared:
 def copy_entries(source: Store, target: Store, after: int, upto: int, last: str) -> None:
     """Copy log entries in order, so that readers of the mirror never see an entry before its predecessors.
 
-    Costs two requests to the target and one to the source per entry. last: SHA-256 of entry `upto`, or "".
+    Costs two requests to the target and one to the source per entry. last: SHA-256 of entry `upto`, "" if unknown.
 
     Raises: Corrupt if reads differ or an entry is damaged, once its predecessors are copied; AlreadyExists if the
     target has a different entry.

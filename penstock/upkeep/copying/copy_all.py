@@ -22,7 +22,7 @@ def copy_all(
 ) -> None:
     """Copy items. Record copies in the journal, and count copies and failures in the report.
 
-    total: returns the items' total bytes, for a progress bar. cluster: None: copy in this process.
+    total: returns the items' total bytes, for a progress bar. cluster: where to copy; None: in this process.
 
     Raises: with a cluster, as `attach`.
     """

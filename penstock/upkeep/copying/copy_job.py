@@ -31,12 +31,12 @@ COPY_BYTES_PER_S = 50e6
 OBJECT_S = 0.02
 """Estimated overhead per object, in seconds."""
 SLOWEST_BYTES_PER_S = 1e6
-"""Bytes per second. A unit that copies more slowly fails, after ten minutes of grace and one per object."""
+"""Bytes per second. A slower unit fails, after ten minutes of grace plus one per object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopySettings:
-    """One process's copy settings, shared by all units of a job."""
+    """One process's copy settings."""
 
     source: str
     """Source URL."""
@@ -61,7 +61,7 @@ class CopyUnit:
     """One unit of work: objects to copy."""
 
     settings: CopySettings
-    """Copy settings, the same in each unit of a job."""
+    """Copy settings, shared by all units."""
     items: list[Item]
     """The objects."""
 
@@ -104,7 +104,7 @@ class CopiedUnit:
     """Result of one unit."""
 
     copied: list[Copied]
-    """Objects that the target now has, sorted by key."""
+    """Copied objects, sorted by key."""
     failed: list[NotCopied]
     """Objects that were not copied, sorted by key."""
 
@@ -149,7 +149,7 @@ COPY = Work(
 )
 
 _transfers: dict[CopySettings, Transfer | Compared] = {}
-"""The transfer of this worker process, which copies for one job. All units share its limits and threads."""
+"""This worker process's transfer, shared by all units of its job."""
 
 
 def _transfer(settings: CopySettings, node: Node) -> Transfer | Compared:

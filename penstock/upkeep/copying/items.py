@@ -126,7 +126,7 @@ def in_words(digest: str) -> str:
 
 
 def to_columns(digest: str) -> tuple[str, ...]:
-    """Return a digest as table columns, one per kind in `KINDS`: hex for its own kind, otherwise ""."""
+    """Return a digest as table columns, one per kind in `KINDS`: hex for its kind, otherwise ""."""
     return tuple(digest.partition(":")[2] if kind == kind_of(digest) else "" for kind in KINDS)
 
 

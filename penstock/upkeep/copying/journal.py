@@ -92,7 +92,7 @@ class Journal:
         return self._manifests[-1] if self._manifests else ""
 
     def begin(self) -> None:
-        """Write an empty piece, so that the next run recognizes a killed run."""
+        """Write an empty piece, so that if this run is killed, the next one notices."""
         self._put(b"")
 
     def find(self, path: str) -> Copied | None:

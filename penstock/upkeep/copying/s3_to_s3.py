@@ -1,6 +1,6 @@
 """Copy from S3 to S3: stream each object to the target as it arrives, and hash it on the way.
 
-The last piece is sent only once all bytes are known to be correct. Before that, the target has no object.
+The last piece is sent only once all bytes are verified. Until then, the target has no object.
 """
 
 from dataclasses import replace

@@ -25,7 +25,7 @@ from .finding import Finding, Report, fail, note, warn
 from .store_probes import Folder, Scratch, creates, listing
 
 PATIENCE = {"retry_deadline_s": 10.0}
-"""Store options: give up soon if the server does not respond."""
+"""Store options that give up soon if the server does not respond."""
 Probe = Callable[[Scratch], Iterator[Finding]]
 
 PROBES: dict[str, Probe] = {

@@ -15,7 +15,7 @@ class Finding:
     """The result of one probe or question."""
 
     check: str
-    """The name of the check."""
+    """Check name."""
     level: Level
     """ok; note: a fact or an open question; warn: a future cost; fail: the store cannot hold a root as it is."""
     what: str
@@ -54,7 +54,7 @@ def warn(check: str, what: str, do: str) -> Finding:
 
 
 def fail(check: str, what: str, do: str) -> Finding:
-    """Return a finding that the store cannot hold a root."""
+    """Return a finding that rules out a root in this store."""
     return Finding(check=check, level="fail", what=what, do=do)
 
 
@@ -65,7 +65,7 @@ class Report:
     url: str
     """The store's URL."""
     findings: Sequence[Finding]
-    """Findings, in the order of the examination."""
+    """Findings, in order of examination."""
     native: str
     """Implementation that reads and checks samples from disk on this machine."""
 

@@ -8,7 +8,7 @@ from .finding import Finding, fail, note, ok, warn
 
 CHECK = "lifecycle"
 MAY_GO = ("heartbeats/", "leases/")
-"""Prefixes whose loss is harmless: their writers write them again."""
+"""Prefixes whose objects may be lost, since their writers recreate them."""
 ARCHIVES = {"GLACIER", "DEEP_ARCHIVE"}
 """Tiers that need a restore before a read. (Google's ARCHIVE can be read at once.)"""
 
@@ -66,7 +66,7 @@ FURTHER = {
 def rules_of_gcs(configured: Iterable[Mapping[str, Any]]) -> Iterator[Rule]:
     """Yield a Google bucket's rules that can affect a root, one per prefix.
 
-    A rule acts once all its conditions hold, and at once if it has no age condition.
+    A rule acts once all its conditions hold. Without an age condition, it also acts on new objects.
     """
     for number, rule in enumerate(configured):
         condition, action = rule.get("condition", {}), rule.get("action", {}).get("type")

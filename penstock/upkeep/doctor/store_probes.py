@@ -75,7 +75,7 @@ ELSEWHERE = (
 
 
 def creates(scratch: Scratch) -> Iterator[Finding]:
-    """Check that a second create of a key fails, in turn and in parallel. Costs 3 requests and 17 per round."""
+    """Check that a second create of a key fails, in turn and in parallel. Costs 2 requests per writer and round."""
     try:
         yield _in_turn(scratch)
     except InvalidStore as error:  # the backend states that it has no atomic create
@@ -138,9 +138,7 @@ def listing(scratch: Scratch, many: int) -> Iterator[Finding]:
 
     More than 1,000 keys show whether pages join.
     """
-    base = (
-        scratch.prefix + "list/"
-    )  # (the objects are not empty: empty ones look like a console's folders)
+    base = scratch.prefix + "list/"  # (the objects are not empty: empty ones look like a console's folders)
     names = [f"odd/{name}" for name in ODD] + [f"many/{number:06}" for number in range(many)]
     with ThreadPoolExecutor(AT_ONCE) as threads:
         list(threads.map(lambda name: scratch.store.put(scratch.key(f"list/{name}"), b"x"), names))

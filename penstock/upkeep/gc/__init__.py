@@ -1,4 +1,4 @@
-"""The garbage collector: marks unneeded objects, and deletes them after a grace period."""
+"""The garbage collector: condemns unneeded objects, and deletes them after a grace period."""
 
 from .clients import Moment
 from .collector import Options, collect

@@ -30,7 +30,7 @@ class Tally:
     sums: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
     """(dataset or "", state in `WHY` or reason of a side object) -> (objects, bytes)."""
     foreign: list[str] = field(default_factory=list)
-    """Keys of the first twenty foreign objects."""
+    """Keys of the first twenty objects that penstock did not write."""
 
     def add(self, dataset: str, what: str, objects: int, nbytes: int) -> None:
         before = self.sums.get((dataset, what), _NOTHING)

@@ -68,7 +68,7 @@ class Moment:
 
 
 def now() -> Moment:
-    """Return the current moment. `run` is the boot on Linux, including sleep, and this process elsewhere."""
+    """Return the current moment. On Linux, `run` is the boot, sleep included; elsewhere it is this process."""
     at_us = time.time_ns() // 1000
     if boot := _boot():
         return Moment(at_us=at_us, run=boot, run_us=time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000)
@@ -128,7 +128,7 @@ JOB_SILENCE_US = 14 * 24 * 3_600_000_000
 """A job is dead once its folder has been unchanged for this long, in microseconds."""
 FOLDER = "collect/"
 FOLDERS = (TEMPORARY, *(folder for folder in ROOT_FOLDERS if folder != "data/"))
-"""All prefixes in a root except `data/`, ascending."""
+"""All prefixes in a root except `data/`, sorted."""
 _UNFINISHED = re.compile(rf"(.+/)?{UNFINISHED}", re.DOTALL)
 _JOB = re.compile(r"jobs/[0-9a-f]{32}/")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -143,7 +143,7 @@ def own_name() -> str:
 
 
 def check_name(name: str) -> str:
-    """Return a valid collector name unchanged. Raises: InvalidName."""
+    """Return the collector name if it is valid. Raises: InvalidName."""
     if not _NAME.fullmatch(name):
         raise InvalidName(
             f"{name!r} cannot name a collector: 1 to 100 of A-Z a-z 0-9 . _ -, the first no sign"
@@ -214,7 +214,7 @@ class Clients:
     """The clients seen in one collector pass."""
 
     signs: Signs
-    """Their signs, and how long each has been unchanged."""
+    """Their signs."""
     leases: Sequence[LeaseRecord]
     """All leases."""
     unfinished: Sequence[ObjectInfo]
@@ -261,7 +261,7 @@ def open_txns(state: State) -> list[str]:
 def read_clients(
     store: Store, name: str, state: State, leases: Leases, at: Moment, silence_us: int
 ) -> Clients:
-    """Read all signs, and record them under the collector's name. state: a log state read before.
+    """Read all signs, and record them under the collector's name. state: the log state, read before.
 
     Costs a request per open transaction and lease, a listing of jobs, and three more requests. In a local folder,
     also costs a walk through everything except `data/`.
@@ -316,7 +316,7 @@ def sign_of_job(objects: Mapping[str, str]) -> Sign:
 
 
 def silent_s(signs: Signs, lease: LeaseRecord, now: Moment) -> float | None:
-    """Return for how many seconds a lease has been unchanged; 0 if it changed since the pass, None if it is new."""
+    """Return how many seconds a lease has been unchanged; 0 if it changed since the pass, None if it is new."""
     known = signs.states.get(lease.key)
     if known is None:
         return None

@@ -108,7 +108,9 @@ def collect(
     at = at or (now() if now_us is None else Moment(at_us=now_us))
     grace_us, silence_us = int(options.grace_s * 1e6), int(options.silence_s * 1e6)
     with ExitStack() as stack:
-        _check_dataset(root, root.log.refresh(), options.dataset)  # fails unless this is a root in a supported format
+        _check_dataset(
+            root, root.log.refresh(), options.dataset
+        )  # fails unless this is a root in a supported format
         listing = stack.enter_context(listed(root.store, "data/"))
         state, leases = root.log.refresh(), Leases(root.store)
         clients = read_clients(root.store, name, state, leases, at, silence_us)

@@ -1,7 +1,7 @@
 """Find the versions that must stay because readers can open or claim them, and the objects of these versions.
 
-If a file that names a version's objects is unreadable, nothing may be deleted, unless a collector may have deleted
-that file: it belongs to a retired version that only leases keep, or is recorded as deleted.
+If a file that names a version's objects is unreadable, nothing may be deleted. The exceptions are a missing file of a
+retired version that only leases keep, and a file recorded as deleted.
 """
 
 import logging
@@ -124,7 +124,7 @@ class References:
     paths: pa.Array
     """Object keys: large_string, ascending."""
     owners: Mapping[str, str]
-    """Dataset -> owner, as its newest version among these names it."""
+    """Dataset -> owner named by its newest version among these."""
 
     def within(self, keys: pa.Array) -> pa.Array:
         """Return whether each key is referenced. keys: ascending large_string."""
@@ -168,7 +168,7 @@ def references(store: Store, records: Sequence[VersionRecord], lost: Unreadable)
 
 
 def owners(store: Store, state: State, kept: Collection[str], known: Mapping[str, str]) -> dict[str, str]:
-    """Return dataset -> owner, as its newest version names it, retired or not.
+    """Return dataset -> owner named by its newest version, retired or not.
 
     known: owners to use if that manifest is gone. Costs a request per dataset whose newest version does not stay.
     """

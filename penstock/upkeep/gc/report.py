@@ -31,7 +31,7 @@ class Report:
     """The result of one collector pass."""
 
     url: str
-    """The root's URL."""
+    """Root URL."""
     collector: str
     """The collector's name."""
     applied: bool

@@ -15,13 +15,13 @@ from loader.errors import InvalidRuntime, VersionNotFound
 
 READ_AHEAD = 16
 WITNESSES = 32
-"""Number of newest retired versions whose times bound later versions' times."""
+"""Number of newest retired versions whose times bound later ones."""
 _DAY_US = 86_400_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Decides which versions a dataset keeps: those that any field keeps.
+    """The versions that a dataset keeps. A version stays if any field keeps it.
 
     A version's time is its publisher's clock, corrected by log order (`_times`). A version with a tag, alias, hold,
     lease or open transaction always stays. Raises: InvalidRuntime.
@@ -58,7 +58,7 @@ def retirements(
 ) -> list[VersionRecord]:
     """Return the versions that the policy retires, oldest first.
 
-    leased: ids of leased versions. created_us: id -> creation time. A version missing there is taken to be new, or
+    leased: ids of leased versions. created_us: id -> creation time. A version missing there counts as new, or is
     ignored if it is retired.
     """
     alive = [one for one in state.versions(dataset) if one.retired is None]
@@ -102,7 +102,7 @@ def _times(
 
 
 def _one_a_month(said_us: Mapping[str, int], latest_us: Mapping[str, int], months: int) -> set[str]:
-    """Return the ids of the last version in each of the latest `months` months."""
+    """Return the id of the last version in each of the latest `months` months."""
     # A version with a doubtful clock replaces no other. A month's last such version also stays, if it may belong there.
     sure = {_month(us): id for id, us in said_us.items() if us == latest_us[id]}
     since = sorted(sure, reverse=True)[:months]

@@ -1,7 +1,7 @@
 """Find condemned objects outside `data/`.
 
 They are cards of deleted versions, unneeded adopted objects and seals, old heartbeats, leases of dead readers, dead
-data jobs, old hints, and unfinished files of killed writers.
+data jobs, old hints (log snapshots), and unfinished files of killed writers. Objects with other names are foreign.
 """
 
 import re
@@ -33,7 +33,7 @@ SideObject = tuple[ObjectInfo, str, str, str]
 
 
 def cards(store: Store, state: State, kept: Mapping[str, object], tally: Tally) -> Iterator[SideObject]:
-    """Yield cards of deleted versions. Costs a listing. Objects with other names are foreign."""
+    """Yield cards of deleted versions. Costs a listing."""
     for info in _in_place(store, "cards/", tally):
         match = _CARD.fullmatch(info.key)
         record = state.by_id(match[2]) if match else None
@@ -44,12 +44,12 @@ def cards(store: Store, state: State, kept: Mapping[str, object], tally: Tally) 
 
 
 def adopted(store: Store, live: References, tally: Tally) -> Iterator[SideObject]:
-    """Yield adopted objects that no kept version needs. Costs a listing. Objects with other names are foreign."""
+    """Yield adopted objects that no kept version needs. Costs a listing."""
     return _unneeded(store, FOREIGN, _ADOPTED, "adopted object of no version", live, tally)
 
 
 def seals(store: Store, live: References, tally: Tally) -> Iterator[SideObject]:
-    """Yield seals that no kept version needs. Costs a listing. Objects with other names are foreign."""
+    """Yield seals that no kept version needs. Costs a listing."""
     return _unneeded(store, SEALS, _SEAL, "seal of no version", live, tally)
 
 
@@ -79,7 +79,7 @@ def heartbeats(store: Store, state: State, tally: Tally) -> Iterator[SideObject]
 
 
 def jobs(store: Store, clients: Clients, tally: Tally) -> Iterator[SideObject]:
-    """Yield folders of dead data jobs. Costs a listing. Objects with other names are foreign."""
+    """Yield objects in dead data jobs' folders. Costs a listing."""
     dead = clients.dead_jobs()
     for info in _in_place(store, JOBS, tally):
         folder = job_folder(info.key)
@@ -98,7 +98,7 @@ def leases(store: Store, clients: Clients, tally: Tally) -> Iterator[SideObject]
 
 
 def hints(store: Store, tally: Tally) -> Iterator[SideObject]:
-    """Yield all hints except the newest few. Costs a listing, and a second one if there are old hints."""
+    """Yield all hints except the newest few. Costs one listing, or two if there are old hints."""
     if old := old_hints(store):
         here = {info.key for info in _in_place(store, "log/state-", tally)}
         yield from ((info, "", "", "old hint") for info in old if info.key in here)

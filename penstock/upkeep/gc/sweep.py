@@ -1,6 +1,6 @@
 """Delete condemned objects piece by piece, after a final check of each piece.
 
-Objects that are held, locked, in another user's folder or behind a link are skipped.
+Objects under a hold or lock, in another user's folder, or behind a link are skipped.
 """
 
 import logging
@@ -162,7 +162,7 @@ def sweep(
 
 
 def _deleted(root: Root, checked: pa.Table, done: Swept) -> pa.Table:
-    # Delete descriptions last: without one, results could be taken for another job's.
+    # Delete descriptions last: without one, results could seem to be another job's.
     last = pc.ends_with(checked["key"], f"/{DESCRIPTION}")
     refused: dict[str, StoreError] = {}
     for piece in (checked.filter(pc.invert(last)), checked.filter(last)):
@@ -245,7 +245,7 @@ class _Jobs:
     def worked_on(self, keys: Sequence[str]) -> list[str]:
         """Return the keys that stay because their job's folder changed since it was condemned.
 
-        A description stays while its folder has other objects: without it, results could be taken for another job's.
+        A description stays while its folder has other objects: without it, results could seem to be another job's.
         """
         folders = {folder for key in keys if (folder := job_folder(key))}
         if not folders:

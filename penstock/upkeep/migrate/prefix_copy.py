@@ -1,4 +1,4 @@
-"""Copy plain prefixes between stores, and report the progress. Journal, sizes and ETags show what is copied.
+"""Copy plain prefixes between stores, and report the progress. Journal, sizes and ETags show what is already copied.
 
 Besides the copies, the target has:
 
@@ -123,7 +123,7 @@ def _server(store: Opened) -> str:
 
 
 UNREAD = "unknown"
-"""Digest of an unread object."""
+"""Placeholder for an unread object's digest."""
 FORMAT = 1
 
 

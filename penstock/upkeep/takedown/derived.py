@@ -171,7 +171,7 @@ def derived_edits(store: Store, versions: Iterable[VersionRecord], marks: Marks)
             remade.append(info.key)
     for info in store.list(
         "lists/"
-    ):  # only those that a plan of these versions names: they cannot be regenerated
+    ):  # only if a plan of these versions names them: they cannot be regenerated
         name = info.key.removeprefix("lists/").removesuffix(".parquet")
         if name in lists and name.encode() not in kept:
             remade.append(info.key)

@@ -1,6 +1,6 @@
 """Remains of deleted objects that stores keep: noncurrent versions, soft-deleted objects, unfinished uploads.
 
-S3 is listed through boto3, Azure through azure-storage-blob. Google Cloud Storage and fsspec stores cannot be listed.
+S3 is listed through boto3, Azure through azure-storage-blob. Google Cloud Storage and fsspec stores are not listed.
 A local folder keeps unfinished files that killed writers left.
 """
 

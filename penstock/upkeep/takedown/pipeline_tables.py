@@ -52,7 +52,7 @@ def lifecycle_edits(store: Store, dataset: str, marks: Marks, shards: Mapping[st
 
 
 def with_units(store: Store, dataset: str, marks: Marks) -> Marks:
-    """Return the marks, plus the units of denied raw objects, published or not. Reads the units tables."""
+    """Return the denied names, plus the units of denied raw objects, published or not. Reads the units tables."""
     names: set[str] = set()
     for path in _paths(store, f"tables/{dataset}/units/", ".parquet"):
         table = parse_table(store.get(path).data, path)

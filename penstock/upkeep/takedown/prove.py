@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 NOT_LOOKED_AT = ("retired", "replaced", "remade")
-"""Recorded checks that are covered by others: of the log's versions, and by the scan."""
+"""Recorded checks that the version check and the scan cover."""
 Proof = dict[str, Any]
 
 

@@ -133,7 +133,7 @@ def used_by_others(root: Root, uris: Uris) -> set[str]:
 
 
 def shared_marks(root: Root, deny: Deny, places: Iterable[Place]) -> set[str]:
-    """Return the marks of recorded raw objects that something remaining needs. Costs as much as `used_by_others`."""
+    """Return the marks (hashed URIs) of raw objects that something remaining needs. Costs as `used_by_others`."""
     own: dict[str, set[str]] = {}
     for place in places:
         own.setdefault(place["of"], set()).add(place["mark"])

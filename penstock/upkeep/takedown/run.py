@@ -48,7 +48,7 @@ def deny_entry(root: Root, n: int) -> Deny:
 
 
 def keys_tables(root: Root, deny: Deny, cluster: "Cluster | None") -> KeysTables:
-    """Return a reader for keys tables. cluster: reads them; None: this process reads them."""
+    """Return a reader for keys tables. cluster: reads them; None: this process."""
     if cluster is None:
         return KeysTables(root, deny)
     from ...denied.keys_job import KeysTablesOnCluster
@@ -71,7 +71,7 @@ def run_takedown(
 
     raw: deletes sidecar files, then raw objects that nothing else was cut from; None: keep them.
     raw_below: URLs below which raw objects may be deleted; empty: the landing locations of the dataset's batches.
-    cluster: reads the keys tables; None: this process reads them.
+    cluster: reads the keys tables; None: this process.
 
     Raises: TakedownNotFound; InvalidRuntime as `check_whole`; Corrupt; StoreError; Fenced; with a cluster as
     `outcomes_anew`.

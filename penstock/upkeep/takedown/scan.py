@@ -85,7 +85,7 @@ def scanned(
 ) -> Iterator[Place]:
     """Yield a check result for each unrecorded object that names denied samples.
 
-    marks: dataset -> its denied names. verdicts: checks the objects; None: this process checks them.
+    marks: dataset -> its denied names. verdicts: checks the objects; None: this process.
     """
     known = {place["path"] for place in record.having("absent")}
     refused = dict[str, str]()
@@ -155,7 +155,9 @@ class Scan:
         try:
             return "" if self._looks[path.partition("/")[0]](path) else None
         except (Corrupt, StoreError, ValueError, TypeError, AttributeError, LookupError) as error:
-            return type(error).__name__  # covers JSON with unexpected types: a forged object must not stop a proof
+            return type(
+                error
+            ).__name__  # covers JSON with unexpected types: a forged object must not stop a proof
 
     def _get(self, path: str) -> bytes:
         return self._store.get(path).data

@@ -38,10 +38,10 @@ SLOWEST_BYTES_PER_S = 1e5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredMarks:
-    """One dataset's marks, without the names."""
+    """One dataset's marks (hashed denied names), without the names."""
 
     dataset: str
-    """Name of the dataset."""
+    """Dataset name."""
     more: list[str]
     """Marks besides the recorded ones."""
     others: list[str]
@@ -63,7 +63,7 @@ class ScanUnit:
     paths: list[str]
     """Object paths."""
     nbytes: int
-    """Total size of the objects, in bytes."""
+    """Total size in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ SCAN = Work(
 )
 
 _scans: dict[bytes, Scan] = {}
-"""The scan of this worker process, for one takedown at a time."""
+"""This worker process's scan, for one takedown at a time."""
 
 
 def _scan(unit: ScanUnit, node: Node) -> Scan:

@@ -22,7 +22,7 @@ def check_log(store: Store, numbers: set[int], hints: set[int]) -> tuple[State, 
     No later entry has the last one's hash. So an edit of the last entry that keeps canonical JSON and the rules shows
     only in its commit's manifest, if at all.
 
-    numbers: numbers of the listed entries. hints: numbers of the listed hints.
+    numbers, hints: numbers of the listed entries and hints.
     """
     state, good, links, problems = State(), True, list[Entry](), list[Problem]()
     entries = _linked(read_tail(store, 0, prev=""), links, problems)
@@ -97,9 +97,7 @@ def _broken(store: Store, links: list[Entry], n: int) -> Problem:
 
 def _lost(store: Store, read: int, numbers: set[int]) -> Iterator[Problem]:
     for first, last in gaps([read, *sorted(n for n in numbers if n > read)]):
-        if not is_there(
-            store, entry_key(first)
-        ):  # if it exists, it was created after the listing
+        if not is_there(store, entry_key(first)):  # if it exists, it was created after the listing
             what = f"{missing(first, last)}. Later entries, and the versions that they name, were not checked"
             yield Problem(address=entry_key(first), what=what)
 

@@ -82,7 +82,7 @@ def verify_root(root: Root, *, full: bool = False, cluster: "Cluster | None" = N
     Costs a listing of the root, a request per log entry, version, lease and table, and each shard's cost in
     `check_version` once. Memory: 100 bytes per object.
 
-    cluster: reads the shards if `full` is True; None: this process reads them.
+    cluster: reads the shards if `full` is True; None: this process.
 
     Raises: NotARoot; FormatTooNew; StoreError if the root cannot be listed.
     """

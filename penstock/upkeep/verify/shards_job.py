@@ -86,7 +86,7 @@ def _not_read(version: Version, unit: ShardUnit, error: Any) -> ShardProblems:
 
 _opened: dict[str, Version] = {}
 _read: dict[str, dict[str, list[str]]] = {}
-"""Path of the last samples file -> its keys: a worker process reads few such files, in turn."""
+"""Path of the last samples file that this worker process read -> its keys."""
 
 
 def _version(id_: str, store: Store) -> Version:

@@ -74,7 +74,7 @@ def check_version(
     the checks that need it. Costs a request per table and, without `full`, 3 per checked shard.
 
     seen: shards and tables checked before; this version's are added. cluster: reads the shards if `full` is True;
-    None: this process reads them.
+    None: this process.
     """
     report = Report(version=version.name, full=full)
     bad = bad_tables(version, seen)

@@ -37,7 +37,7 @@ from loader.storage import Store
 
 Believe = Literal["stored", "next"]
 BYTES_SEARCHED, BITS_SEARCHED = 2 * 1024, 32 * 1024
-"""Largest entries, in bytes, that are searched for one changed byte, or one changed bit. Takes seconds at most."""
+"""Largest entries, in bytes, that are searched for one changed byte, or one changed bit. This takes seconds at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

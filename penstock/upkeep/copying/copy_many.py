@@ -18,7 +18,7 @@ from .items import Copied, Item, Pace
 
 @dataclass(slots=True, kw_only=True)
 class Copies:
-    """The result of a migration."""
+    """Result of a migration."""
 
     target: str
     """Target URL."""
@@ -57,9 +57,9 @@ class Migration:
     """A migration's copy settings."""
 
     source: Store
-    """The source."""
+    """Source store."""
     target: Store
-    """The target."""
+    """Target store."""
     pace: Pace
     """Rate limits for all machines together."""
     at_once: int

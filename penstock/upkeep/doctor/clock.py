@@ -1,6 +1,6 @@
 """Compare a server's clock with this machine's.
 
-penstock's history does not depend on clocks, but signed requests, leases and people do.
+penstock's history does not depend on clocks, but signed requests and people do.
 """
 
 import time

@@ -49,9 +49,9 @@ class Moment:
     at_us: int
     """Wall clock, UTC microseconds since 1970."""
     run: str = ""
-    """Id of the machine's boot, or "" if unknown."""
+    """Id of the machine's boot or of the process, or ""."""
     run_us: int = 0
-    """Microseconds since that boot."""
+    """Microseconds on that run's clock."""
 
     def to_json(self) -> dict[str, object]:
         """Return the moment as stored."""

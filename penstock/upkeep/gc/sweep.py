@@ -73,9 +73,9 @@ class Caps:
     """Limits on one sweep's deletions."""
 
     max_objects: int
-    """Most objects."""
+    """Most objects deleted."""
     max_bytes: int
-    """Most bytes; a larger object is skipped."""
+    """Most bytes deleted; a larger object is skipped."""
     dataset: str | None = None
     """The only dataset to delete from; None: all."""
 

@@ -33,7 +33,7 @@ HINTS = "log/state-"
 
 @dataclass(slots=True, kw_only=True)
 class Promotion(Copies):
-    """The result of a promotion."""
+    """Result of a promotion."""
 
     former: str
     """URL of the former primary; the target's own if that is lost."""

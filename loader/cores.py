@@ -83,7 +83,7 @@ def _affinity() -> int:
 def _cgroups(root: Path, controller: str) -> Iterator[Path]:
     """Yield the folder of this process's cgroup, then its parents. The lowest limit among them applies.
 
-    A container may see its own cgroup as the root, although /proc shows the full path.
+    A container may see its own cgroup as the root, unlike /proc.
     """
     for line in _read(root / "proc/self/cgroup").splitlines():
         number, controllers, path = (*line.split(":", 2), "", "")[:3]

@@ -19,7 +19,7 @@ JPEG_SCANS_ANYWAY = 20
 """Scans accepted in a JPEG of any size: twice as many as encoders write."""
 
 MAX_FRAME_PX = 2**26
-"""Pixels of a video frame: twice as many as 8K has."""
+"""Pixels of a video frame: twice 8K."""
 
 MAX_CLIP_BYTES = 2**32
 """Bytes of a decoded clip: 16 frames at 8K are 1.6 GB."""
@@ -45,9 +45,7 @@ MAX_MP4_HEADER_BYTES = 64 * 2**20
 """Bytes of an MP4's compressed header (`cmov`) after decompression."""
 
 MAX_ARROW_BATCH_BYTES, MIN_ARROW_BATCH_BYTES, MAX_ARROW_RATIO = 2**32, 2**28, 200
-"""Decompressed bytes of an Arrow record batch: the maximum, an amount that is always accepted, and the most per
-compressed byte.
-"""
+"""Decompressed bytes of an Arrow record batch: the most, always accepted, and the most per compressed byte."""
 
 MAX_LOG_LINE_BYTES = 64 * 2**20
 """Bytes of one action in a Delta table's log."""

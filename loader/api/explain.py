@@ -137,10 +137,10 @@ def explain(
 def explain_slots(
     plan: Plan, step: int, slots: Slots, asked_rows: I64, first_slot: int = 0
 ) -> list[Explanation]:
-    """Return explanations of the requested slots, as `explain` does. Skips padding.
+    """Return explanations of the requested slots, as `explain` does.
 
-    slots: a range of the step's slots, beginning with slot `first_slot`; `Replay.slots` also has the recorded
-    substitutions. asked_rows: int64, rows of `slots` to explain.
+    slots: slots of the step, from `first_slot` on; `Replay.slots` includes recorded substitutions. asked_rows: int64,
+    rows of `slots` to explain.
     """
     asked_rows = asked_rows[slots.valid[asked_rows]]
     out: dict[int, Explanation] = {}

@@ -55,7 +55,7 @@ class BatchesOnDevice:
 
 
 def on(batches: Iterable[Batch], device: Any) -> Iterable[Batch]:
-    """Return an iterable over the same batches on a device. Two batches wait there, ready.
+    """Return an iterable over the same batches on a device, with two ready there.
 
         for batch in loader.on(DataLoader(dataset, batch_size=None, num_workers=8), "cuda"): ...
 
@@ -63,7 +63,7 @@ def on(batches: Iterable[Batch], device: Any) -> Iterable[Batch]:
         `torch_dataset` this calls `batches.on(device)`.
     device: As for `Loader`.
 
-    A DataLoader's own position includes batches that training has not used; save `plan.state(batch.step + 1)` instead.
+    A DataLoader's own position includes unused batches; save `plan.state(batch.step + 1)` instead.
 
     Raises: InvalidRuntime if there is no such device.
     """

@@ -42,9 +42,9 @@ def plan_of(root: Root, run: str | Mapping[str, Any], step: int | None = None) -
         loader.plan_of(root, "big-7", 1234)
         loader.plan_of(root, batches.state_dict())
 
-    A run's plan is looked up in its run log, then in the plans it followed, its reports and its checkpoints. If a step
-    ran under several plans, the last one wins. A state contains only its past: the result is a plan under the root's
-    `plans/` with that past. Retired versions are opened too, until their data is deleted.
+    A run's plan comes from its run log, else from the plans it followed, its reports or its checkpoints. If a step ran
+    under several plans, the last one wins. A state contains only its past: the result is a saved plan with that past.
+    Retired versions are opened too, until their data is deleted.
 
     run: Name of a run, hash of a plan, or state of a `Loader` or of `loader.follow`.
     step: Global step; required if the run has had several plans.

@@ -19,10 +19,10 @@ def next_step(plan: Plan, state: object) -> int:
     """Return the next global step after a plan's own state, or after a StatefulDataLoader's.
 
     A StatefulDataLoader's state has the dataset's state under "dataset_state", or one per worker process under
-    "_snapshot". Each worker's state names the next step that this worker would make. The result is the earliest of them
-    plus the batches delivered since the snapshot, whatever the number of workers.
+    "_snapshot". Each worker's state names its own next step. The result is the earliest of them plus the batches
+    delivered since the snapshot, for any number of workers.
 
-    Raises: PlanMismatch (naming the difference, or stating that it is no such state); FormatTooNew; InvalidRuntime.
+    Raises: PlanMismatch (naming the difference, or that it is no such state); FormatTooNew; InvalidRuntime.
     """
     if not isinstance(state, Mapping) or not {"_snapshot", "dataset_state"} & state.keys():
         return plan.check_state(state)
@@ -97,7 +97,7 @@ class PlanDataset(IterableDataset[Batch]):
         self._start, self._resume, self._position = self.plan.checked_step(step), None, None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of this copy of the dataset. In a worker process, that is the worker's own next step."""
+        """Return the position of this copy of the dataset; in a worker process, its own next step."""
         return self.plan.state(self._first() if self._position is None else self._position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

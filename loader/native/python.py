@@ -158,9 +158,9 @@ def tar_contents(file: OpenFile, at: int, nbytes: int, sums: bool) -> tuple[byte
 
     Each name ends with a NUL. Positions are int64 [members, 3]: first byte, size and CRC-32C of each content. The
     checksum is `UNKNOWN_CRC` if `sums` is False, for content not wholly in memory, and in a file from the first skipped
-    (large) content on. The caller reads the other headers; this Python version leaves all of them to the caller.
+    (large) content on. The caller reads all other headers; in Python, that is all.
 
-    file: read by its descriptor or from its memory, never both. nbytes: size of the archive.
+    file: read by descriptor or from memory, never both. nbytes: size of the archive.
     """
     return b"", b"", at
 

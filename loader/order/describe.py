@@ -126,23 +126,22 @@ def plan_facts(plan: PlanContent, *, world_size: int = 1, steps_per_s: float = 1
 
     - sources: name -> samples, mean_sample_bytes, chunk (samples), lanes, h, chunk_rounds, tail_share, live_chunks,
       live_bytes, exhausted_at_step.
-    - tail_share: share of an epoch that is shuffled less evenly.
-    - live_chunks, live_bytes: what all ranks' loaders together keep in memory to read every chunk once.
-    - exhausted_at_step: step with the last sample of the first epoch; None if no step has it.
+    - tail_share: share of an epoch that is read less evenly.
+    - live_chunks, live_bytes: what all ranks together hold in memory to read every chunk once.
+    - exhausted_at_step: step with the last sample of the first epoch; None if there is none.
     - pack (of a source): None, or documents, length, tokens, pieces, and efficiency: the share of positions with a
       token.
     - growths: step, source, removed; and for the new view: view, samples, left_of_epoch and new (samples mixed),
       whole_from_step.
-    - whole_from_step: first step with samples from an epoch of the whole view; None if the source grows again before.
-      With buckets these are sums, whole_from_step is the latest, view is None, and buckets maps each label to the same
-      numbers.
-    - segments: start_step, end_step (None: endless), global_batch (without buckets); for each bucket, its batch and its
-      turns out of total_turns steps. For each source, its weight out of total_weight slots, samples_per_step and
-      steps_per_epoch. Overall, as means over steps: samples_per_step, bytes_per_step, per_s and per_rank_per_s.
+    - whole_from_step: first step of an epoch of the whole view; None if the source grows again earlier. With buckets
+    these are sums, whole_from_step is the latest, view is None, and buckets maps labels to such numbers.
+    - segments: start_step, end_step (None: endless), global_batch (without buckets); for each bucket, its batch, and
+    its turns out of total_turns steps. For each source, its weight out of total_weight slots, samples_per_step and
+    steps_per_epoch. Overall, as means: samples_per_step, bytes_per_step, per_s and per_rank_per_s.
     - per_s, per_rank_per_s: samples, bytes, requests (one per sample and group of fields), chunk_requests (one per
       chunk and group: if chunks are read whole).
 
-    Costs a few quota tables, whatever the number of samples.
+    Costs a few quota tables at any N.
     """
     rank_slice(plan.batch_range[0], 0, world_size)
     if (

@@ -1,8 +1,8 @@
 """L3 with buckets: the bucket whose turn a step is, and the stream of its batch.
 
 There are two mixtures. The outer one deals the plan's steps to buckets, as if each step were a batch of one slot. Each
-bucket has an inner one, which deals the slots of the bucket's own steps to the sources' views of that bucket. Two quota
-tables determine any step. Formulas: docs/order.md, "Buckets".
+bucket's inner one deals the slots of the bucket's own steps to the sources' views of that bucket. Two quota tables
+determine any step. Formulas: docs/order.md, "Buckets".
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -35,7 +35,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interleaving:
-    """A plan's buckets: the turns they take, and the mixture inside each."""
+    """A plan's buckets, their turns, and their mixtures."""
 
     by: str
     """Expression that assigns samples to buckets, for messages; view ids contain its values."""

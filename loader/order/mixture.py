@@ -82,8 +82,8 @@ def integer_weights(weights: Mapping[str, Weight]) -> dict[str, int]:
     Whole numbers are exact. A float, a Fraction or a decimal string ("0.7", "1/3") is read as its printed decimal, and
     rounded to the nearest fraction with a denominator of at most 2^16.
 
-    Raises InvalidPlan if a weight is not a number, is negative, or is positive but rounds to 0; if all are zero; or if
-    their sum is above 2^16.
+    Raises InvalidPlan if a weight is not a number, is negative, or rounds to 0; if all are zero; if the sum exceeds
+    2^16.
     """
     exact = {name: _fraction(name, weights[name]) for name in sorted(weights)}
     exact = {name: value for name, value in exact.items() if value}

@@ -131,7 +131,7 @@ class EpochKeys:
     q2: int
     """As q, for the tail."""
     t: int
-    """Key for the order of the tail's last positions, too few to fill the lanes."""
+    """Key for the order of the tail's last positions, which fill no lanes."""
     rot: int
     """Rotation of all ordinals."""
     rot2: int
@@ -145,7 +145,7 @@ def epoch_keys(seed: int, name: str, epoch: int) -> EpochKeys:
 
 
 class Epochs(NamedTuple):
-    """The numbers of a `LaneShape` and the keys, for positions in one or several epochs.
+    """`LaneShape` numbers and keys, for positions in one or several epochs.
 
     Each is a single number if it is the same for all positions, else an array.
     """

@@ -1,7 +1,7 @@
 """Philox generators by key: one per thread, reset for each sample unless a caller keeps it.
 
-Creating a generator holds the interpreter's lock for 4 us; setting a state, for 0.4 us. The state's layout is
-undocumented, so it is checked once per process; with another layout each sample gets a new generator.
+A new generator holds the interpreter's lock for 4 us, a new state for 0.4 us. The state's layout is undocumented, so it
+is checked once per process; with another layout each sample gets a new generator.
 
 Rejected: a generator created at its first draw. Detecting that draw costs more than a state. A stand-in is no
 `numpy.random.Generator` over a `Philox`, which callers pickle, copy and pass on.

@@ -66,10 +66,10 @@ def occurrences(
     """Return the slots that held a source's sample in steps 0 ... before - 1, in order of step, as `Plan.steps_of`.
 
     With packing, slots are the sequences that contain pieces of the document, masked or not. source: a source or one of
-    its buckets (`photos/b0`). ordinal: the sample's ordinal in one of the versions.
+    its buckets (`photos/b0`). ordinal: the sample's, in one of the versions.
 
     Costs a millisecond or two per epoch at any N: sorting the step's batch, and a pass over the mixture's table.
-    Packing adds a pass over the table of pieces; a quarantined or removed sample adds a tenth, for its substitutes.
+    Packing adds a pass over the table of pieces; substitutes for a quarantined or removed sample add a tenth.
     """
     views = [planned for name, planned in plan.sources.items() if source in (planned.source, name)]
     if not views:
@@ -169,7 +169,7 @@ def _ever_held(plan: PlanContent, source: PlannedSource) -> I64:
 
 
 def _view_ordinals(source: PlannedSource, key: str, known: int | None) -> list[int] | None:
-    """Return the view ordinals of a key, several if pieces are in several sequences; None if it has none."""
+    """Return the view ordinals of a key, several if sequences share a document; None if there are none."""
     here = (
         known is not None and len(source.view) > 0 and known <= _version_ordinal(source, len(source.view) - 1)
     )

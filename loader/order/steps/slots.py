@@ -95,7 +95,7 @@ def places(plan: PlanContent, k: I64, position: I64) -> tuple[I64, I64, I64]:
 def held_back(plan: PlanContent, index: int, step: int, ordinals: I64) -> NDArray[np.bool_]:
     """Return a bool per version ordinal (int64) of a view: True if no slot of this step may hold the sample.
 
-    Such a sample is quarantined, or its source's version lacks it. index: the view's index in `plan.source_names`.
+    Such a sample is quarantined, or its source's version lacks it. index: of the view, in `plan.source_names`.
     """
     source = list(plan.sources.values())[index]
     growths = plan.growths_of(source.source)

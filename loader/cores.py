@@ -66,8 +66,7 @@ def cpu_quota(root: Path = Path("/")) -> float:
 
 
 def memory_limit(root: Path = Path("/")) -> float:
-    """Return the cgroup's memory limit in bytes; infinite if there is none. root: folder with /proc and /sys.
-    """
+    """Return the cgroup's memory limit in bytes; infinite if there is none. root: folder with /proc and /sys."""
     limits = [float("inf")]
     for folder in _cgroups(root, "memory"):
         text = (_read(folder / "memory.max") or _read(folder / "memory.limit_in_bytes")).strip()

@@ -167,8 +167,7 @@ class FormatTooNew(RootError, ValueError):
 class VersionNotFound(RootError, LookupError):
     """No such dataset, version, tag, alias or id.
 
-    dataset: the existing dataset that has no such version; "" if the dataset is missing too; None if no dataset is
-    involved.
+    dataset: the existing dataset that has no such version; "" if it is missing too; None if the name has none.
     """
 
     def __init__(self, *args: object, dataset: str | None = None) -> None:

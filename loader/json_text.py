@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 MAX_DEPTH = 64
-"""Maximum depth of nested arrays and objects. Python's own limit depends on the caller and the release."""
+"""Depth of nested arrays and objects; Python's own limit depends on the caller and the release."""
 LEAST, MOST = -(2**63), 2**64 - 1
 """Range of integers that table columns and seeds can hold."""
 _DIGITS = 20  # digits of MOST; `int` is slow for long texts, and rejects 4,300 digits

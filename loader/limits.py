@@ -13,7 +13,7 @@ MAX_JPEG_SCANS = 100
 """Scans of a JPEG, each a pass over all pixels; encoders write about ten."""
 
 MAX_JPEG_SCAN_PX = 2**31
-"""Pixels that a JPEG's scans may process in total, about 3 s, if it has more than `JPEG_SCANS_ANYWAY` scans."""
+"""Pixels that more than `JPEG_SCANS_ANYWAY` scans of a JPEG may process in total: about 3 s."""
 
 JPEG_SCANS_ANYWAY = 20
 """Scans accepted in a JPEG of any size: twice as many as encoders write."""
@@ -34,7 +34,7 @@ MAX_MP4_BOXES = 2**20
 """Boxes in an MP4: a day in 2 s fragments has half as many."""
 
 MAX_MP4_EDITED, MP4_SAMPLES_ANYWAY = 4, 2**20
-"""Index entries from a track's edit lists: the most per byte of the file, and a number that is always accepted. FFmpeg
+"""Index entries from a track's edit lists: maximum per byte of the file, and always accepted. FFmpeg
 repeats the samples of each edit: 3,000 edits in 38 KB took 43 s and 4.3 GiB.
 """
 
@@ -45,7 +45,7 @@ MAX_MP4_HEADER_BYTES = 64 * 2**20
 """Bytes of an MP4's compressed header (`cmov`) after decompression."""
 
 MAX_ARROW_BATCH_BYTES, MIN_ARROW_BATCH_BYTES, MAX_ARROW_RATIO = 2**32, 2**28, 200
-"""Decompressed bytes of an Arrow record batch: the most, always accepted, and the most per compressed byte."""
+"""Decompressed bytes of an Arrow record batch: maximum, always accepted, maximum per compressed byte."""
 
 MAX_LOG_LINE_BYTES = 64 * 2**20
 """Bytes of one action in a Delta table's log."""

@@ -30,11 +30,11 @@ class ExplainedPiece:
     segment_id: int
     """The piece's number in `segment_ids`, from 1."""
     start: int
-    """First token of the piece, as an offset in the document."""
+    """Offset of the piece in the document, in tokens."""
     stop: int
-    """End of the piece in the document, exclusive, in tokens."""
+    """Offset of the piece's end in the document, exclusive."""
     at: int
-    """Offset in the sequence, in tokens, at which the piece begins."""
+    """Offset of the piece in the sequence, in tokens."""
     masked: bool
     """True if the document is quarantined at the step; its tokens are padding."""
     address: SampleAddress
@@ -57,7 +57,7 @@ class Explanation:
     slot: int
     """Slot number in the global batch's canonical order."""
     source: str
-    """Name of the source in the plan."""
+    """Source name in the plan."""
     epoch: int
     """Epoch of the source."""
     position: int
@@ -119,8 +119,8 @@ def explain(
 ) -> list[Explanation]:
     """Return every slot of a step, or of one rank's part, or one slot, without padding. Reads no media.
 
-    slot: slot number in the global batch, or in the rank's part if rank and world_size are passed. Costs one index row
-    group and at most one keys row group per sample. Raises: InvalidRuntime if the slot is out of range.
+    slot: number in the global batch, or in the rank's part if rank and world_size are passed. Costs one index row group
+    and at most one keys row group per sample. Raises: InvalidRuntime if the slot is out of range.
     """
     slots = plan.slots(step)
     rows = np.arange(len(slots))
@@ -184,7 +184,6 @@ def _addresses(view: View, ordinals: I64) -> list[SampleAddress]:
 
 
 def _pieces(plan: Plan, step: int, slots: Slots, rows: I64, view: View) -> dict[int, list[ExplainedPiece]]:
-    """Return slot -> the pieces of its sequence. rows: slots of one source. view: that source's documents."""
     pieces = pieces_of(plan, step, slots, rows)
     addresses = _addresses(view, pieces.of.document)
     out: dict[int, list[ExplainedPiece]] = {}

@@ -180,7 +180,6 @@ class Following:
             ) from error
 
     def _grown(self, step: int) -> Plan:
-        """Return the plan under the newest versions, saved; this plan if no newer version can continue it."""
         plan = self.plan
         for source, view in _newest_views(plan).items():
             ref = (self._refs or {}).get(source, f"{view.version.dataset}@latest")

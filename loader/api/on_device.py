@@ -22,7 +22,6 @@ class BatchesOnDevice:
         return len(self._batches)  # type: ignore[arg-type]
 
     def __bool__(self) -> bool:
-        """Return True, even if the batches have no length."""
         return True
 
     def __iter__(self) -> Iterator[Batch]:

@@ -44,7 +44,7 @@ def plan_of(root: Root, run: str | Mapping[str, Any], step: int | None = None) -
 
     A run's plan comes from its run log, else from the plans it followed, its reports or its checkpoints. If a step ran
     under several plans, the last one wins. A state contains only its past: the result is a saved plan with that past.
-    Retired versions are opened too, until their data is deleted.
+    Retired versions are opened until their data is deleted.
 
     run: Name of a run, hash of a plan, or state of a `Loader` or of `loader.follow`.
     step: Global step; required if the run has had several plans.

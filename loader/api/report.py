@@ -3,7 +3,7 @@
     reports/training/<dataset>/runs/<run>/<32 hex>.json    a report; named after a hash of its content without its time
     reports/training/<dataset>/<n>.json                    n has 12 digits, from 1, without gaps: {"report": its key}
 
-Both are created once. The second lets readers discover new reports without a listing; a repeated report may have two.
+Both are created once. The second reveals new reports without a listing; a repeated report may have two.
 """
 
 import hashlib
@@ -144,8 +144,8 @@ def report(
 ) -> tuple[Report, ...]:
     """Report to the pipeline which steps of a plan were trained: one report per dataset of `root` in the plan.
 
-    Call it on the first rank, after a checkpoint or at the end. A sensor of the pipeline shows the report as a
-    materialization of [dataset, training_run]. The plan is saved under its hash. A repeated report changes nothing.
+    Call it on the first rank, after a checkpoint or at the end. A pipeline sensor shows the report as a materialization
+    of [dataset, training_run]. The plan is saved under its hash. A repeated report changes nothing.
 
     It never ends a training run: every error is logged, even if the store does not respond for `retry_deadline_s`.
     Failed reports are not in the result. Costs 3 small objects, and 2 log2(n) requests for the dataset's n-th report.

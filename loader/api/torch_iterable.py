@@ -79,7 +79,6 @@ class PlanDataset(IterableDataset[Batch]):
             self._end = batches.end
 
     def __bool__(self) -> bool:
-        """Return True, even for an endless run."""
         return True
 
     def __len__(self) -> int:

@@ -55,10 +55,9 @@ def interleave_parts(
     batches: Sequence[Mapping[str, int]],
     growths: Sequence[Growth] = (),
 ) -> Interleaving:
-    """Return the turns of these buckets. Each part is one source's view of one bucket.
+    """Return the turns of these buckets. parts: each source's view of each bucket.
 
-    starts: start of each segment. batches: batch sizes in each segment. A segment that begins at a growth has the new
-    version's sizes.
+    starts, batches: per segment. A segment that begins at a growth has the new version's sizes.
     """
     sizes: list[dict[str, dict[str, int]]] = []
     for start, _ in starts:

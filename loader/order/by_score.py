@@ -1,9 +1,8 @@
-"""Draw samples by score: cut a view into bands of a score, each a source whose weight its samples determine.
+"""Draw samples by score: cut a view into bands of scores, each a source with its own weight.
 
     share of band b = n_b * w_b / sum over bands of n_b * w_b
 
-A sample in a band of weight 2 is drawn twice as often as one in a band of weight 1. Each band is ordered like any
-source.
+A sample in a band of weight 2 is drawn twice as often as one of weight 1. Each band is ordered like any source.
 """
 
 from collections.abc import Mapping, Sequence
@@ -102,7 +101,6 @@ def _number(by: str, label: str, weight: Weight) -> Fraction:
 
 
 def _whole(shares: Mapping[str, Fraction]) -> dict[str, int]:
-    """Return integers in these proportions that sum to RESOLUTION, or to less if smaller exact ones exist."""
     scale = lcm(*(share.denominator for share in shares.values()))
     exact = {label: int(share * scale) for label, share in shares.items()}
     divisor = gcd(*exact.values())

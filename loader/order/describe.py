@@ -196,7 +196,6 @@ def _source_facts(plan: PlanContent, source: PlannedSource) -> dict[str, Any]:
 
 
 def _last_position(plan: PlanContent, source: PlannedSource) -> int | None:
-    """Return the last stream position of a view's first epoch; None if there is none."""
     return plan.stream_of(source.stream).last_of(source.growth, source.delta)
 
 

@@ -103,7 +103,6 @@ def _grown_source(
 def _new_views(
     buckets: Interleaving | None, name: str, view: Any, old: Mapping[str | None, OrderView]
 ) -> Mapping[str | None, OrderView]:
-    """Return label -> the new view's bucket; without buckets the whole view, under None."""
     bucket, was = next(iter(old.items()))
     alone = not hasattr(view, "version_ordinals") and hasattr(was, "of_version")
     if buckets is None or bucket is None:

@@ -104,7 +104,7 @@ class Plan(PlanContent):
 
         Each is (step, slot, epoch, attempt); attempt is above 0 if the sample was a substitute.
 
-        ordinal: the sample's ordinal in its version, if known. Saves reading all keys of the version.
+        ordinal: the sample's ordinal in its version, if known. Saves reading all of its keys.
         substitutions: entries from `loader.read_ledger(root, plan)`. Without them, a corrupt sample is listed in place
         of its substitute.
 
@@ -129,7 +129,7 @@ class Plan(PlanContent):
         return self.hash
 
     def batch_size(self, step: int) -> int:
-        """Return the number of slots in a step's global batch, which depends on segments and buckets."""
+        """Return the number of slots in a step's global batch."""
         turn = self.turn(self.checked_step(step))
         return turn.stream.batch_in(turn.stream.segment_at(turn.step))
 
@@ -141,9 +141,8 @@ class Plan(PlanContent):
         """Return this plan with later versions of sources from a step on. Earlier steps do not change.
 
         The rest of the source's epoch is mixed with the new samples in proportion, so that both end together; later
-        epochs contain all samples. From `step` on, no slot holds a sample that the later version lacks. Each bucket
-        grows by itself; from `step` on the buckets' shares follow the new sizes. To grow again, call it for a later
-        step.
+        epochs contain all samples. From `step` on, no slot holds a sample that the later version lacks, and the
+        buckets' shares follow the new sizes. Each bucket grows by itself. May be called again for a later step.
 
         Args:
             views: Source name -> view of a later version, with the predicate and fields of the previous one. A bare

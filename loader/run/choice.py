@@ -260,7 +260,7 @@ class Contention:
     ) -> Measurement | None:
         """Return the measured interval since the previous call; None on the first call.
 
-        made_cpu_s: CPU seconds spent on the delivered batches. process_cpu_s: CPU seconds of the whole process.
+        made_cpu_s: CPU seconds spent on the delivered batches; process_cpu_s: on the whole process.
         """
         locked = self._probe.drain() if self._probe is not None else 0.0
         before, self._before = self._before, (metrics, made_cpu_s, process_cpu_s)

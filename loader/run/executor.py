@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 
 class _LazyBatches(Future[MadeBatches]):
-    """Batches made when their result is requested."""
-
     def __init__(self, make: Callable[[], MadeBatches]) -> None:
         super().__init__()
         self._make = make

@@ -52,11 +52,11 @@ class Loader:
             ordinal). May differ by bucket: `loader.by_bucket`.
         framework: "torch", "numpy" or "jax": the library whose arrays a batch holds.
         micro_batch: Most samples in one micro batch (`Batch.micro_batches`); None delivers each step's part whole.
-            Every rank gets the same number of micro batches. Steps stay optimizer steps; resuming from a state saved
-            between two micro batches repeats the step.
+            Every rank gets the same number of micro batches. Steps stay optimizer steps; a state saved between two
+            micro batches repeats the step.
         device: Device to which a thread copies batches ahead of the training: "cuda", "cuda:1", a `torch.device`; for
             jax also a `jax.Device` or a sharding. Two batches are ready there. "cuda" is the current device when the
-            loader is created. Strings, bytes and numpy arrays stay on the host. None leaves everything there.
+            loader is created. Strings, bytes and numpy arrays stay on the host; with None, everything does.
 
     Args: The end
         steps: Global step to stop before; None for no such bound. Without `steps` and `epochs` the loader is endless.
@@ -256,7 +256,7 @@ class Loader:
         return True
 
     def __len__(self) -> int:
-        """Return the number of steps as `steps_of_run` does; with micro_batch, the number of micro batches."""
+        """Return `steps_of_run`, or the number of micro batches if micro_batch is set."""
         end = steps_of_run(self._end)
         if self._micro_batch is None:
             return end

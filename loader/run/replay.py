@@ -45,7 +45,7 @@ class SlotReplay:
     slot: int
     """The slot's number in the global batch."""
     source: str
-    """Name of the source in the plan."""
+    """Source name in the plan."""
     epoch: int
     """Epoch of the source."""
     position: int
@@ -125,8 +125,6 @@ def seen(
 
 
 class _Recording(np.random.Generator):
-    """A generator that records its draws."""
-
     def __init__(self, bits: np.random.BitGenerator) -> None:
         super().__init__(bits)
         self.draws: list[str] = []
@@ -269,7 +267,6 @@ class Replay:
     def _settled(
         self, step: int, world: World, digest: int, options: Mapping[int, Sequence[SlotEntries]]
     ) -> tuple[bool | None, dict[int, SlotEntries]]:
-        """Return the result of `settle` for one part, and slot -> its entries."""
         self._choose(step, {})
         whole = self.digest(step, world.rank, world.world_size)
         if whole == digest:

@@ -78,9 +78,9 @@ def frozen_shape(
     lanes: int | None = None,
     decoded: tuple[int, int] | None = None,
 ) -> LaneShape:
-    """Return the shape that a plan freezes for a source. It depends only on the view, not on batch or world size.
+    """Return the shape that a plan freezes for a source, from its view only: never from batch or world size.
 
-    n: samples in the view. mean_sample_bytes: mean bytes of the selected fields; 0 (a view without bytes) counts as 1.
+    n: samples in the view. mean_sample_bytes: of the selected fields; 0 (a view without bytes) counts as 1.
     chunk, lanes: override the computed values.
     decoded: (samples, bytes) per chunk that is decoded whole; None for samples read one by one.
 
@@ -163,23 +163,23 @@ class Epochs(NamedTuple):
     body: int | I64
     """Positions before the tail."""
     r: int | U64
-    """Key, as in `EpochKeys`."""
+    """As in `EpochKeys`."""
     p: int | U64
-    """Key, as in `EpochKeys`."""
+    """As in `EpochKeys`."""
     q: int | U64
-    """Key, as in `EpochKeys`."""
+    """As in `EpochKeys`."""
     r2: int | U64
-    """Key, as in `EpochKeys`."""
+    """As in `EpochKeys`."""
     p2: int | U64
-    """Key, as in `EpochKeys`."""
+    """As in `EpochKeys`."""
     q2: int | U64
-    """Key, as in `EpochKeys`."""
+    """As in `EpochKeys`."""
     t: int | U64
-    """Key, as in `EpochKeys`."""
+    """As in `EpochKeys`."""
     rot: int | U64
-    """Key, as in `EpochKeys`."""
+    """As in `EpochKeys`."""
     rot2: int | U64
-    """Key, as in `EpochKeys`."""
+    """As in `EpochKeys`."""
 
     def part(self, rows: NDArray[np.bool_]) -> "Epochs":
         return Epochs._make(at(one, rows) for one in self)

@@ -41,8 +41,6 @@ class PhiloxKey(ISeedSequence):
 
 
 class _Reused:
-    """A generator that is reset for each sample."""
-
     __slots__ = ("_bits", "_generator", "_key", "_memory", "_references")
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Validate the whole numbers that decide data, and compute the hashes that name plans."""
+"""Check whole numbers that decide data; compute the hashes that name plans."""
 
 import hashlib
 from typing import Any

@@ -31,13 +31,13 @@ class Pieces:
     document: I64
     """Version ordinal of its document."""
     start: I64
-    """First token of the piece, as an offset in its document."""
+    """First token's offset in its document."""
     length: I64
-    """Number of tokens in the piece."""
+    """Tokens in the piece."""
     at: I64
-    """Position in the sequence at which the piece begins."""
+    """Position in its sequence where it begins."""
     tokens: I64
-    """Number of tokens in the whole document."""
+    """Tokens in the whole document."""
 
     def __len__(self) -> int:
         return len(self.row)

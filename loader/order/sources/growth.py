@@ -80,7 +80,7 @@ class Stage:
         return j * self.delta // max(1, self.origin - self.start)
 
     def kept_among(self, j: int) -> int:
-        """Return the number of the previous stage's samples among the positions start ... start + j."""
+        """Return how many of the positions start ... start + j hold the previous stage's samples."""
         return j + 1 - self.new_among(j + 1)
 
     def new_before(self, j: I64) -> I64:
@@ -172,9 +172,8 @@ def grown_streams(
 ) -> dict[str, GrownStream]:
     """Return stream -> its stages, for the sources that grow.
 
-    growths: all growths, in order of step.
-    streams: source -> its stream, or its buckets' streams.
-    sizes: (stream, growth, whether it is the delta view) -> samples, for all views.
+    growths: in order of step.
+    streams: source -> its stream, or its buckets' streams. sizes: (stream, growth, is delta view) -> samples.
     used_before: step -> stream -> positions used by earlier steps.
     """
     stages: dict[str, list[Stage]] = {}
@@ -191,7 +190,7 @@ def grown_streams(
 def removed_since(growths: Sequence[Growth], number: int, step: int, ordinals: I64) -> NDArray[np.bool_]:
     """Return a bool per version ordinal (int64) of a view: True if a version in force by `step` lacks the sample.
 
-    growths: the source's growths, in order of number. number: growth of the view.
+    growths: the source's, in order. number: growth of the view.
     """
     is_removed = np.zeros(len(ordinals), np.bool_)
     for growth in growths[number:]:
@@ -221,8 +220,7 @@ def earlier_ordinals(growths: Sequence[Growth], number: int, ordinals: I64) -> I
 def origins(growths: Sequence[Growth], number: int, ordinals: I64) -> tuple[I64, I64]:
     """Return the growth that added each sample (0: the plan's first version), and its ordinal in that version.
 
-    Together they are the sample's permanent name in a plan. number: growth of the view. ordinals: its version ordinals
-    (int64).
+    Both name the sample permanently in a plan. number: growth of the view. ordinals: its version ordinals (int64).
     """
     came, there = np.full(len(ordinals), number, np.int64), ordinals.copy()
     for at, earlier in earlier_ordinals(growths, number, ordinals):

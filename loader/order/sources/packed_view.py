@@ -47,7 +47,7 @@ class PackedView:
 
     @property
     def id(self) -> str:
-        """Content hash of the documents' view and the table; independent of how a sequence is laid out."""
+        """Content hash of the documents' view and the table; independent of a sequence's layout."""
         return content_hash("w", {"documents": self.documents.id, **self._made_of()})
 
     @property

@@ -1,6 +1,6 @@
 """Known-bad samples: the plan fills their slots with substitutes.
 
-A list applies from a step on, like a schedule's weights; earlier steps do not change.
+A list applies from a step on, like a schedule's weights.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -121,7 +121,7 @@ def quarantine_of(value: object, views: Mapping[str, OrderView]) -> Quarantine:
 def listed_samples(
     source: str, value: Iterable[Iterable[str]], views: Mapping[str, OrderView]
 ) -> tuple[tuple[int, str], ...]:
-    """Return (version ordinal, key) for the keys in `value` (one list or several), in order of ordinal.
+    """Return (version ordinal, key) for the keys in `value`, one list or several, by ordinal.
 
     Each version's key column is read once. Raises InvalidPlan if the source is unknown, or a key has no live sample.
     """

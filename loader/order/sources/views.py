@@ -49,7 +49,7 @@ class Delta:
     """The difference between a version and an earlier one."""
 
     view: OrderView | None
-    """The samples that the later version adds; None if it adds none."""
+    """Samples that the later version adds; None if there are none."""
     first: int
     """First version ordinal of the added samples."""
     removed: I64
@@ -166,9 +166,7 @@ class ListedView:
 
     An ordinal may occur several times; each occurrence is an entry.
 
-    listed: the samples' view.
-    first_epoch: int64 [N], entry at each position of the list, which is its position in the first epoch.
-    places: int64 [N], position of each entry in the list.
+    listed: the samples' view. first_epoch: int64 [N], entry at each position of the list, and so of the first epoch.
     list_sha256: hash of the list's ordinals as little-endian int64.
     """
 

@@ -40,7 +40,7 @@ class Substituted(Protocol):
 
     @property
     def source(self) -> str:
-        """Name of the source in the plan."""
+        """Source name in the plan."""
 
     @property
     def epoch(self) -> int:
@@ -65,8 +65,8 @@ def occurrences(
 ) -> list[Occurrence]:
     """Return the slots that held a source's sample in steps 0 ... before - 1, in order of step, as `Plan.steps_of`.
 
-    With packing, slots are the sequences that contain pieces of the document, masked or not. source: a source or one of
-    its buckets (`photos/b0`). ordinal: the sample's, in one of the versions.
+    With packing, slots are the sequences that contain pieces of the document, masked or not. source: may be a bucket
+    (`photos/b0`). ordinal: the sample's, in any version.
 
     Costs a millisecond or two per epoch at any N: sorting the step's batch, and a pass over the mixture's table.
     Packing adds a pass over the table of pieces; substitutes for a quarantined or removed sample add a tenth.
@@ -161,7 +161,9 @@ def _ever_held(plan: PlanContent, source: PlannedSource) -> I64:
     for listed in plan.quarantine.lists:
         if listed.source == source.source and listed.growth <= source.growth:
             ordinals = np.array([ordinal for ordinal, _ in listed.samples], np.int64)
-            for growth in growths[listed.growth : source.growth]:  # convert to ordinals in the next growth's version
+            for growth in growths[
+                listed.growth : source.growth
+            ]:  # convert to ordinals in the next growth's version
                 ordinals = ordinals[~np.isin(ordinals, growth.removed)]
                 ordinals = ordinals - np.searchsorted(growth.removed, ordinals)
             ordinals_held.append(ordinals)

@@ -292,7 +292,7 @@ def substitute(plan: PlanContent, source: int, position: int, attempt: int) -> t
     """Return (view ordinal, version ordinal) of a substitute for a bad sample.
 
     source: index into plan.source_names. position: the slot's i_k. attempt: 1, 2, ... MAX_ATTEMPTS. A pure function of
-    these; the substitute comes from the same source, and is never the slot's own sample unless that is the only one.
+    these. The substitute is from the same source, and never the slot's own sample unless that is the only one.
     """
     planned = list(plan.sources.values())[source]
     stream = np.array([plan.source_names.index(planned.stream)], np.int64)

@@ -252,8 +252,8 @@ class Ranges(NamedTuple):
 class RangesAhead:
     """Reads the next batches' ranges ahead and holds at most `limit_bytes` of them. Thread-safe.
 
-    stores: view -> its store. Reading ahead stops once more ranges were wasted than used. That happens if the process
-    makes every n-th batch, or the transform reads other data.
+    stores: view -> its store. Reading ahead stops once more ranges were wasted than used: the process makes every n-th
+    batch, or the transform reads other data.
     """
 
     def __init__(self, steps: Steps, stores: Mapping[int, RangeReader], limit_bytes: int) -> None:

@@ -186,7 +186,6 @@ class _Contents:
         return out
 
     def _is_redacted(self, at: tuple[int, dict[str, Any]]) -> bool:
-        """Return whether a shard's index has a redacted row: not live, and all of its fields have empty addresses."""
         position, shard = at
         live = self._version.parts.live_members(position)
         index, row = IndexFile(self._version.store, IndexPlace.of(shard), whole=True), 0

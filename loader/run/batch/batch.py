@@ -43,7 +43,7 @@ class SlowSample:
     seconds: float
     """Seconds that the stage took for the sample, or that one read took."""
     source: str
-    """Name of the source in the plan."""
+    """Source name in the plan."""
     key: str
     """The sample's key; for "fetch", the key of the read's first sample."""
     version: str
@@ -192,13 +192,11 @@ class SlotIds:
         return len(self.source)
 
     def __getitem__(self, slots: slice) -> "SlotIds":
-        """Return the ids for a range of slots, in the same memory."""
         first, stop, _ = slots.indices(len(self))
         rows = slice(self.rows.start + first, self.rows.start + stop)
         return SlotIds(names=self.names, source=self.source[slots], keys=self.keys, rows=rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle only these slots' keys."""
         return SlotIds.of, (self.names, self.source, self.listed_keys())
 
     def listed_keys(self) -> list[str]:

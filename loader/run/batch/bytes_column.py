@@ -62,7 +62,6 @@ class BytesColumn(Sequence[bytes]):
         return f"BytesColumn({len(self)} items, {self.nbytes} bytes)"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle only the items, not the rest of the memory."""
         return _of, (list(self),)
 
 

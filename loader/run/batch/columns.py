@@ -310,7 +310,9 @@ class FieldRows:
         if shape != self._shape or dtype != self._dtype:
             self._fit(shape, dtype)
         rows = self._rows
-        self._lent = None if rows is None else rows[self.row, ...]  # an array, not a number, even if the rank is 0
+        self._lent = (
+            None if rows is None else rows[self.row, ...]
+        )  # an array, not a number, even if the rank is 0
         return self._lent
 
     def put(self, row: int, value: Any) -> None:

@@ -26,7 +26,7 @@ class Substitution:
     slot: int
     """Slot number in the global batch's canonical order."""
     source: str
-    """Name of the source in the plan."""
+    """Source name in the plan."""
     epoch: int
     """Epoch of the source, as in `explain`."""
     position: int

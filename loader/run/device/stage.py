@@ -45,8 +45,6 @@ class OnDevice(NamedTuple):
 
 
 class _Position(NamedTuple):
-    """The step to copy next."""
-
     step: int
     end: int | None
     run: int
@@ -142,7 +140,6 @@ class DeviceStage:
                 self._fail(position, error)
 
     def _next_to_copy(self) -> _Position | None:
-        """Wait for room. Return the step to copy; None after `dismiss`."""
         with self._changed:
             while not self._stopped:
                 position = self._position

@@ -205,7 +205,6 @@ class StreamedCopies(DeviceBackend):
 
 
 def _has_memory(tensor: Any) -> bool:
-    """Return whether a tensor's values are contiguous in host memory, unlike a sparse one's."""
     return bool(str(tensor.layout) == "torch.strided" and tensor.device.type == "cpu" and tensor.nbytes)
 
 

@@ -121,7 +121,7 @@ class Assembler:
         end: int | None = None,
         kept: int = KEPT,
     ) -> None:
-        """Open readers and decoders. kept: free memory blocks to keep, if `allocate` is None."""
+        """kept: free memory blocks to keep, if `allocate` is None."""
         self.recipe, self._metrics, self._run = recipe, metrics, run
         self._allocate = allocate or ArrayPool(kept)
         by_field = recipe.decoders()

@@ -256,8 +256,6 @@ class ManySamples:
 
 
 class _Into(dict[str, FieldRows]):
-    """Field -> its rows, created on first use."""
-
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
 

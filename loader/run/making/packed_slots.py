@@ -1,4 +1,4 @@
-"""Make packed sequences from documents: fetch, decode and lay them out, and mask bad ones.
+"""Make packed sequences from documents: fetch, decode, lay out, mask bad ones.
 
 If the root has checksums for pieces, only the needed pieces of long documents are read.
 """
@@ -80,8 +80,6 @@ class PieceReads:
 
 
 class _Document(NamedTuple):
-    """A document that was read whole: sample `number` in `located`."""
-
     located: LocatedSamples
     number: int
     fetched: Fetched

@@ -77,7 +77,7 @@ class RankSlots:
     valid: NDArray[np.bool_]
     """bool [rows]: False at padding."""
     n_padded: int = 0
-    """Number of slots if this rank's part is all padding, else 0. If above 0, `slots` is another rank's slot, for the
+    """Number of slots if this rank's part is all padding, else 0. In that case `slots` has another rank's slot, for the
     shapes.
     """
     located: Sequence[LocatedSamples] | None = None

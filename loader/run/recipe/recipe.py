@@ -35,7 +35,7 @@ class Entry(Protocol):
 
     @property
     def source(self) -> str:
-        """Name of the source in the plan."""
+        """Source name in the plan."""
 
     @property
     def attempt(self) -> int:

@@ -196,8 +196,6 @@ def _or_bad(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Clip:
-    """The reads for one field of sample number `sample`."""
-
     sample: int
     address: SampleAddress
     field: str
@@ -228,7 +226,6 @@ def _table_places(
 def _first_round(
     address: SampleAddress, tables: Mapping[str, FieldAddress], ready: Sequence[Group]
 ) -> SampleAddress:
-    """Return the fields read first: tables, and everything but the videos that have one."""
     later = [field for group in ready for field in group]
     now = {name: place for name, place in address.fields.items() if name not in later}
     return replace(address, fields={**now, **{field + SUFFIX: tables[field + SUFFIX] for field in later}})

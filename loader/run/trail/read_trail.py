@@ -37,7 +37,7 @@ class RunTrail:
     starts: tuple[Start, ...]
     """Starts of the run, by time; starts with equal code, plan and world size are merged."""
     steps: "pl.DataFrame"
-    """One row per step, rank and delivery, ordered by step, rank and time.
+    """One row per step, rank and delivery, in this order.
 
     Columns: step, rank, world_size, at_us (UTC), digest (UInt64), substituted (slots), wait_us, and start (id of one of
     `starts`).

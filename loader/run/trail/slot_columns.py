@@ -86,8 +86,6 @@ _NUMBERS = (bool, int, float, type(None))
 
 
 class _Dropped(NamedTuple):
-    """Facts about a value that was dropped."""
-
     kind: type
     """bytes or str; object for all others."""
     alike: tuple[Any, ...]
@@ -232,7 +230,6 @@ def _crc_of(value: Any) -> tuple[int, int] | None:
 
 
 def _joined(head: bytes, parts: Iterable[tuple[int, int] | None]) -> int | None:
-    """Return the CRC-32C of `head` followed by the parts, each given by CRC-32C and length."""
     crc: int = crc32c(head)
     for part in parts:
         if part is None:

@@ -1,8 +1,8 @@
 """A worker's answer to the trainer: one task's batches, packed together, or an error; metrics and logs.
 
-A batch of tokens takes a hundred microseconds; pickling it by itself takes a third of that. So each attribute is sent
-once for all batches, and arrays cut from one array are sent as one. Samples' bytes are consecutive in the segment: a
-pickle would copy them three times more.
+Making a batch of tokens takes 100 us, of which pickling it by itself is a third. So each attribute is sent once for all
+batches, and arrays cut from one array are sent as one. Samples' bytes are consecutive in the segment: a pickle would
+copy them three times more.
 """
 
 import logging

@@ -180,8 +180,6 @@ def _refuse_gpu(value: object) -> None:
 
 
 class _Size(io.RawIOBase):
-    """Counts the bytes written to it."""
-
     nbytes = 0
 
     def write(self, data: Any) -> int:

@@ -45,7 +45,6 @@ def main(sock_fd: int, sent_fd: int, trainer_fd: int = -1) -> NoReturn:
 
 
 def _work(sock: socket.socket, sent_fd: int) -> None:
-    """Send READY, then work."""
     logs = LogCollector()
     logging.getLogger("loader").addHandler(logs)
     metrics = Metrics()

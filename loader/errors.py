@@ -167,7 +167,7 @@ class FormatTooNew(RootError, ValueError):
 class VersionNotFound(RootError, LookupError):
     """No such dataset, version, tag, alias or id.
 
-    dataset: the existing dataset that has no such version; "" if it is missing too; None if the name has none.
+    dataset: the existing dataset that has no such version; "" if there is no such dataset; None if not stated.
     """
 
     def __init__(self, *args: object, dataset: str | None = None) -> None:
@@ -284,7 +284,7 @@ class InvalidWeights(PenstockError, ValueError):
 
 
 class ModelFailed(PenstockError, RuntimeError):
-    """A model whose device is missing, that exceeds the memory, or whose results are not repeatable."""
+    """A model whose device is missing, that does not fit into memory, or whose results are not repeatable."""
 
 
 class EngineUnreachable(PenstockError, ConnectionError):

@@ -21,7 +21,7 @@ _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class DamagedJson(ValueError):
-    """A description of the damage; the caller adds the object's name."""
+    """The JSON is damaged. The message describes the damage; the caller adds the object's name."""
 
 
 def is_text(value: object) -> bool:

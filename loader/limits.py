@@ -73,5 +73,5 @@ MAX_MADE_CHARACTERS = 512
 
 
 def beyond(what: str, value: int, unit: str, most: int, advice: str = "") -> str:
-    """Return the message for a value above its limit: what has the value, the value, the limit, and the remedy."""
+    """Return the message for a value above its limit: the thing measured, its value, the limit, and the remedy."""
     return f"{what}: {value:,} {unit}; at most {most:,} are accepted" + (f". {advice}" if advice else "")

@@ -29,7 +29,7 @@ Buffer = bytes | bytearray | memoryview | np.ndarray
 IN_MEMORY = -1
 """Descriptor that stands for bytes in memory, with no file."""
 OpenFile = tuple[int, Buffer | mmap | None]
-"""File descriptor, and a memory map of the whole file for speed, or None. With IN_MEMORY, the bytes."""
+"""(file descriptor, memory map of the whole file for speed or None); or (IN_MEMORY, the bytes)."""
 Int64s = NDArray[np.int64]
 Status = NDArray[np.uint8]
 

@@ -39,8 +39,7 @@ def source(view: OrderView, weight: Weight = 1, chunk: int | None = None, lanes:
     """Return a view as one of a plan's sources. The plan validates the values.
 
     weight: int, Fraction, float or decimal string, relative to other sources. chunk: consecutive samples read together.
-    lanes: chunks read side by side, a power of two. For None, the plan chooses from the view's size and mean sample
-    bytes.
+    lanes: chunks read side by side, a power of two. If None, the plan chooses by the view's size and mean sample bytes.
     """
     return Source(view, weight, chunk, lanes)
 
@@ -251,7 +250,7 @@ class PlanContent:
         ]
 
     def turn(self, step: int) -> Turn:
-        """Return the stream of a step's batch: with buckets, the bucket whose turn it is."""
+        """Return the turn at a step: the batch's stream and, with buckets, its bucket."""
         if self.buckets is not None:
             return self.buckets.turn(step)
         return Turn(bucket=None, stream=self.streams[None], step=step)

@@ -103,7 +103,9 @@ def interleave(
 ) -> Interleaving:
     """Return the buckets' turns and the mixture inside each bucket.
 
-    starts: (start step, integer weights by source) of each segment, the first at step 0.
+    starts: (start step, integer weights by source) for each segment, the first at step 0.
+    sizes: label -> source -> samples, for each segment.
+    batches: label -> slots per batch, for each segment.
     """
     labels = tuple(sorted({label for held in sizes for label in held}))
     dealt = [

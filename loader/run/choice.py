@@ -20,7 +20,7 @@ from .batch.batch import MAKING
 from .metrics import stage_seconds
 
 FEW = 2
-"""Number of cores or processes up to which threads decode as fast: 3 processes beat 4 threads."""
+"""Number of cores or processes up to which threads decode as fast as processes; 3 processes beat 4 threads."""
 DECODING_THREADS, COPYING_THREADS = 4, 2
 """Most threads that speed each other up: while decoding, and while copying."""
 WAITS = 0.1
@@ -175,9 +175,9 @@ class Measurement(NamedTuple):
 class LockProbe:
     """A thread that counts how often it got the interpreter's lock late.
 
-    Late means by a fifth of the interpreter's switch interval (5 ms). Threads that compute in Python cause that;
-    threads that hold the lock for one call do not. Time without a free core, which the kernel counts per thread, is
-    subtracted.
+    A request is late after a fifth of the interpreter's switch interval (5 ms). Threads that compute in Python cause
+    that; threads that hold the lock for one call do not. Time without a free core, which the kernel counts per thread,
+    is subtracted.
     """
 
     def __init__(self) -> None:

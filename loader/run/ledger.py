@@ -60,7 +60,7 @@ logger = logging.getLogger(__name__)
 
 
 class Ledger:
-    """Writes in the background. If an entry could not be stored, the next call raises its error."""
+    """Stores substitutions in the background. If one could not be stored, the next call raises its error."""
 
     def __init__(self, plan: Plan, world: World, stores: Mapping[str, Store]) -> None:
         self._stores = stores

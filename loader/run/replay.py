@@ -57,7 +57,7 @@ class SlotReplay:
     decoded: Sample = field(repr=False)
     """Field -> value, before the transform; empty if the sample is unreadable."""
     trained: Sample = field(repr=False)
-    """Field -> value after the transform; empty if there is none."""
+    """Field -> value after the transform; empty if that has no result."""
     draws: tuple[str, ...] = ()
     """Calls that the transform made on the sample's generator, such as 'integers(0, 57) = 23': the first 32, and the
     number of the rest.

@@ -4,9 +4,9 @@
 to do so per sample. Both are exact integer arithmetic modulo 2^64. Never `seed + epoch`: seed 42 in epoch 1 would be
 seed 43 in epoch 0.
 
-`perm(k, n, x)` is position x of the permutation of [0, n) under key k, without a table of size n. Small n: it sorts
-hashes. Larger n: it runs a generalised Feistel network over the smallest a*b rectangle that holds n, and walks along
-the cycle until the value is below n (Black & Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
+`perm(k, n, x)` is position x of the permutation of [0, n) under key k, without a table of size n. If n is small, it
+sorts hashes. Otherwise it runs a generalised Feistel network over the smallest a*b rectangle that holds n. It walks
+along the cycle until the value is below n (Black & Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
 Formulas: docs/order.md, "Permutations".
 """
 

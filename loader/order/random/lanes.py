@@ -32,7 +32,7 @@ MAX_LANES = 2**16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneShape:
-    """The numbers that, with the keys, decide L1."""
+    """The numbers that, with the keys, decide the order of an epoch (L1)."""
 
     n: int
     """Number of samples."""

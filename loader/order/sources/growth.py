@@ -1,9 +1,9 @@
 """Sources that grow: a run continues under a later version of a dataset from a chosen step.
 
 The source's stream of positions i_k continues; its samples change. From the growth's first position, the rest of the
-view's epoch is mixed with the delta view (the new samples), in proportion to their sizes, so that both end at one
-position. Later epochs cover the whole new view. Each bucket has its own stream. A position costs O(number of growths),
-without a table. Formulas: docs/order.md, "Growing versions".
+view's epoch is mixed with the delta view (the new samples). Their shares are in proportion to their sizes, so that both
+end at one position. Later epochs cover the whole new view. Each bucket has its own stream. A position costs O(number of
+growths), without a table. Formulas: docs/order.md, "Growing versions".
 """
 
 from bisect import bisect_right
@@ -173,7 +173,8 @@ def grown_streams(
     """Return stream -> its stages, for the sources that grow.
 
     growths: in order of step.
-    streams: source -> its stream, or its buckets' streams. sizes: (stream, growth, is delta view) -> samples.
+    streams: source -> its stream, or its buckets' streams.
+    sizes: (stream, growth, is delta view) -> samples.
     used_before: step -> stream -> positions used by earlier steps.
     """
     stages: dict[str, list[Stage]] = {}
@@ -188,7 +189,7 @@ def grown_streams(
 
 
 def removed_since(growths: Sequence[Growth], number: int, step: int, ordinals: I64) -> NDArray[np.bool_]:
-    """Return a bool per version ordinal (int64) of a view: True if a version in force by `step` lacks the sample.
+    """Return a bool per version ordinal (int64) of a view: True if a version up to `step` lacks the sample.
 
     growths: the source's, in order. number: growth of the view.
     """

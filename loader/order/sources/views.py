@@ -166,7 +166,9 @@ class ListedView:
 
     An ordinal may occur several times; each occurrence is an entry.
 
-    listed: the samples' view. first_epoch: int64 [N], entry at each position of the list, and so of the first epoch.
+    listed: the samples' view.
+    first_epoch: int64 [N], entry at each position of the list, and so of the first epoch.
+    places: int64 [N], position of each entry in the list.
     list_sha256: hash of the list's ordinals as little-endian int64.
     """
 

@@ -33,7 +33,7 @@ def bit_reversed(value: I64, bits: int) -> I64:
 
 
 def canonical_order(source: I64, position_in_epoch: I64, lanes: I64, batch: I64 | None = None) -> I64:
-    """Return the stable sort of a batch's stream order by bitrev(d)/D, as indices int64 [B].
+    """Return the indices, int64 [B], that stably sort a batch in stream order by bitrev(d)/D.
 
     source: int64 [B] index into lanes.
     position_in_epoch: int64 [B].
@@ -317,9 +317,10 @@ def substitutes(
 
 
 def planned_slots(plan: PlanContent, step: int) -> Slots:
-    """Return a step's slots, with substitutes for quarantined samples. Sequences stay; their documents are masked.
+    """Return a step's slots, with substitutes for quarantined samples.
 
-    Raises InvalidRuntime for an invalid step; InvalidPlan if all substitutes of a slot are quarantined.
+    Packed sequences stay; their quarantined documents are masked. Raises InvalidRuntime for an invalid step;
+    InvalidPlan if all substitutes of a slot are quarantined.
     """
     return planned_stack(plan, (plan.checked_step(step),)).slots
 
@@ -363,7 +364,7 @@ def slot_identities(plan: PlanContent, slots: Slots) -> U64:
 
 
 def planned_digest(step: int, slots: Slots, plan: PlanContent) -> str:
-    """Return 16 hex digits over a step's planned identities in canonical order. Reads nothing.
+    """Return a hash of a step's planned identities in canonical order, as 16 hex digits. Reads nothing.
 
     blake2b (digest size 8) over u64 step, then per slot u64 identity hash and u64 version ordinal, all little-endian; a
     padded slot has ordinal 2^64 - 1. Every rank and world size gets the same digest.

@@ -26,7 +26,7 @@ Count = Callable[[str, int], None]
 
 
 class Source(Protocol[U]):
-    """Units that can be fetched ahead, each by one call."""
+    """A source of units that can be fetched ahead, each by one call."""
 
     def units(self, step: int) -> Sequence[U] | None:
         """Return the units that a step needs; None after the last step."""

@@ -154,7 +154,7 @@ class Assembler:
         return batch
 
     def digest(self, step: int) -> int:
-        """Return the digest of the rank's part of a step, if every sample in it is readable.
+        """Return the digest of the rank's part of a step, assuming that all its samples are readable.
 
         Costs index look-ups. Reads no media, except registered bytes that are not sealed.
         """

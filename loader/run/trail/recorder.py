@@ -28,7 +28,7 @@ from .trail import Trail
 
 SECONDS = 60.0
 GAP_S = 1.0
-"""Fewest seconds between two objects of a rank."""
+"""Least time between two objects of a rank, in seconds."""
 MAX_ROWS = 50_000
 """Number of rows at which an object is written early."""
 MAX_KEPT = 4 * MAX_ROWS

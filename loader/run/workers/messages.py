@@ -180,7 +180,7 @@ def too_few_files(doing: str, workers: int) -> InvalidRuntime:
 
 
 def if_few() -> str:
-    """Return a hint for a worker that ended silently; "" if the limit is an unlikely reason."""
+    """Return a hint for a worker that ended silently; "" if the limit is an unlikely cause."""
     return f" It may have {_limit()} open files (`ulimit -n`): raise that." if 0 <= _limit() < _FEW else ""
 
 

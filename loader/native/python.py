@@ -158,7 +158,7 @@ def tar_contents(file: OpenFile, at: int, nbytes: int, sums: bool) -> tuple[byte
 
     Each name ends with a NUL. Positions are int64 [members, 3]: first byte, size and CRC-32C of each content. The
     checksum is `UNKNOWN_CRC` if `sums` is False, for content not wholly in memory, and in a file from the first skipped
-    (large) content on. The caller reads all other headers; in Python, that is all.
+    (large) content on. The caller reads all other headers; in Python, that is all headers.
 
     file: read by descriptor or from memory, never both. nbytes: size of the archive.
     """

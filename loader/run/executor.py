@@ -92,7 +92,7 @@ def prefetch_bound(nbytes: int | None) -> Bound:
 
 
 class Execution:
-    """Gets batches made, ahead if there are workers. Not thread-safe, except `close`.
+    """Runs the maker of batches, ahead of use if there are workers. Not thread-safe, except `close`.
 
     name: "threads", "processes", or "caller" with workers=0. why: the reason as text. workers: number of threads or
     processes.

@@ -104,7 +104,7 @@ class Ledger:
 
     def _raise_failed(self, futures: list[Future[None]]) -> None:
         for future in futures:
-            self._pending.remove(future)  # raised once
+            self._pending.remove(future)  # each error is raised once
             future.result()
 
     def _put(self, attempts: list[Substitution]) -> None:

@@ -81,7 +81,7 @@ class Metrics:
         self._sums = dict.fromkeys(STAGES, 0.0)
         self._buckets = {stage: [0] * (len(BOUNDS_S) + 1) for stage in STAGES}
         self._samples = dict.fromkeys(sources, 0)
-        self._slowest: list[tuple[float, float, int, SlowSample]] = []  # a heap: the fastest first
+        self._slowest: list[tuple[float, float, int, SlowSample]] = []  # a heap: the shortest wait first
 
     def count(self, name: str, amount: int = 1) -> None:
         with self._lock:

@@ -208,7 +208,7 @@ def _positions(
     for epoch in (stage.epoch - 1,) if source.delta else count(stage.epoch):
         if stage.start + (epoch - stage.epoch) * stage.n >= used:
             return
-        places = getattr(source.view, "places", None) if epoch == 0 else None  # a list
+        places = getattr(source.view, "places", None) if epoch == 0 else None  # set for a list's view
         if places is None:
             inside = position_of(source.shape, plan.seed, source.name, epoch, view_ordinal)
         else:

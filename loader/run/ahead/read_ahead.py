@@ -196,7 +196,7 @@ class ReadAhead(Generic[U]):
                 return True
             while (
                 claimed := self._source.claim(unit)
-            ) is Claim.NEEDLESS:  # most, once the first steps are read
+            ) is Claim.NEEDLESS:  # true for most units once the first steps are read
                 self._queue.popleft()
                 if not self._queue:
                     return True

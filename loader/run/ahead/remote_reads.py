@@ -92,7 +92,7 @@ def open_remote(
             on_plan=on_plan,
         )
     if recipe.plan.pack is not None:
-        return opened, None  # only pieces of documents are read, known when they are planned
+        return opened, None  # reads only pieces of documents, which become known when they are planned
     ranges = RangesAhead(steps, {i: readers[i] for i in remote}, min(limit, RANGES_BYTES))
     for i in remote:
         readers[i] = AheadReader(ranges, i, readers[i])

@@ -194,7 +194,10 @@ class Columns:
         if field not in self._bytes:
             self._bytes[field] = BytesColumn(memory, *whole)
             return
-        own, read = self._of(field), BytesColumn(memory, begin, sizes)  # (sources that are read separately)
+        own, read = (
+            self._of(field),
+            BytesColumn(memory, begin, sizes),
+        )  # (a second read for the same field, for other sources)
         for slot, value in zip(slots.tolist(), read, strict=True):
             own[slot] = value
 

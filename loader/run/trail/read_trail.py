@@ -187,7 +187,7 @@ def _read(store: Store, folder: str, names: list[str]) -> "list[pl.DataFrame]":
             where = f"{store.url}/{folder}{name}"
             table = checked_rows(parse_table(coming.get(folder + name).data, where), where)
             place = _ROWS.fullmatch(name)
-            assert place is not None  # as listed
+            assert place is not None  # only such names are listed
             tables.append(_of_rank(table, int(place[1]), int(place[2])))
     return tables
 

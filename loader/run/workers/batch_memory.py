@@ -160,7 +160,7 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
             return _of_script, (value.__qualname__,)
-        tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # None too while it is being imported
+        tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # also None while torch is being imported
         if tensor is None or type(value) is not tensor or value.requires_grad:
             return NotImplemented
         try:

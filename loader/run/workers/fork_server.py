@@ -153,7 +153,7 @@ os.register_at_fork(after_in_child=_forget)
 def _inherited() -> tuple[Any, ...]:
     try:
         folder = os.getcwd()
-    except OSError:  # removed
+    except OSError:  # the working directory was removed
         folder = ""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (*_interpreter(), *_paths()), dict(os.environ), folder, limit, os.sched_getaffinity(0)

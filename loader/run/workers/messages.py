@@ -21,12 +21,12 @@ class Kind(IntEnum):
     """Kinds of messages: the first three go to the worker, the others to the trainer."""
 
     MAKE = 1  # `steps` from `step` on, into `segment`
-    DROP = 2  # all requested steps that have not begun
-    FORGET = 3  # `segment`
+    DROP = 2  # drops all requested steps that have not started
+    FORGET = 3  # drops `segment`
     READY = 4
     REFUSED = 5  # the startup message could not be opened
-    DONE = 6  # with a task
-    DROPPED = 7  # with a task
+    DONE = 6  # names its task
+    DROPPED = 7  # names its task
     STARTED = 8  # from the fork server; the task is the process number
     NOT_STARTED = 9  # from the fork server; the task is the system's error number
 

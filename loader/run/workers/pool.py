@@ -52,7 +52,7 @@ class WorkerPool:
     def __init__(
         self, recipe: Recipe, cache: CacheSpec, workers: int, bound_bytes: int, metrics: Metrics
     ) -> None:
-        """Start the workers. bound_bytes: most free memory kept for batches.
+        """Start the workers. bound_bytes: batch memory above which free segments are dropped.
 
         Raises: Unpicklable; InvalidRuntime if too few files may be open; OSError.
         """

@@ -174,7 +174,7 @@ def _with_cache(function: Callable[..., Any], settings: dict[str, Any]) -> Any:
 
 
 def _refuse_gpu(value: object) -> None:
-    tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # None too while it is being imported
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # also None while torch is being imported
     if tensor is not None and isinstance(value, tensor) and value.device.type not in ("cpu", "meta"):
         raise pickle.PicklingError(f"it holds a tensor on {value.device}")
 

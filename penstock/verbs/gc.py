@@ -109,7 +109,7 @@ def plan(arguments: Namespace) -> Answer:
 
 
 def sweep(arguments: Namespace) -> Answer:
-    """Delete objects that were condemned for the whole grace. Exit status 1 if a deletion failed."""
+    """Delete objects that stayed condemned for the whole grace period. Exit status 1 if a deletion failed."""
     from ..upkeep.gc import Options, collect
 
     root = loader.Root(arguments.root)

@@ -35,7 +35,7 @@ def _batch_arguments(parser: ArgumentParser) -> None:
 
 
 def run_batch(arguments: Namespace) -> Answer:
-    """Return a rank's part of a step, or one slot."""
+    """Show a rank's part of a step, or one slot."""
     from ..view.inspect.recorded_step import attach_recorded_step
     from ..view.replays.recipe_process import RecipeProcess
     from ..view.replays.replays import Replayers, Replays
@@ -126,7 +126,7 @@ def _explain_arguments(parser: ArgumentParser) -> None:
 
 
 def run_explain(arguments: Namespace) -> Answer:
-    """Return the provenance of a step's samples, and the pipeline runs that made them."""
+    """Show the provenance of a step's samples, and the pipeline runs that made them."""
     from ..lineage import pipeline_runs
     from ..view.replays.training import run_and_step
 
@@ -167,9 +167,9 @@ def _seen_arguments(parser: ArgumentParser) -> None:
 
 
 def run_seen(arguments: Namespace) -> Answer:
-    """Return the slots of a sample in the steps before --before, including recorded substitutes.
+    """List the slots that held a sample in the steps before --before, including recorded substitutes.
 
-    Each step counts under the plan that last trained it. Raises: InvalidRuntime without such a sample or step.
+    Each step uses the plan that last trained it. Raises: InvalidRuntime if there is no such sample or step.
     """
     from ..view.replays.training import Training, run_and_step
     from ..view.sample_relations import held_slots

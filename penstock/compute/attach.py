@@ -258,7 +258,7 @@ class _Waiter:
         runner = self._cluster.runner(self._folder, attempt, self._description.sha256)
         try:
             self._engine.submit(self._folder.attempt_name(attempt), runner, n_blocks, FINAL)
-        except EngineUnreachable:  # the engine may have accepted it: the intent remains until the attempt's name is looked up
+        except EngineUnreachable:  # it may have been accepted: keep the intent until the name is looked up
             raise
         except Exception:
             self._folder.placed(attempt, record)

@@ -209,7 +209,7 @@ class Runner:
 
 
 class _BlockRun:
-    """One start of a block. If the work has `finish`, outcomes are not saved early: their files vanish with the runner."""
+    """One start of a block. With `finish`, outcomes are not saved early: their files vanish with the runner."""
 
     def __init__(
         self,

@@ -31,11 +31,11 @@ U = TypeVar("U")
 R = TypeVar("R")
 
 INTENT_S = 60.0
-"""Seconds after which another process replaces an intent that led to no submission."""
+"""Seconds until another process replaces an intent that led to no submission."""
 SLOWER = 6
-"""Longest poll interval of an idle job, in multiples of the engine's own."""
+"""Longest idle poll interval, in multiples of the engine's own."""
 BARREN = 2
-"""The job fails after this many consecutive attempts that started no block."""
+"""The job fails after so many consecutive attempts that start no block."""
 ATTEND_S = 600.0
 """Interval of a waiting process's heartbeat, in s."""
 SILENCE_S = 24 * 3600.0
@@ -44,7 +44,7 @@ SILENCE_S = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
-    """A job's state, for progress reports."""
+    """A job's state."""
 
     id: str
     """Id of the job."""

@@ -1,6 +1,6 @@
-"""Blocks: runs of consecutive units that a runner computes together.
+"""Blocks: runs of units that a runner computes together.
 
-Only the units decide where blocks are cut, so a job has the same blocks on a laptop and on 500 nodes.
+Only the units decide the cuts, so a job has the same blocks on a laptop and on 500 nodes.
 """
 
 import hashlib
@@ -59,7 +59,7 @@ class UnitsFile:
     sha256: str
     """SHA-256 hex of the file."""
     blocks: list[tuple[int, int, int]]
-    """Per block: number of units, offset of its frame, and the frame's bytes."""
+    """Per block: number of units, offset of its frame, and bytes."""
     frames: list[str]
     """SHA-256 hex of each block's frame."""
 

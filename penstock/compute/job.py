@@ -1,7 +1,7 @@
 """A job: a list of units, and a folder in the store that records their progress (docs/format.md, "Jobs").
 
-The id is derived from the work, so any process can submit, attach to or finish the job. A block is done once its
-outcomes exist, so retry, resume and attach are the same operation.
+The id follows from the work, so any process can submit, attach to or finish the job. A block is done once its
+outcomes exist, so retry, resume and attach are one operation.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ class Job(Generic[U, R]):
     fingerprint: str
     """Identifies everything that decides units and results, besides the work's name and version."""
     attempt: int = 0
-    """Attempt at the whole job; a new number computes everything again."""
+    """Attempt at the job; a new number computes everything again."""
     stores: Sequence[Store] = ()
     """Stores that units may open by URL."""
 
@@ -78,13 +78,13 @@ class JobDescription:
     units: str
     """SHA-256 hex of the units file."""
     blocks: list[tuple[int, int, int]]
-    """Per block: number of units, offset of its frame in the units file, and the frame's bytes."""
+    """Per block: number of units, offset of its frame in the units file, and bytes."""
     stores: list[StoredPlace]
     """Stores that units may open."""
     at_us: int
     """Time of submission, microseconds since 1970."""
     token: str = ""
-    """8 hex digits that distinguish this folder from the job's other folders."""
+    """8 hex digits that distinguish this folder from others of the job."""
     frames: list[str] = field(default_factory=list)
     """SHA-256 hex of each block's frame; empty in descriptions from earlier releases."""
 
@@ -122,7 +122,7 @@ class Start:
     at_us: int
     """Time of the start, microseconds since 1970."""
     unit: int = -1
-    """Number of the unit that is about to run by itself; -1 if units run in parallel."""
+    """Unit that is about to run by itself; -1 if units run in parallel."""
     left: str = ""
     """"told" (asked to end) or "failed"; "" if the runner vanished or still runs."""
 
@@ -136,7 +136,7 @@ class AttemptRecord:
     at_us: int
     """Time of the intent, microseconds since 1970."""
     n_begun: int
-    """Number of block starts before this attempt."""
+    """Block starts before this attempt."""
     placed: bool = False
     """True once the engine accepted it."""
 
@@ -159,7 +159,7 @@ class StoredOutcome(Generic[R]):
 
     @property
     def outcome(self) -> Outcome[R]:
-        """The stored line as an `Outcome`."""
+        """This line as an `Outcome`."""
         if self.code is None:
             return Outcome(value=self.result)
         return Outcome(error=Failure(code=self.code, reason=self.reason))
@@ -184,7 +184,7 @@ class Spent:
     node: str
     """Name of the machine."""
     n_computed: int
-    """Units that this start ran; earlier starts had stored the other outcomes."""
+    """Units that this start ran; earlier starts stored the others."""
 
 
 def now_us() -> int:
@@ -310,7 +310,7 @@ class JobFolder:
         return self._put_new(f"begun/{block}-{number}.json", start)
 
     def tell_start(self, block: int, start: Start, number: int) -> None:
-        """Overwrite the record of this runner's own start."""
+        """Overwrite this runner's own start record."""
         self.store.put(self.key(f"begun/{block}-{number}.json"), to_json(start))
 
     def keep(self, block: int, number: int, outcomes: dict[int, StoredOutcome[Any]]) -> None:
@@ -333,7 +333,7 @@ class JobFolder:
         self.store.put(self.key(f"spent/{block}-{number}.json"), to_json(spent))
 
     def put_log(self, block: int, number: int, text: str) -> None:
-        """Write the log of a failed start."""
+        """Write a failed start's log."""
         self.store.put(self.key(f"logs/{block}-{number}.txt"), text.encode(errors="replace")[-64 * 1024 :])
 
     def log(self, block: int) -> str:
@@ -373,7 +373,7 @@ class JobFolder:
         self.store.put(self.key("attended.json"), to_json(now_us()))
 
     def attended_us(self) -> int:
-        """Return the last heartbeat's time, in microseconds since 1970; 0 if there is none."""
+        """Return the last heartbeat's time, in microseconds since 1970; 0 if none."""
         return self._get("attended.json", int) or 0
 
     @property

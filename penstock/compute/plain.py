@@ -26,7 +26,7 @@ def to_json(value: object) -> bytes:
 
 
 def from_json(data: bytes | memoryview, kind: type[T], where: str) -> T:
-    """Parse JSON as a value of type `kind`. where: location, for the error."""
+    """Parse JSON as type `kind`. where: location, for the error."""
     try:
         return msgspec.json.decode(data, type=kind)
     except (
@@ -49,7 +49,7 @@ def to_frame(lines: Iterable[bytes]) -> bytes:
 
 
 def from_frame(data: bytes | memoryview, where: str) -> list[bytes]:
-    """Unpack the lines of one frame. where: location, for the error."""
+    """Unpack the lines of one frame."""
     try:
         with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
             text = stream.read(MAX_FRAME_BYTES + 1)

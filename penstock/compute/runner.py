@@ -55,7 +55,7 @@ class RunnerName:
     attempt: int
     """Number of the attempt."""
     element: int
-    """Number of the runner in the attempt, from 0."""
+    """Number of the runner, from 0."""
     elements: int
     """Number of runners in the attempt."""
     node: str
@@ -139,7 +139,7 @@ class Runner:
 
     @contextmanager
     def _turn(self, *, exclusive: bool) -> Iterator[None]:
-        """Wait for a turn. exclusive: run no other block meanwhile, because this one may kill the runner."""
+        """Wait for a turn. exclusive: run no other block meanwhile, as this one may kill the runner."""
         n = BLOCKS_AT_ONCE if exclusive else 1
         with self._next_turn:
             for _ in range(n):

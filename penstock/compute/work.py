@@ -124,7 +124,7 @@ class Resources:
 
 
 class Node:
-    """A unit's stores, scratch folder and device on the machine that runs it."""
+    """A unit's stores, scratch folder and device."""
 
     def __init__(
         self,

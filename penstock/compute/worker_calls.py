@@ -28,7 +28,7 @@ _ERRNOS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A `Work`, by name, for a worker to call."""
+    """A `Work`, by name."""
 
     place: str
     """'module:name' of the work."""
@@ -46,7 +46,7 @@ class _UnitCall(_Call):
     """The work's function, as sent to workers."""
 
     def __call__(self, arguments: tuple[bytes, str]) -> bytes:
-        """Run a unit, given as (JSON, scratch folder or ""), and return the answer."""
+        """Answer for a unit: (JSON, scratch folder or "")."""
         work, (unit, folder) = self.work, arguments
         with closing(Node(self.stores, Path(folder) if folder else None, self.packages)) as node:
             try:
@@ -61,7 +61,7 @@ class _FinishCall(_Call):
     """The work's `finish`, as sent to workers."""
 
     def __call__(self, arguments: tuple[int, list[bytes], list[str], list[bytes]]) -> bytes:
-        """Run `finish` on (number, units, folders, outcomes), and return the answer."""
+        """Answer for a block: (number, units, folders, outcomes)."""
         work, (number, units, folders, outcomes) = self.work, arguments
         block = Block(
             number=number,

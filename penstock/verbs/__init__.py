@@ -87,4 +87,4 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "operate": ("doctor", "verify", "jobs", "repair", "migrate", "lease", "hold", "gc", "takedown"),
 }
-"""Group of users -> its verbs, for `penstock --help`; each verb is in one group."""
+"""User group -> its verbs, for `penstock --help`; each verb is in one group."""

@@ -44,7 +44,7 @@ def _annotate_arguments(parser: ArgumentParser) -> None:
 
 
 def run_annotate(arguments: Namespace) -> Answer:
-    """Join labels from a file to a version's samples."""
+    """Join labels to a version's samples."""
     done = loader.Root(arguments.root).annotate(
         arguments.ref,
         arguments.name,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 LEROBOT = "lerobot"
-"""The format whose videos stay in place while its numbers and texts are copied."""
+"""Format whose videos stay in place while its numbers and texts are copied."""
 
 
 def _register_arguments(parser: ArgumentParser) -> None:

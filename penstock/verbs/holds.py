@@ -13,7 +13,7 @@ def _retire_arguments(parser: ArgumentParser) -> None:
 
 
 def run_retire(arguments: Namespace) -> Answer:
-    """Retire a version, so that it can no longer be opened."""
+    """Retire a version, so that it cannot be opened."""
     root = loader.Root(arguments.root)
     record = root.record(arguments.ref, retired=True)
     root.retire(arguments.ref, reason=arguments.reason)

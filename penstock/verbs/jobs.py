@@ -172,7 +172,7 @@ def _clear_arguments(parser: ArgumentParser) -> None:
 
 
 def clear(arguments: Namespace) -> Answer:
-    """Delete the folder of one job, or the folders of all old jobs."""
+    """Delete the folders of one job or of all old jobs."""
     from ..compute.job import JobFolder, job_ids, now_us
 
     store = loader.Root(arguments.root).store

@@ -35,7 +35,7 @@ def _batch_arguments(parser: ArgumentParser) -> None:
 
 
 def run_batch(arguments: Namespace) -> Answer:
-    """Show a rank's part of a step, or one slot."""
+    """Return a rank's part of a step, or one slot."""
     from ..view.inspect.recorded_step import attach_recorded_step
     from ..view.replays.recipe_process import RecipeProcess
     from ..view.replays.replays import Replayers, Replays
@@ -126,7 +126,7 @@ def _explain_arguments(parser: ArgumentParser) -> None:
 
 
 def run_explain(arguments: Namespace) -> Answer:
-    """Show the provenance of a step's samples, and the pipeline runs that made them."""
+    """Return the provenance of a step's samples, and the pipeline runs that made them."""
     from ..lineage import pipeline_runs
     from ..view.replays.training import run_and_step
 

@@ -103,7 +103,7 @@ def _run_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> Answer:
-    """Find the denied samples; with --apply, redact them."""
+    """Find denied samples; with --apply, redact them."""
     from ..denied.record import read_record
     from ..denied.sources import check_place
     from ..formats.files_beside import files_beside

@@ -130,7 +130,7 @@ def _computed(root: "loader.Root", ledger: "loader.Root", trail: "RunTrail") -> 
 
 
 def _problem(replay: "loader.Replay", row: Row) -> tuple[bool, str]:
-    """Return whether the digest could be computed, and why it differs ("" if it does not)."""
+    """Return whether the digest could be computed, and the problem, or ""."""
     try:
         if row["substituted"]:
             replay.settle(row["step"], [(row["rank"], row["world_size"], row["digest"], row["substituted"])])

@@ -31,7 +31,7 @@ class Table:
     header: Sequence[str]
     """Names of the columns."""
     rows: Sequence[Sequence[object]]
-    """Cells in column order; a row may have fewer."""
+    """Cells in column order; a row may end early."""
     titled: bool = True
     """True if plain text includes the header."""
 
@@ -85,7 +85,7 @@ Answer = tuple[Any, Text, int]
 
 
 class ShownReport(Protocol):
-    """A report that can be shown as JSON and as text."""
+    """A report that prints as JSON or text."""
 
     def to_json(self) -> Any: ...
 
@@ -164,9 +164,9 @@ def add_fields(parser: ArgumentParser) -> None:
 
 
 def key_lines(option: str, file: str | None) -> Iterator[str]:
-    """Yield the non-empty lines of an option's file; "-" is standard input, and None yields nothing.
+    """Yield the non-empty lines of an option's file; "-" is standard input, None no file.
 
-    Raises: InvalidRuntime if the file cannot be read.
+    Raises: InvalidRuntime.
     """
     if file is None:
         return

@@ -224,7 +224,7 @@ def _digest_arguments(parser: ArgumentParser) -> None:
 
 
 def run_digest(arguments: Namespace) -> Answer:
-    """Compute a version's content digest. Exit status 1 if a sample failed."""
+    """Compute a content digest. Exit status 1 if a sample failed."""
     from ..formats.content_digest import content_digest
 
     done = content_digest(

@@ -94,7 +94,7 @@ def metrics_of(root: "loader.Root", name: str, path: Path | None) -> "dict[str, 
 
 
 def run_view(arguments: Namespace) -> Answer:
-    """Serve the viewer until Ctrl-C. Raises: MissingDependency."""
+    """Serve until Ctrl-C. Raises: MissingDependency."""
     from ..view.web.serve import check_packages, serve
 
     check_packages()
@@ -217,7 +217,7 @@ def run_tui(arguments: Namespace) -> Answer:
 
 
 def first_place(root: "loader.Root", name: str, step: int | None) -> "PageAddress":
-    """Return the page to open first."""
+    """Return the first page to open."""
     from ..view.terminal.addresses import RootPage, RunPage, StepPage, VersionPage
 
     version, run, step = parse_where(root, name, step)

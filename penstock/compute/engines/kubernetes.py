@@ -54,7 +54,7 @@ class Placing:
     service_account: str = ""
     """Service account of the pods; "": the namespace's default, without its token."""
     node_selector: dict[str, str] = field(default_factory=dict)
-    """Label -> value that pods require of their nodes."""
+    """Node label -> value that pods require."""
     tolerations: tuple[Toleration, ...] = ()
     """Taints that pods tolerate."""
 
@@ -192,7 +192,7 @@ def _resources(cluster: KubernetesCluster) -> Mapping[str, str]:
 
 
 CANCEL_S = 120.0
-"""Longest wait for pods to end, in s; pods on a lost node stay until Kubernetes declares the node down."""
+"""Longest wait for pods to end, in s: Kubernetes must first declare a lost node down."""
 ASK_S = 0.5
 """Poll interval for a deleted Job, in s."""
 
@@ -280,7 +280,7 @@ class KubernetesEngine:
             time.sleep(ASK_S)
 
     def logs(self, name: str, element: int) -> str:
-        """See `Engine.logs`: the newest pod's output, and how the pod ended."""
+        """See `Engine.logs`: the newest pod's output and end."""
         pods = self._api.pods(name, element=element)
         for pod in sorted(pods, key=lambda entry: str(entry["metadata"]["creationTimestamp"]), reverse=True):
             text, end = self._api.log(pod["metadata"]["name"]), how_ended(pod)

@@ -18,7 +18,7 @@ TAIL_LINES = 1000
 LOG_BYTES = 64 * 2**10
 _KUEUE = ("v1beta2", "v1beta1")
 _SILENT = frozenset({0, 408, 429})
-"""HTTP statuses that count as no answer, as do 500 and above; 0: the client's own TLS error."""
+"""HTTP statuses that mean no answer, like 500 and above; 0: the client's own TLS error."""
 _OF_THE_USER = frozenset({401, 403})
 """HTTP statuses that refuse the caller; temporary if an earlier request succeeded."""
 
@@ -154,7 +154,7 @@ class KubernetesApi:
 
 
 def is_true(conditioned: Mapping[str, Any], *kinds: str) -> bool:
-    """Return whether one of these conditions of an object is true."""
+    """Return whether an object has one of these conditions."""
     conditions = conditioned.get("status", {}).get("conditions", [])
     return any(one["type"] in kinds and one["status"] == "True" for one in conditions)
 
@@ -173,7 +173,7 @@ def why_pending(pod: Mapping[str, Any]) -> str:
 
 
 def how_ended(pod: Mapping[str, Any]) -> str:
-    """Return how and where a pod ended, or "" if it has not."""
+    """Return how and where a pod ended, or ""."""
     status = pod.get("status", {})
     node = pod.get("spec", {}).get("nodeName", "no node")
     for container in status.get("containerStatuses", []):

@@ -14,7 +14,7 @@ from typing import Any
 from .ray_element import element
 
 BEGUN = 8
-"""Most starts of a runner per attempt."""
+"""Most starts of a runner."""
 
 
 STOPPED = 143

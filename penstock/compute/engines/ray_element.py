@@ -41,7 +41,7 @@ def element(runner: Sequence[str], number: int, elements: int, environment: str)
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End a live runner by SIGTERM, and its process group by SIGKILL."""
+    """End a live runner: SIGTERM, then SIGKILL for its group."""
     with suppress(ProcessLookupError):
         if process.poll() is None:
             process.terminate()

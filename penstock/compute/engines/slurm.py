@@ -19,7 +19,7 @@ ANSWER_S = 60.0
 KILL_AFTER_S = 5.0
 """Seconds until cancelled elements receive SIGKILL; Slurm's own KillWait is 30."""
 CANCEL_S = 120.0
-"""Longest wait for elements to end, in s; those on a lost node stay queued until Slurm declares it down."""
+"""Longest wait for elements to end, in s: Slurm must first declare a lost node down."""
 LOG_BYTES = 64 * 2**10
 
 HELD = "launch failed requeued held"
@@ -128,8 +128,7 @@ class SlurmQueue:
     def elements(self, name: str) -> Elements:
         """Return the elements that the controller lists.
 
-        The controller forgets an element MinJobAge (300 s) after its end. Elements cancelled before their start appear as
-        one.
+        It forgets an element MinJobAge (300 s) after its end, and lists elements cancelled before their start as one.
         """
         lines = self._answer(["squeue", "-h", "-r", "-a", "-t", "all", f"--name={name}", "-o", "%i|%P|%T|%r"])
         states: Counter[str] = Counter()
@@ -197,7 +196,7 @@ class SlurmQueue:
 
 
 BEGUN = 8
-"""Most starts of a runner per element."""
+"""Most starts of a runner."""
 
 _SCRIPT = """\
 #!/bin/sh
@@ -299,7 +298,7 @@ class Array:
     first: int
     """Number in the attempt of the array's first element."""
     size: int
-    """Number of elements in the array."""
+    """Number of elements."""
     at_once: int
     """Most concurrent elements."""
 

@@ -101,7 +101,7 @@ def _known(name: str, types: Types) -> type:
 
 
 class _Reader:
-    """Decodes one answer. classes: dataclasses by number; pieces: bytes by number."""
+    """Decoder. classes: dataclasses by number; pieces: bytes by number."""
 
     def __init__(self, classes: Sequence[type], pieces: Sequence[bytes]) -> None:
         self._classes = [(one, [of.name for of in fields(one) if of.init]) for one in classes]

@@ -14,7 +14,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 Code = Literal["exception", "timeout", "crashed", "memory"]
 Progress = Callable[[int, int], None]
-"""Receives (units done, total) in the iterating thread; the last call has both equal."""
+"""Receives (units done, total) in the iterating thread; finally both are equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +68,11 @@ class Compute(Protocol):
         Only a bounded number of units runs ahead. Closing the iterator cancels running units and ends their processes.
 
         timeout_s: time limit per unit in s, > 0: one for all or a list; excludes a worker's start.
-        variables: additional environment variables of these workers; 'AWS_*' matches by prefix.
+        variables: more environment variables of these workers; 'AWS_*' matches by prefix.
         gpus: shares of GPUs (`environment.shares`); each running unit has one share exclusively.
 
         Raises: Unpicklable if no worker can receive the function; InvalidRuntime if a timeout is invalid, workers cannot
-        start, or the engine is closed; errors of `progress`.
+        start or the engine is closed; errors of `progress`.
         """
         ...
 

@@ -81,7 +81,7 @@ AHEAD_BYTES = 64 * 2**20
 AHEAD_UNITS = 1024
 """... or while this many started units are not consumed."""
 LOT_S = 0.02
-"""Target duration of a lot (units sent to a worker together), in s."""
+"""Target duration in s of a lot, the units sent to a worker together."""
 LOT_BYTES = 32 * 2**10
 """Largest pickled size of a lot, in bytes, so that it fits a socket's buffer."""
 LOT_UNITS = 64

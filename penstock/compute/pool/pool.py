@@ -1,10 +1,10 @@
 """Worker processes, started on demand, reused, and replaced when they die.
 
-If a process dies while it runs a unit, the unit failed, unless something else may have killed the process:
+If a process dies in a unit, the unit failed, unless something else may have killed the process:
 
 - A signal or exit in the process's first unit: the unit crashed.
 - A signal or exit in a later unit: it runs once more, in a new process, since earlier units may have left damage.
-- SIGKILL or SIGTERM, which the system sends if memory is short: it runs once more, with no other unit beside it.
+- SIGKILL or SIGTERM, as when memory is short: it runs once more, with no other unit beside it.
 
 A second death is final, as is a timeout.
 """

@@ -180,7 +180,7 @@ class Worker:
             raise Death(self.end(), self._n_units + 1) from error
 
     def kill(self) -> None:
-        """Kill the process, from any thread; the thread that uses it gets a Death."""
+        """Kill the process, from any thread; its user gets a Death."""
         with self._lock:
             # The group's id stays taken until its leader is reaped, so no other process is ever signalled.
             if self._process.returncode is None:

@@ -102,7 +102,7 @@ def foreign_loader() -> str | None:
 
 
 def parser() -> "Parser":
-    """Return the parser of all verbs and their arguments."""
+    """Return the parser for all verbs and their arguments."""
     from .verbs import GROUPS, VERBS
 
     shared = Parser(add_help=False)

@@ -152,7 +152,7 @@ def existing_records(store: Store, listed: Mapping[str, ObjectInfo]) -> dict[str
 
 
 def partitions(store: Store, dataset: str, stage: str) -> list[str]:
-    """Return the partitions of a stage, sorted."""
+    """Return a stage's partitions, sorted."""
     folder = _folder(dataset, stage)
     return sorted({info.key[len(folder) :].split("/", 1)[0] for info in store.list(folder)})
 

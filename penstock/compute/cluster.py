@@ -51,7 +51,7 @@ class Cluster:
     venv: str = ""
     """Virtual environment on the nodes or in the image; "": the default Python."""
     image: str = ""
-    """Kubernetes: image of the runners, by digest."""
+    """Kubernetes: runner image, by digest."""
     packages: tuple[str, ...] = ()
     """Other packages whose `Work` objects may run."""
     slot: Slot = field(default_factory=Slot)
@@ -67,7 +67,7 @@ class Cluster:
     submit: tuple[str, ...] = ()
     """Slurm: prefix for its commands, such as ["ssh", "login1"]; empty: this machine's."""
     limit_s: int = 0
-    """Slurm: time limit of a runner, in s; 0: the queue's."""
+    """Slurm: time limit per runner, in s; 0: the queue's."""
     array_max: int = 1000
     """Slurm: most elements in an array."""
     address: str = ""

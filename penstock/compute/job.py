@@ -50,11 +50,11 @@ class Job(Generic[U, R]):
     attempt: int = 0
     """Attempt at the job; a new number computes everything again."""
     stores: Sequence[Store] = ()
-    """Stores that units may open by URL."""
+    """Stores that units may open."""
 
     @property
     def id(self) -> str:
-        """Name of the folder: 32 hex digits."""
+        """Folder name: 32 hex digits."""
         words = (self.work.name, self.work.version, self.about, self.fingerprint, str(self.attempt))
         return hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
 
@@ -114,7 +114,7 @@ class Start:
     """One start of a block by a runner."""
 
     attempt: int
-    """Attempt that the runner belongs to."""
+    """The runner's attempt."""
     element: int
     """Number of the runner in its attempt."""
     node: str
@@ -297,7 +297,7 @@ class JobFolder:
         ]
 
     def starts(self, block: int) -> list[Start]:
-        """Return the starts of a block, in order. Costs a listing, and a request per start."""
+        """Return a block's starts, in order. Costs a listing, and a request per start."""
         starts = [self._get(f"begun/{one}-{k}.json", Start) for one, k in self._numbers(f"begun/{block}-")]
         return [one for one in starts if one is not None]
 
@@ -329,7 +329,7 @@ class JobFolder:
         return outcomes
 
     def put_spent(self, block: int, number: int, spent: Spent) -> None:
-        """Write the cost of a start."""
+        """Write a start's cost."""
         self.store.put(self.key(f"spent/{block}-{number}.json"), to_json(spent))
 
     def put_log(self, block: int, number: int, text: str) -> None:
@@ -337,7 +337,7 @@ class JobFolder:
         self.store.put(self.key(f"logs/{block}-{number}.txt"), text.encode(errors="replace")[-64 * 1024 :])
 
     def log(self, block: int) -> str:
-        """Return the log of the last failed start of a block, or ""."""
+        """Return the log of a block's last failed start, or ""."""
         numbers = sorted(number for _, number in self._numbers(f"logs/{block}-"))
         if not numbers:
             return ""
@@ -352,7 +352,7 @@ class JobFolder:
         return f"pk-{self.id[:12]}-{self._token}-{attempt}"
 
     def attempts(self) -> list[int]:
-        """Return the numbers of all attempts, sorted. Costs a listing."""
+        """Return all attempt numbers, sorted. Costs a listing."""
         return sorted(number for number, _ in self._numbers("given/"))
 
     def newest_attempt(self) -> tuple[int, AttemptRecord | None]:

@@ -28,7 +28,7 @@ class Jobs(Protocol):
     def blocks(
         self, job: Job[U, R], units: Callable[[], Iterable[U]], progress: Progress | None
     ) -> Iterator[BlockOutcomes[R]]:
-        """Yield the blocks of a job, in order."""
+        """Yield a job's blocks, in order."""
 
     def tell(self, line: str) -> None:
         """Print a line for the waiting user."""

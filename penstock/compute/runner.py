@@ -178,7 +178,7 @@ class Runner:
         return self._calls.work
 
     def results(self, units: Sequence[Any], folders: Sequence[str]) -> Iterator[StoredOutcome[Any]]:
-        """Yield the outcomes of units, which run in parallel. Raises: Fault; RunnerStopped."""
+        """Yield the units' outcomes; units run in parallel. Raises: Fault; RunnerStopped."""
         with self._stopped_or_closed():
             yield from self._calls.outcomes(units, folders)
 

@@ -70,7 +70,7 @@ def look_at_keys(unit: KeysUnit, node: Node) -> KeysResult:
         return _looked(unit, node)
     except MemoryError:
         raise
-    except Exception as error:  # noqa: BLE001 - its text may quote a cell; the waiting process reads the table and raises
+    except Exception as error:  # noqa: BLE001 - its text may quote a cell; the waiting process reads again and raises
         return KeysResult(error=type(error).__name__)
 
 

@@ -47,7 +47,7 @@ class Record:
         return [place for place in self.places if place["check"] == check]
 
     def versions(self) -> frozenset[str]:
-        """Return the ids of versions that had denied samples."""
+        """Return the ids of the versions that had denied samples."""
         return frozenset(place["id"] for place in self.having("retired"))
 
 

@@ -26,7 +26,7 @@ def _with_cluster(parser: ArgumentParser) -> None:
 
 
 def ls(arguments: Namespace) -> Answer:
-    """List the jobs of a root."""
+    """List a root's jobs."""
     from ..compute.job import JobFolder, job_ids
 
     store = loader.Root(arguments.root).store
@@ -76,7 +76,7 @@ def show(arguments: Namespace) -> Answer:
 
 
 def why(arguments: Namespace) -> Answer:
-    """Show the state of the newest attempt at a job."""
+    """Show the newest attempt's state."""
     from ..compute.cluster_compute import words_of_attempt
 
     folder, _ = _job(arguments)

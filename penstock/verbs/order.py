@@ -26,7 +26,7 @@ def _order_arguments(parser: ArgumentParser) -> None:
 
 
 def run_order(arguments: Namespace) -> Answer:
-    """Return the planned batch of a step over one version."""
+    """Return a step's planned batch over one version."""
     version = loader.Root(arguments.root).open(arguments.ref)
     fields, where_present = choose_fields(version, arguments.fields)
     plan = loader.plan(  # the fields decide which samples are included, not their order

@@ -36,7 +36,7 @@ class Toleration:
     key: str = ""
     """Name of the taint; "": any, with operator Exists."""
     operator: Literal["Equal", "Exists"] = "Equal"
-    """Comparison of the taint's value with `value`."""
+    """Operator that compares the taint's value with `value`."""
     value: str = ""
     """Value of the taint."""
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
@@ -50,9 +50,9 @@ class Placing:
     context: str = ""
     """Context of the kubeconfig; "": the current one, or the pod's."""
     namespace: str = "default"
-    """Namespace of Job, pods and Secret."""
+    """Namespace of the Job, pods and Secret."""
     service_account: str = ""
-    """Service account of the pods; "": the namespace's default, without its token."""
+    """The pods' service account; "": the namespace's default, without its token."""
     node_selector: dict[str, str] = field(default_factory=dict)
     """Node label -> value that pods require."""
     tolerations: tuple[Toleration, ...] = ()

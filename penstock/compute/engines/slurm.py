@@ -267,7 +267,7 @@ class SlurmCluster:
     scratch_bytes: int = 0
     """Bytes needed on the node's own disk; 0: unchecked."""
     limit_s: int = 0
-    """Time limit of an element, in s; 0: the queue's."""
+    """Time limit per element, in s; 0: the queue's."""
     queue: str = ""
     """Partition; "": Slurm's default."""
     account: str = ""

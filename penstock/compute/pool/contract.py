@@ -48,7 +48,7 @@ class Outcome(Generic[R]):
 
 
 class Compute(Protocol):
-    """An engine. Thread-safe: concurrent maps share its workers."""
+    """A compute engine. Thread-safe: concurrent maps share its workers."""
 
     isolates: bool
     """True if a unit that hangs or kills its process affects no other unit."""
@@ -71,7 +71,7 @@ class Compute(Protocol):
         variables: more environment variables of these workers; 'AWS_*' matches by prefix.
         gpus: shares of GPUs (`environment.shares`); each running unit has one share exclusively.
 
-        Raises: Unpicklable if no worker can receive the function; InvalidRuntime if a timeout is invalid, workers cannot
+        Raises: Unpicklable if no worker can receive the function; InvalidRuntime if a timeout is invalid, no worker can
         start or the engine is closed; errors of `progress`.
         """
         ...
@@ -82,7 +82,7 @@ class Compute(Protocol):
 
 
 def checked_limits(timeout_s: float | Sequence[float], n_units: int) -> Sequence[float]:
-    """Return the time limit of each unit, in s. Raises: InvalidRuntime."""
+    """Return each unit's time limit, in s. Raises: InvalidRuntime."""
     each = list(timeout_s) if isinstance(timeout_s, list | tuple) else None
     if each is not None and len(each) != n_units:
         raise InvalidRuntime(f"{len(each)} timeouts for {n_units} units; give one for all, or one of each")

@@ -118,14 +118,14 @@ def approve(root: "Root", dataset: str, batch: str, *, record: int, by: str, rea
 
 
 def stops(check: Mapping[str, Any]) -> bool:
-    """Return whether a check stops its batch: it did not pass and is no mere warning."""
+    """Return whether a check stops its batch: it did not pass, and it does more than warn."""
     return check["passed"] is not True and check["severity"] != "warn"
 
 
 def covering_approval(
     store: Store, dataset: str, batch: str, content: str, failed: Collection[str]
 ) -> StageRecord | None:
-    """Return the newest approval of the batch if it covers this content and all failed checks, else None."""
+    """Return a batch's newest approval if it covers this content and all failed checks, else None."""
     record = current_record(store, dataset, STAGE, batch)
     if record is None or record.verdict != "published" or record.body["content"] != content:
         return None

@@ -130,7 +130,7 @@ class _BenchRun:
                 self._nbytes += delivery.stats["fetched_bytes"]
             self.elapsed_s = time.perf_counter() - begun
             self.after = batches.metrics()
-            self.stop, self.threads = batches.step, batches.workers  # `auto` may have changed the number of threads
+            self.stop, self.threads = batches.step, batches.workers  # `auto` may have changed them
 
     def rate(self, seconds: float) -> Rate:
         return Rate(

@@ -1,4 +1,4 @@
-"""A dataset's class names, which `cls` numbers. Every version from the pipeline stores them."""
+"""A dataset's class names, indexed by `cls`. Every version from the pipeline stores them."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -25,15 +25,15 @@ class StageRun:
     """A pipeline run that contributed to a sample."""
 
     asset_key: str
-    """The run's asset, `<dataset>/<stage>`; "" if a publish names none."""
+    """The run's asset, `<dataset>/<stage>`; "" if a published version names none."""
     partition: str
-    """Partition; for a publish, the version's name."""
+    """Partition; for a published version, its name."""
     run_id: str
     """Dagster's run id."""
     code_version: str = ""
-    """Dagster's code version; "" for a publish."""
+    """Dagster's code version; "" for a published version."""
     data_version: str = ""
-    """Dagster's data version; for a publish, the version's id."""
+    """Dagster's data version; for a published version, its id."""
     record: str = ""
     """Key of the stage record, or ""."""
     at_us: int = 0

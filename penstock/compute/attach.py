@@ -35,7 +35,7 @@ INTENT_S = 60.0
 SLOWER = 6
 """Longest idle poll interval, in multiples of the engine's own."""
 BARREN = 2
-"""The job fails after so many consecutive attempts that start no block."""
+"""Consecutive attempts that start no block before the job fails."""
 ATTEND_S = 600.0
 """Interval of a waiting process's heartbeat, in s."""
 SILENCE_S = 24 * 3600.0
@@ -49,7 +49,7 @@ class JobState:
     id: str
     """Id of the job."""
     about: str
-    """Human-readable name of the job."""
+    """Human-readable job name."""
     n_blocks: int
     """Number of blocks."""
     n_done: int
@@ -59,7 +59,7 @@ class JobState:
     units_done: int
     """Number of units in finished blocks."""
     attempt: int
-    """Number of the newest attempt; 0 before the first."""
+    """Newest attempt's number; 0 before the first."""
     status: AttemptStatus
     """Status of that attempt, from the engine."""
 
@@ -119,8 +119,8 @@ def follow(
 
     begins: False for a process that only waits, because it cannot vouch for the description.
     Memory: 100 bytes per block, and one block's outcomes. Requests: one per block, and a listing per poll.
-    Raises: JobFailed if a block fails eight times, runners start no block, or library releases differ; JobCancelled;
-    EngineUnreachable after a day of silence; InvalidRuntime if the job is idle and `begins` is False.
+    Raises: JobFailed if a block starts eight times without outcomes, runners start no block, or library releases differ;
+    JobCancelled; EngineUnreachable after a silent day; InvalidRuntime if the job is idle and `begins` is False.
     """
     folder, description = there.folder, there.description
     waiter = _Waiter(there, engine, cluster, begins=begins)
@@ -202,7 +202,7 @@ class _Waiter:
     def end(self) -> AttemptStatus:
         """Poll each attempt once more, and return the final status.
 
-        If Slurm's controller dies at this moment, it starts an element twice and holds it forever; a poll releases it.
+        If Slurm's controller dies as a job ends, it starts an element twice and holds it forever; a poll releases it.
         """
         attempts = self._folder.attempts()
         self.attempt = max(attempts, default=0)

@@ -1,6 +1,6 @@
 """Blocks: runs of units that a runner computes together.
 
-Only the units decide the cuts, so a job has the same blocks on a laptop and on 500 nodes.
+Only the units decide where to cut, so a job has the same blocks on a laptop and on 500 nodes.
 """
 
 import hashlib

@@ -118,7 +118,7 @@ class Start:
     element: int
     """Number of the runner in its attempt."""
     node: str
-    """Name of its machine."""
+    """Name of the runner's machine."""
     at_us: int
     """Time of the start, microseconds since 1970."""
     unit: int = -1
@@ -346,7 +346,7 @@ class JobFolder:
         )
 
     def attempt_name(self, attempt: int) -> str:
-        """Return an attempt's name in engines. Raises: ObjectNotFound if the job was removed."""
+        """Return the name of an attempt in engines. Raises: ObjectNotFound if the job was removed."""
         if self._token is None and self.description() is None:
             raise ObjectNotFound(f"{self.key('job.json')} in {self.store.url}")
         return f"pk-{self.id[:12]}-{self._token}-{attempt}"

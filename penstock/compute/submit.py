@@ -23,7 +23,7 @@ U = TypeVar("U")
 R = TypeVar("R")
 Tell = Callable[[str], object]
 MAX_OTHERS = 16
-"""Most folders of one job's ids that may hold other work; more mean forgery."""
+"""Most of a job's folders that may hold other work; more mean forgery."""
 _COMPARED = ("work", "name", "version", "code", "python", "stores")
 _log = logging.getLogger(__name__)
 

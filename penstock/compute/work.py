@@ -65,9 +65,7 @@ def _files(package: str) -> list[tuple[str, Path]]:
     if not spec.submodule_search_locations:
         return [(package, Path(spec.origin))] if spec.origin else []
     files: dict[str, Path] = {}
-    for folder in map(
-        Path, spec.submodule_search_locations
-    ):  # the first folder wins, as in an import
+    for folder in map(Path, spec.submodule_search_locations):  # the first folder wins, as in an import
         files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.py")} | files
     return sorted(files.items())
 
@@ -77,7 +75,7 @@ R = TypeVar("R")
 
 
 class Fault(StoreError):
-    """A store or disk fails. The unit's block restarts."""
+    """A failing store or disk; the unit's block restarts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,9 +130,9 @@ class Node:
         scratch: Path | None = None,
         packages: Sequence[str] = (),
     ) -> None:
-        """stores: URL -> store or spec.
+        """Set the unit's stores, scratch folder and packages.
 
-        scratch: folder that the caller removes; None for a private one.
+        stores: URL -> store or spec. scratch: folder that the caller removes; None for a private one.
         packages: packages whose code may run.
         """
         self.stores, self.packages = stores, packages
@@ -198,7 +196,7 @@ class Work(Generic[U, R]):
     version: str
     """Version of the function; a new version makes new jobs."""
     function: Callable[[U, Node], R]
-    """Computes a unit's result. A second run must write the same."""
+    """Computes a unit's result. A second run must write the same output."""
     unit: type[U]
     """Dataclass of a unit."""
     result: type[R]
@@ -240,7 +238,7 @@ class Work(Generic[U, R]):
 def work_at(place: str, packages: Sequence[str]) -> Work[Any, Any]:
     """Return the `Work` named 'module:name'.
 
-    packages: packages whose works may run; needed because others may have written the job's description.
+    packages: packages whose `Work` objects may run, because others may have written the job's description.
     Raises: InvalidRuntime.
     """
     module, _, name = place.partition(":")

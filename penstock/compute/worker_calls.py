@@ -33,7 +33,7 @@ class _Call:
     place: str
     """'module:name' of the work."""
     packages: tuple[str, ...]
-    """Packages whose works may run."""
+    """Packages whose `Work` objects may run."""
     stores: Mapping[str, Any]
     """URL -> store or spec that units may open."""
 
@@ -46,7 +46,7 @@ class _UnitCall(_Call):
     """The work's function, as sent to workers."""
 
     def __call__(self, arguments: tuple[bytes, str]) -> bytes:
-        """Answer for a unit: (JSON, scratch folder or "")."""
+        """Run a unit, given as (JSON, scratch folder or "")."""
         work, (unit, folder) = self.work, arguments
         with closing(Node(self.stores, Path(folder) if folder else None, self.packages)) as node:
             try:
@@ -61,7 +61,7 @@ class _FinishCall(_Call):
     """The work's `finish`, as sent to workers."""
 
     def __call__(self, arguments: tuple[int, list[bytes], list[str], list[bytes]]) -> bytes:
-        """Answer for a block: (number, units, folders, outcomes)."""
+        """Run `finish` on (number, units, folders, outcomes)."""
         work, (number, units, folders, outcomes) = self.work, arguments
         block = Block(
             number=number,
@@ -77,8 +77,8 @@ class _FinishCall(_Call):
 class WorkerCalls:
     """A `Work` whose units and blocks a pool computes.
 
-    place: 'module:name' of the work. packages: packages whose works may run. stores: URL -> store or spec. variables:
-    environment variables that the stores need. gpus: this machine's GPUs.
+    place: 'module:name' of the work. packages: packages whose `Work` objects may run. stores: URL -> store or spec.
+    variables: environment variables that the stores need. gpus: this machine's GPUs.
     """
 
     def __init__(

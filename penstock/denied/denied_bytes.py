@@ -4,8 +4,8 @@ No adoption or migration copies such an object, and a proof checks each one. An 
 
 - a takedown recorded it, by the hash of its path, or by its key, size and change token;
 - a version has a denied sample in it that is not redacted yet;
-- its shard's index has a redacted row, and it has bytes in no field. A redacted row is not live and has no fields, so
-  its bytes may be in any such object.
+- its shard's index has a redacted row, and the object has bytes outside all fields. A redacted row is not live and has
+  no fields, so its bytes may be in any such object.
 """
 
 import hashlib
@@ -67,7 +67,7 @@ def objects_with(
 
 
 def owners_place(marks: Marks, object_: ForeignObject, shard: dict[str, Any]) -> Place:
-    """Return a registered object's `Place`. shard: shard that is it or contains it."""
+    """Return a registered object's `Place`. shard: the shard that contains it."""
     facts: dict[str, Any] = {"place": object_.place, "mark": mark(marks.salt, marks.dataset, object_.path)}
     # Node caches name pages by the hash of the shard's path.
     facts["pages"] = [hashlib.sha256(shard["path"].encode()).hexdigest(), shard["nbytes"]]

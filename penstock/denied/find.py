@@ -49,7 +49,7 @@ class Findings:
 
 
 def find(tables: KeysTables, dataset: str, known: Iterable[str] = ()) -> Findings:
-    """Return a takedown's findings in the versions of a dataset.
+    """Return a takedown's findings in a dataset's versions.
 
     Partly collected versions are left to `left_over`. Costs a read of each keys table, of tables that name other
     samples, of open transactions' samples, and of all tables of affected versions.
@@ -214,7 +214,7 @@ class _Search:
 def folders(manifest: Mapping[str, Any]) -> dict[str, str]:
     """Return path -> folder of its run, for samples and statistics files.
 
-    Earlier releases gave each annotation of a refresh its own folder, and stored the statistics of all in one more.
+    Earlier releases gave each annotation of a refresh its own folder, and stored the statistics of all in another.
     """
     folder_of = {entry["path"]: _folder(entry) for entry in (*manifest["samples"], *manifest["stats"])}
     counted = {_folder(entry) for entry in manifest["stats"]}

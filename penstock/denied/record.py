@@ -18,7 +18,7 @@ from loader.storage import Store
 
 FORMAT = 1
 Place = Mapping[str, Any]
-"""An object or version to check, as JSON.
+"""A place: an object or version to check, as JSON.
 
 check: "absent", "zeros", "replaced", "remade", "retired", "raw" or "registered".
 what: human-readable description. of: dataset. path: the object's path. Other keys depend on the check.

@@ -87,4 +87,4 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "operate": ("doctor", "verify", "jobs", "repair", "migrate", "lease", "hold", "gc", "takedown"),
 }
-"""User group -> its verbs, for `penstock --help`; each verb is in one group."""
+"""Kind of user -> their verbs, for `penstock --help`; each verb is listed once."""

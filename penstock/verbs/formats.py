@@ -221,7 +221,6 @@ def selection_of(arguments: Namespace) -> "Selection":
 
 
 def episodes_argument(parser: ArgumentParser) -> None:
-    """Add --episodes."""
     parser.add_argument(
         "--episodes",
         type=read_by(episode_numbers),

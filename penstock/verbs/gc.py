@@ -94,7 +94,7 @@ def _condemned(root: "loader.Root", given_up: Sequence[str]) -> set[str]:
 
 
 def plan(arguments: Namespace) -> Answer:
-    """List the condemned objects, their ages and their cost."""
+    """List the condemned objects with their ages and cost."""
     from ..upkeep.gc import Options, collect
 
     root = loader.Root(arguments.root)

@@ -189,7 +189,7 @@ def status(arguments: Namespace) -> Answer:
 
 
 def verify(arguments: Namespace) -> Answer:
-    """Check a copied prefix, or a mirror as a root. Exit status 1 if a problem is found."""
+    """Check a copied prefix or a mirror. Exit status 1 if a problem is found."""
     from ..upkeep.migrate.prefix_verify import verify_prefix
 
     source, target = _source(arguments), _target(arguments)

@@ -70,7 +70,7 @@ def _order_of_seen_arguments(parser: ArgumentParser) -> None:
 
 
 def run_order_of_seen(arguments: Namespace) -> Answer:
-    """Store a list of the samples that were not read."""
+    """Store a list of the samples that have not been read."""
     from ..formats.mds.streaming_order import ordinals_of, remaining_samples
 
     version = loader.Root(arguments.root).open(arguments.ref)

@@ -116,7 +116,6 @@ class Verb:
 
 
 def cluster_argument(parser: ArgumentParser, text: str) -> None:
-    """Add --cluster."""
     parser.add_argument("--cluster", metavar="FILE", help=text)
 
 
@@ -130,7 +129,6 @@ def cluster_of(arguments: Namespace) -> "Cluster | None":
 
 
 def workers_argument(parser: ArgumentParser, threads: int = 4) -> None:
-    """Add --workers."""
     text = f"threads (default: {threads})"
     parser.add_argument("--workers", type=int, default=threads, metavar="N", help=text)
 
@@ -154,7 +152,6 @@ def add_world(parser: ArgumentParser) -> None:
 
 
 def add_fields(parser: ArgumentParser) -> None:
-    """Add --fields."""
     parser.add_argument(
         "--fields",
         default=None,

@@ -51,7 +51,6 @@ def _view_arguments(parser: ArgumentParser) -> None:
 
 
 def add_recipe(parser: ArgumentParser) -> None:
-    """Add --recipe."""
     parser.add_argument(
         "--recipe",
         default=None,
@@ -61,7 +60,6 @@ def add_recipe(parser: ArgumentParser) -> None:
 
 
 def add_metrics(parser: ArgumentParser) -> None:
-    """Add --metrics."""
     parser.add_argument(
         "--metrics",
         type=Path,
@@ -72,7 +70,6 @@ def add_metrics(parser: ArgumentParser) -> None:
 
 
 def add_raw(parser: ArgumentParser) -> None:
-    """Add --raw."""
     parser.add_argument(
         "--raw",
         default="",
@@ -82,7 +79,7 @@ def add_raw(parser: ArgumentParser) -> None:
 
 
 def metrics_of(root: "loader.Root", name: str, path: Path | None) -> "dict[str, MetricsFile]":
-    """Return run -> its metrics, empty if `path` is None. Raises: InvalidRuntime if `name` is not a run."""
+    """Return run -> its metrics, empty if `path` is None. Raises: InvalidRuntime if `name` names no run."""
     from ..view.replays.metrics_file import read_metrics
     from ..view.replays.training import run_and_step
 

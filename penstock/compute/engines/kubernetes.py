@@ -17,7 +17,7 @@ from .engine import AttemptStatus
 from .kubernetes_api import KubernetesApi, how_ended, is_true, why_pending
 
 ELEMENTS_PER_SLOT = 4
-"""Blocks differ in cost, so a runner that finishes early takes another element."""
+"""Elements per slot. Blocks differ in cost, so a runner that finishes early takes another element."""
 MAX_ELEMENTS = 100_000
 """Most indexes in a Job."""
 GRACE_S = 30

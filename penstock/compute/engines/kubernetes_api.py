@@ -18,7 +18,7 @@ TAIL_LINES = 1000
 LOG_BYTES = 64 * 2**10
 _KUEUE = ("v1beta2", "v1beta1")
 _SILENT = frozenset({0, 408, 429})
-"""HTTP statuses that mean no answer, like 500 and above; 0: the client's own TLS error."""
+"""HTTP statuses that mean no answer, as do 500 and above; 0: the client's own TLS error."""
 _OF_THE_USER = frozenset({401, 403})
 """HTTP statuses that refuse the caller; temporary if an earlier request succeeded."""
 
@@ -133,7 +133,7 @@ class KubernetesApi:
         except self._refusal as error:
             self._refused(error, silent)
             return None
-        except (HTTPError, OSError, self._config_error) as error:  # the last: raised when credentials are renewed
+        except (HTTPError, OSError, self._config_error) as error:  # the last: while renewing credentials
             raise EngineUnreachable(
                 f"the API server of Kubernetes does not answer: {type(error).__name__}: {error}"
             ) from error
@@ -173,7 +173,7 @@ def why_pending(pod: Mapping[str, Any]) -> str:
 
 
 def how_ended(pod: Mapping[str, Any]) -> str:
-    """Return how and where a pod ended, or ""."""
+    """Return how and where a pod ended, or "" if it has not."""
     status = pod.get("status", {})
     node = pod.get("spec", {}).get("nodeName", "no node")
     for container in status.get("containerStatuses", []):

@@ -56,7 +56,7 @@ class RayEngine:
         """Connect to nothing yet: each request reads the token where Ray's own tools do.
 
         address: URL of the head's dashboard, such as "http://head:8265".
-        environment: file of NAME=value lines on nodes. gpu_type: Ray's name, such as "A100"; "": any.
+        environment: file of NAME=value lines on nodes. gpu_type: Ray's name for it, such as "A100"; "": any.
         """
         self._address = address.rstrip("/")
         self._facts = {

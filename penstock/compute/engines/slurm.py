@@ -109,7 +109,7 @@ def plain(reason: str) -> str:
 
 
 class SlurmQueue:
-    """Slurm's commands, run locally or by a prefix such as ["ssh", "login1"], which takes one shell line."""
+    """Slurm's commands, run locally or by a prefix such as ["ssh", "login1"], which receives one shell line."""
 
     def __init__(self, prefix: Sequence[str] = ()) -> None:
         self._prefix = tuple(prefix)
@@ -245,7 +245,7 @@ def element_script(
 
 
 ELEMENTS_PER_SLOT = 4
-"""Blocks differ in cost, so a runner that finishes early takes another element."""
+"""Elements per slot. Blocks differ in cost, so a runner that finishes early takes another element."""
 NOTICE_S = 120
 """Slurm signals a runner this many seconds before its time limit."""
 

@@ -14,12 +14,12 @@ T = TypeVar("T")
 R = TypeVar("R")
 Code = Literal["exception", "timeout", "crashed", "memory"]
 Progress = Callable[[int, int], None]
-"""Receives (units done, total) in the iterating thread; finally both are equal."""
+"""Receives (units done, total) in the iterating thread; at the end, both are equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Reason why a unit has no value."""
+    """Why a unit has no value."""
 
     code: Code
     """"exception" (raised, or unit or value cannot be sent), "timeout", "crashed" (its process died) or "memory"."""

@@ -18,7 +18,7 @@ from loader.storage.spec import is_secret
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 PLACE = "PENSTOCK_PLACE"
-"""Variable with a bound worker's device."""
+"""Variable that names a bound worker's device."""
 _CUDA_BUILD = re.compile(r"^cuda\b[^=]*=\s*['\"]", re.M)
 
 
@@ -52,7 +52,7 @@ def place_here() -> str:
 
 @cache
 def n_gpus() -> int:
-    """Return the number of GPUs that a CUDA build of torch would use, from the driver."""
+    """Return the number of GPUs that a CUDA build of torch would use, according to the driver."""
     if not _built_for_cuda():
         return 0
     try:

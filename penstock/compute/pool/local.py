@@ -81,7 +81,7 @@ AHEAD_BYTES = 64 * 2**20
 AHEAD_UNITS = 1024
 """... or while this many started units are not consumed."""
 LOT_S = 0.02
-"""Target duration in s of a lot, the units sent to a worker together."""
+"""Target duration, in s, of a lot: the units sent to a worker together."""
 LOT_BYTES = 32 * 2**10
 """Largest pickled size of a lot, in bytes, so that it fits a socket's buffer."""
 LOT_UNITS = 64
@@ -220,7 +220,7 @@ class LocalCompute:
     def _cancel(self, work: _Map) -> None:
         """Stop the map; when this returns, no process works for it."""
         self._pool.stop(work)
-        if threading.current_thread() not in work.threads:  # garbage collection may close a map in its own thread
+        if threading.current_thread() not in work.threads:  # garbage collection may close a map there
             for thread in work.threads:
                 thread.join()
         with self._lock:

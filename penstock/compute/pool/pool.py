@@ -1,6 +1,6 @@
 """Worker processes, started on demand, reused, and replaced when they die.
 
-If a process dies in a unit, the unit failed, unless something else may have killed the process:
+If a process dies while running a unit, the unit failed, unless something else may have killed the process:
 
 - A signal or exit in the process's first unit: the unit crashed.
 - A signal or exit in a later unit: it runs once more, in a new process, since earlier units may have left damage.

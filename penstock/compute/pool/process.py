@@ -69,9 +69,7 @@ class Worker:
                 self._sock, sock = socket.socketpair()
                 ours.enter_context(self._sock)
                 theirs.enter_context(sock)
-                self._tickets = (
-                    socket.socketpair()
-                )  # no timeout on either: the worker has the second one too
+                self._tickets = socket.socketpair()  # no timeout on either: the worker has the second one too
                 for end in self._tickets:
                     ours.enter_context(end)
                 life, end_of_life = os.pipe()
@@ -121,7 +119,7 @@ class Worker:
     ) -> Iterator[tuple[Reply, float]]:
         """Yield (reply, seconds) for each pickled unit, in order; a unit without a reply never starts.
 
-        A timeout ends the iterator and the worker. Raises: Death of the first unit without a reply.
+        A timeout ends the iterator and the worker. Raises: Death, in the first unit without a reply.
         given_back: receives the number of last units that had not started after `RECALL_S`.
         """
         n_units, place = len(units), 0

@@ -248,7 +248,7 @@ def _prepare(descriptors: list[int], scratch: str) -> tuple[socket.socket, socke
         faulthandler.enable()
     tempfile.tempdir = scratch
     sock = socket.socket(fileno=sock_fd)
-    os.register_at_fork(after_in_child=sock.close)  # otherwise a unit's child would hide the end of this process
+    os.register_at_fork(after_in_child=sock.close)  # else a unit's child would hide the end of this process
     return sock, socket.socket(fileno=tickets_fd)
 
 

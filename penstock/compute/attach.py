@@ -119,7 +119,7 @@ def follow(
 
     begins: False for a process that only waits, because it cannot vouch for the description.
     Memory: 100 bytes per block, and one block's outcomes. Requests: one per block, and a listing per poll.
-    Raises: JobFailed if a block starts eight times without outcomes, runners start no block, or library releases differ;
+    Raises: JobFailed if a block starts eight times without outcomes, runners start no block, or library releases vary;
     JobCancelled; EngineUnreachable after a silent day; InvalidRuntime if the job is idle and `begins` is False.
     """
     folder, description = there.folder, there.description

@@ -1,6 +1,6 @@
 """Decide which raw objects a takedown may delete: only objects below their dataset's sources.
 
-A sample's `raw_uri` is whatever its writer stated, so an object must be below a landing location of its dataset's
+A sample's `raw_uri` is whatever its writer stated. So an object must be below a landing location of its dataset's
 batches, or below a location that the operator names, and in no root.
 """
 

@@ -80,7 +80,7 @@ class KubernetesCluster:
     secret: str = ""
     """Name of a Secret with the pods' environment variables; "": none."""
     placing: Placing = field(default_factory=Placing)
-    """Where pods may run."""
+    """Placement of pods."""
 
     def __post_init__(self) -> None:
         for name, least in {"slots": 1, "cpus": 1, "memory_bytes": 0, "gpus": 0, "scratch_bytes": 0}.items():

@@ -62,7 +62,7 @@ class KubernetesApi:
         self._objects = client.CustomObjectsApi(self._client)
 
     def create_job(self, body: Json) -> bool:
-        """Create a Job; return False if its name is taken."""
+        """Create a Job; return False if its name exists."""
         create = self._batch.create_namespaced_job
         return self._ask(create, body=body, field_validation="Strict", silent=(409,)) is not None
 

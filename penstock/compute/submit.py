@@ -78,7 +78,7 @@ def created(job: Job[U, R], units: Callable[[], Iterable[U]]) -> Submission | No
 
 
 def recorded(folder: JobFolder, sha256: str) -> Submission | None:
-    """Return the job with this description, or None if its folder has another description or none."""
+    """Return the job whose description has this SHA-256, or None if it is missing or differs."""
     try:
         return Submission(folder=folder, description=folder.description_of(sha256))
     except (ObjectNotFound, Changed):

@@ -119,7 +119,7 @@ class Worker:
     ) -> Iterator[tuple[Reply, float]]:
         """Yield (reply, seconds) for each pickled unit, in order; a unit without a reply never starts.
 
-        A timeout ends the iterator and the worker. Raises: Death, in the first unit without a reply.
+        A timeout ends the iterator and the worker. Raises: Death if the process dies in the first unit without a reply.
         given_back: receives the number of last units that had not started after `RECALL_S`.
         """
         n_units, place = len(units), 0

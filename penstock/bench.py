@@ -46,7 +46,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """The measured rates of a version."""
+    """A version's measured rates."""
 
     version: str
     """Version name."""

@@ -25,7 +25,7 @@ _MOST_PLACES = 400
 
 @dataclass(frozen=True, slots=False, kw_only=True)
 class Marks:
-    """The denied names of one dataset."""
+    """One dataset's denied names."""
 
     salt: str
     """Salt of the hashes."""

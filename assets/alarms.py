@@ -24,7 +24,7 @@ class Alarm:
     alert: Alert
     """Message to send while the problem lasts."""
     subject: str = ""
-    """Key of the batch concerned, or ""."""
+    """Key of the batch, or ""."""
 
     @property
     def key(self) -> str:
@@ -65,7 +65,7 @@ def alarms(
 def due(now: Sequence[Alarm], state: str, now_s: float | None = None) -> tuple[list[Alert], str]:
     """Return (alerts to send, state for the next call).
 
-    state: the state that the previous call returned; "" on the first call. Unreadable text counts as "".
+    state: as the previous call returned it; "" on the first call. Unreadable text counts as "".
     """
     at_s = time.time() if now_s is None else now_s
     before = _sent_before(state)

@@ -20,8 +20,8 @@ from .tables import read_table
 
 Standing = Literal["waiting", "in_progress", "stopped", "ready", "published", "nothing_new"]
 STANDINGS: tuple[Standing, ...] = ("waiting", "in_progress", "stopped", "ready", "published", "nothing_new")
-"""waiting: no stage has run. in_progress: some stages have run. stopped: a check failed. ready: waits for a release.
-published: in a version. nothing_new: has no new sample.
+"""waiting: no stage has run. in_progress: some have. stopped: a check failed. ready: waits for a release.
+published: in a version. nothing_new: no new sample.
 """
 
 _STAGES = (RAW_OBJECTS, MEDIA, UNITS, SAMPLES, AUDIT)
@@ -46,11 +46,11 @@ class IngestBatch:
     refused: Mapping[Refused, int] = field(default_factory=dict)
     """(outcome, code) -> objects without a sample."""
     landed_at_us: int = 0
-    """Time when its raw objects were recorded, microseconds since 1970; 0 before."""
+    """When its raw objects were recorded, microseconds since 1970; 0 before."""
     samples_at_us: int = 0
-    """Time when its samples were recorded, microseconds since 1970; 0 before."""
+    """When its samples were recorded, microseconds since 1970; 0 before."""
     stopped_by: str = ""
-    """Stage and reason of the stop; "" if it is not stopped."""
+    """Stage and reason, if stopped; else ""."""
 
 
 class IngestBatches:
@@ -98,7 +98,7 @@ class IngestBatches:
             return Counter(
                 {(outcome, code): n for outcome, _, code, n in cut.body.get("made_of", {}).get("refused", [])}
             )
-        refusals: dict[str, Refused] = {}  # keyed by object: both tables list the duplicates of an object that the units stage refuses
+        refusals: dict[str, Refused] = {}  # by object: both tables list duplicates of what units refuses
         for stage in (MEDIA, UNITS):
             if record := records.get(stage):
                 refusals |= self._of_table(store, record)

@@ -37,7 +37,7 @@ class _Listed(NamedTuple):
     infos: Sequence[ObjectInfo]
     """All files."""
     files: Mapping[str, Sequence[ObjectInfo]]
-    """Key of an object -> its files, beginning with the file of that key."""
+    """Key of an object -> its files, starting with the one of that key."""
     waiting: Mapping[str, str]
     """Key of an incomplete object -> one of its missing files."""
 
@@ -150,14 +150,12 @@ class JoinedObjects:
         self.place.close()
 
     def _files(self, key: str) -> Sequence[ObjectInfo]:
-        """Return the object's listed files; none for an unknown key. Raises: ObjectNotFound if a file is missing."""
         listed = self._newest_listing()
         if file := listed.waiting.get(key):
             raise ObjectNotFound(f"{self.url}/{key} is incomplete: {file} is missing")
         return listed.files.get(key, ())
 
     def _heads(self, key: str) -> Sequence[ObjectInfo]:
-        """Return the current facts of the object's files. Raises: ObjectNotFound."""
         return [self.place.head(name) for name in (key, *self.files(key))]
 
     def _newest_listing(self) -> _Listed:

@@ -87,7 +87,7 @@ class PipelineCollector(Collector):
                     families["arrival_to_version_seconds"].add_metric([dataset, quantile], value)
 
     def _newest(self, dataset: str) -> tuple[int, int, int, Lag | None] | None:
-        """Return (number, samples, publication time, lag) of the newest version. Cached."""
+        # The columns are number, samples, publication time and lag.
         record = self._root.state.newest(dataset)
         if record is None:
             return None

@@ -53,8 +53,7 @@ def strangers(format: str) -> tuple[Callable[[str], str], Callable[[str], bool]]
 
 
 def check_format(whose: str, format: str, in_place: bool, options: "Options") -> None:
-    """Raise ValueError if the format of raw objects, or its options, are unsupported. whose: the source, for the
-    message."""
+    """Raise ValueError for an unsupported format of raw objects, or unsupported options. whose: name of the source."""
     from penstock.formats import importer_named
     from penstock.formats.importing.importer import check_options
 

@@ -121,16 +121,15 @@ class DatasetSpec:
     filters: tuple[Filter, ...] = ()
     """Rules that drop samples."""
     splits: Mapping[str, float] = field(default_factory=lambda: {"train": 1.0})
-    """Split name -> share above 0; the shares sum to 1."""
+    """Split -> share above 0; the shares sum to 1."""
     split_by: str = "raw_sha256"
     """"raw_sha256" or "subject": samples with the same value stay in one split."""
     max_reject_rate: float = 0.0
-    """Largest share of a batch's objects that may be damaged, 0 to 1, duplicates included. A larger share stops the
-    batch."""
+    """Largest share of a batch's objects that may be damaged, 0 to 1, duplicates included. More stop the batch."""
     max_not_media_rate: float = 0.0
     """Largest share of a batch's objects that may not be media, such as an error page named .jpg, 0 to 1."""
     max_unsupported_rate: float = 1.0
-    """Largest share of a batch's objects that may have an unsupported format, 0 to 1. Each such object is named."""
+    """Largest share of a batch's objects that may have an unsupported format, 0 to 1. Each is named."""
     max_untrue_rate: float = 0.01
     """Largest share of a batch's objects whose cut may differ from the source, 0 to 1. They are left out and named."""
     max_quarantine_rate: float = 0.001
@@ -138,9 +137,9 @@ class DatasetSpec:
     work_timeout_s: float = 600.0
     """Time limit per object and stage, in seconds. Media stages add time for the length of audio or video."""
     max_work_timeout_s: float = 21_600.0
-    """Upper bound of that limit including the added time, in seconds."""
+    """Upper bound of that limit with the added time, in seconds."""
     near_duplicates: NearDuplicates | None = None
-    """How near-duplicates are handled; None skips the search."""
+    """Treatment of near-duplicates; None skips the search."""
     gate: Gate = GATE
     """Checks that a batch must pass before publication."""
     alerts: Limits = LIMITS
@@ -148,7 +147,7 @@ class DatasetSpec:
     sources: tuple[Source, ...] = (LANDING,)
     """Locations of raw objects, see `sources`."""
     batch: BatchLimits = DEFAULT_LIMITS
-    """Batch sizes, and how long objects wait for a batch to fill."""
+    """Sizes of batches, and how long they wait to fill."""
     streaming: bool = False
     """True publishes every batch separately, as soon as it passes, and looks for new objects every few seconds."""
     upkeep: Upkeep = UPKEEP
@@ -211,16 +210,15 @@ class DatasetSpec:
         return self.format in KEYED_BY_PLACE and self.sources[0].key is not None
 
     def split_of(self, identity: str) -> str:
-        r"""Return the split of a raw object or subject. It depends only on a hash, so it never changes.
+        r"""Return the split of a raw object or subject, which depends only on a hash and never changes.
 
         The blake2b-64 of "<dataset>\\0<identity>", as a fraction of 2^64, is compared with the cumulative shares in the
-        order of split names. A rebuild has the same splits as its dataset.
+        order of split names. A rebuild has its original dataset's splits.
         """
         return split_of(identity, self.splits, self.rebuild_of or self.name)
 
 
 def _check_comparable(policy: NearDuplicates, featurizers: Sequence[Featurizer]) -> None:
-    """Raise ValueError if no featurizer provides the columns and fields that near-duplicate search needs."""
     columns = {name for one in featurizers for names in one.columns.values() for name in names}
     fields = {name for one in featurizers for names in one.outputs.values() for name in names}
     if "phash" not in columns:

@@ -1,9 +1,9 @@
 """Stages: names, published records, open transactions, and requests to cut a batch again (recuts).
 
-A stage reads only published records. It writes its files, audits them, and appends a record with the verdict
-`published` or `failed` (`penstock.stages`). So no run reads data that failed its audit or was never audited.
+A stage reads only published records. It writes its files, audits them, and appends a `published` or `failed` record
+(`penstock.stages`). So no run reads data that failed its audit or was never audited.
 
-    tables/<dataset>/cut_again/<batch>/<transaction>.json      recut request, deleted once the batch is cut again
+    tables/<dataset>/cut_again/<batch>/<transaction>.json      recut request, until the batch is cut again
 """
 
 import hashlib
@@ -104,7 +104,7 @@ def require_read(record: StageRecord, upstream: StageRecord) -> None:
 
 
 def request_recut(store: Store, dataset: str, batch: str, txn: str) -> None:
-    """Request that a batch, whose parts are in this transaction, be cut again. Repeated requests count as one."""
+    """Request a recut of the batch, whose parts are in this transaction. Repeated requests count as one."""
     try:
         store.put_if_absent(_recut_key(dataset, batch, txn), b"{}\n")
     except AlreadyExists:

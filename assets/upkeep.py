@@ -20,13 +20,13 @@ class Upkeep:
     timezone: str = "UTC"
     """Time zone of the crons, an IANA name."""
     release: str = "0 3 * * *"
-    """Cron of the release schedule; "" for none."""
+    """Cron of the release; "" for none."""
     refresh: str = "0 1 * * *"
-    """Cron of the refresh schedule; "" for none."""
+    """Cron of the refresh; "" for none."""
     reconcile: str = "0 5 * * 6"
-    """Cron of the reconcile schedule; "" for none."""
+    """Cron of the reconcile job; "" for none."""
     refresh_partitions: int = 64
-    """Most batches that one tick of the refresh schedule requests."""
+    """Most batches that one refresh tick requests."""
     fresh_within: timedelta | None = None
     """Accepted age of the newest version, even without arrivals; None for no policy."""
     warn_within: timedelta | None = None

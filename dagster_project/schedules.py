@@ -12,7 +12,7 @@ from resources.storage import RootResource
 
 
 def schedules_of(spec: DatasetSpec) -> list[dg.ScheduleDefinition]:
-    """Return the schedules with a cron in the dataset's upkeep."""
+    """Return the schedules that have a cron in the dataset's upkeep."""
     schedules = []
     if spec.upkeep.release:
         schedules.append(

@@ -36,7 +36,7 @@ _KEY = re.compile(r"(\d{6,})-[0-9a-f]{8}")
 _FILE = re.compile(r"(\d{6,})\.json")
 _STATE = re.compile(r"state-(\d{6,})\.parquet")
 _SEEN = pa.schema([("uri", pa.string()), ("etag", pa.string())])
-_HINT_EVERY = 16  # batches, or an eighth of the last hint's if that is more: all hints together stay O(objects)
+_HINT_EVERY = 16  # batches, or an eighth of the last hint's: all hints stay O(objects)
 _AT_ONCE = 16  # parallel requests
 _MOST_PIECES = 64
 _log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class RawObject:
         return self.key.rsplit("/", 2)[-2] if "/" in self.key else ""
 
     def identified(self) -> dict[str, str | int]:
-        """Return the facts that go into the hash of a batch's key."""
+        """Return the facts that a batch's key is hashed from."""
         return {"key": self.key, "uri": self.uri, "nbytes": self.nbytes, "etag": self.etag}
 
     def to_json(self) -> dict[str, str | int | list[str]]:
@@ -182,7 +182,7 @@ class Book:
         if self.newest - self._hint >= max(_HINT_EVERY, self._hint // 8):
             path = f"{_folder(self._dataset)}state-{self.newest:06d}.parquet"
             self._store.put(path, table_bytes(self.seen(), "seen-objects"))
-            older = [hint for hint in self._hints if hint != self._hint]  # a reader may still need the previous hint
+            older = [hint for hint in self._hints if hint != self._hint]  # readers may need that one
             with contextlib.suppress(Forbidden):  # the root may allow no deletes
                 self._store.delete_many(f"{_folder(self._dataset)}state-{hint:06d}.parquet" for hint in older)
 

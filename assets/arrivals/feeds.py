@@ -324,7 +324,7 @@ def _admit_keys(work: SourceTick, keys: Sequence[str], room: int) -> None:
 
 
 def _current_object(place: Store, key: str) -> ObjectInfo | str:
-    """Return the object at this key, or the reason for skipping it. Raises errors that concern all keys."""
+    """Return the object at this key, or the reason for skipping it."""
     try:
         return place.head(key)
     except ObjectNotFound:

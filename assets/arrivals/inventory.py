@@ -56,7 +56,7 @@ def read_inventory(url: str, options: Mapping[str, str], place: str) -> "pl.Data
 
 
 def _s3_files(url: str, options: Mapping[str, str]) -> Iterator["pl.DataFrame"]:
-    """Yield the tables of an S3 Inventory. S3 writes data/ next to the manifest's folder."""
+    # S3 writes data/ next to the manifest's folder.
     config, _, rest = url.removesuffix("/manifest.json").rpartition("/")
     store = open_place(config, options)
     try:
@@ -80,7 +80,7 @@ def _s3_files(url: str, options: Mapping[str, str]) -> Iterator["pl.DataFrame"]:
 
 
 def _parsed(data: bytes, name: str, url: str, header: Sequence[str] | None = None) -> "pl.DataFrame":
-    """Return a file's table. header: columns of an S3 CSV, which has no header row and URL-encodes its keys."""
+    # An S3 CSV has no header row, and its keys are URL-encoded.
     import io
 
     import polars as pl

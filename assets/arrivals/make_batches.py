@@ -122,7 +122,7 @@ def raw_object(landing: Store, info: ObjectInfo) -> RawObject:
 
 
 def unseen(identities: Sequence[Identity], seen: "pl.DataFrame") -> list[int]:
-    """Return the positions of objects that are in no batch. seen: table of batched objects, columns uri and etag."""
+    """Return the positions of objects that are in no batch. seen: table of batched objects, with uri and etag."""
     import polars as pl  # slow to import, and not needed to load the definitions
 
     schema = {"uri": pl.String, "etag": pl.String}

@@ -63,15 +63,15 @@ class Progress:
     cursor: str = ""
     """Last key that was listed and handled; "" between passes."""
     n_passes: int = 0
-    """Number of complete passes over the listing."""
+    """Complete passes over the listing."""
     listed: int = 0
     """Objects listed in this pass."""
     not_taken: dict[str, int] = field(default_factory=dict)
-    """Reason -> number of objects skipped in this pass."""
+    """Reason -> objects skipped in this pass."""
     last_listed: int = 0
     """Objects listed in the last complete pass."""
     last_not_taken: dict[str, int] = field(default_factory=dict)
-    """Reason -> number of objects skipped in the last complete pass."""
+    """Reason -> objects skipped in the last complete pass."""
     admitted: list[tuple[int, int]] = field(default_factory=list)
     """(microseconds since 1970, objects admitted) for each tick of the last hour."""
     waiting: dict[str, Waiting] = field(default_factory=dict)
@@ -208,21 +208,21 @@ class TickResult:
     source: str
     """Name of the source."""
     listed: int = 0
-    """Number of keys listed."""
+    """Keys listed."""
     n_new: int = 0
-    """Number of new objects."""
+    """New objects."""
     batches: list[str] = field(default_factory=list)
     """Keys of the new batches."""
     waiting: int = 0
-    """Number of waiting objects."""
+    """Waiting objects."""
     oldest_s: float = 0.0
     """Longest wait among the waiting objects, in seconds."""
     cursor: str = ""
     """Last key that was listed; "" between passes."""
     n_passes: int = 0
-    """Number of complete passes."""
+    """Complete passes over the listing."""
     not_taken: Mapping[str, int] = field(default_factory=dict)
-    """Reason -> number of objects skipped in this pass; between passes, in the last one."""
+    """Reason -> objects skipped in this pass; between passes, in the last one."""
     note: str = ""
     """Why the tick did nothing, or not everything; "" if it did everything."""
     failed: bool = False

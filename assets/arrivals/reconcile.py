@@ -46,13 +46,13 @@ class Reconciled:
     differences: "pl.DataFrame"
     """Columns status, key, uri, nbytes, etag, modified_us and batch (number, 0 for none), sorted by status and key."""
     n_there: int
-    """Number of objects in the source."""
+    """Objects in the source."""
     n_batched: int
-    """Number of the source's objects in batches."""
+    """Objects of the source that are in batches."""
     n_fresh: int
-    """Number of unbatched objects that wait, or are too young to be late."""
+    """Unbatched objects that wait, or are too young to be late."""
     not_taken: Mapping[str, int]
-    """Reason -> number of skipped objects."""
+    """Reason -> skipped objects."""
     batches: list[str] = field(default_factory=list)
     """Keys of the new batches."""
     table: TableFile | None = None
@@ -68,7 +68,7 @@ def reconcile(
 ) -> Reconciled:
     """Compare a source with the manifests, and batch the objects that are in no batch.
 
-    inventory: URL of an inventory; "" lists the source. write: False only reports. The sensor may run at the same time.
+    inventory: URL of an inventory; "" lists the source. write: False only reports. The sensor may run meanwhile.
 
     Raises: InvalidStore for an inventory if raw objects have several files; Corrupt for an unreadable manifest or
     inventory.
@@ -131,7 +131,7 @@ def _written(
 
 
 def _listed(place: Store, source: Source, refusals: Refusals) -> "pl.DataFrame":
-    """Return a full listing from the beginning, the one kind that every server gets right."""
+    # Always list everything from the beginning, the one kind of listing that every server gets right.
     import polars as pl
 
     infos, frames = list_place(place, source.prefix, refuse=refusals), [_frame([])]
@@ -172,7 +172,6 @@ def _sifted(there: "pl.DataFrame", source: Source) -> tuple["pl.DataFrame", dict
 
 
 def _known(dataset: TickDataset, landing: str, prefix: str) -> "pl.DataFrame":
-    """Return uri, key, nbytes, etag, modified_us and batch of the source's batched objects, in order."""
     import polars as pl
 
     schema = {"key": pl.String, "uri": pl.String, "nbytes": pl.Int64, "etag": pl.String, "batch": pl.Int64}

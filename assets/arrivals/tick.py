@@ -150,7 +150,7 @@ def _continue_listing(work: SourceTick) -> bool:
 
 
 class _RefusedNames:
-    """Objects that a listing refused, each counted once per pass even if ticks list it again."""
+    """Objects that a listing refused, each counted once per pass."""
 
     def __init__(self, work: SourceTick, why: Sieve) -> None:
         self._work, self._why = work, why
@@ -186,8 +186,7 @@ def _admit_chunk(work: SourceTick, chunk: Sequence[ObjectInfo], why: Sieve, room
 
 
 def _make_batches(work: SourceTick, *, hold: bool) -> None:
-    """Batch full lots of waiting objects, and the rest once overdue, unless `hold` (more to list) and a lot was
-    full."""
+    # hold: more objects come next, so the rest waits unless no batch was full.
     progress, limits, now_us = work.progress, work.dataset.limits, work.dataset.now_us
     waiting = [one for one in progress.waiting.values() if not work.denied.has(one.item)]
     # Another process, or another source in the same store, may have batched some meanwhile.

@@ -1,9 +1,9 @@
 """Drift: differences between a batch and the version that it would join.
 
-A finding stops a batch if it is all of these:
+A finding stops a batch if it is
 
-- relevant: it exceeds a limit of the thresholds.
-- significant: alpha is shared among all comparisons of the batch, and raw objects count, not samples.
+- relevant: it exceeds a limit;
+- significant: alpha is shared among all comparisons of the batch, and only raw objects count;
 - unusual: the batches of the baseline differ less from each other.
 """
 

@@ -102,7 +102,7 @@ def caption_findings(
 
 
 def _shifted_words(now: Texts, alpha: float, labels: Any) -> list[DriftFinding]:
-    """Apply McNemar's exact test to texts that share words with only one row, their own or a neighbouring one."""
+    # McNemar's exact test over texts that share words with only one row, their own or the neighbour's.
     from scipy.stats import binom
 
     for shift in (-1, 1):
@@ -118,7 +118,7 @@ def _shifted_words(now: Texts, alpha: float, labels: Any) -> list[DriftFinding]:
 
 
 def _shifted_lengths(now: Texts, alpha: float, labels: Any) -> list[DriftFinding]:
-    """Find a correlation with a neighbour's duration that is significantly higher than with the own (Fisher's z)."""
+    # Fisher's z: a neighbour's duration must fit the lengths significantly better than the own.
     if len(now.lengths) < MIN_TEXTS:
         return []
     own = _rank_correlation(now, 0)
@@ -140,7 +140,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 def _shared(words: frozenset[str], own: Sequence[frozenset[str]], i: int, shift: int) -> bool:
-    """Return whether, of three neighbouring rows, the text shares a word only with row `i + shift`."""
+    # Of three neighbouring rows, the text must share a word with only row `i + shift`.
     others = [own[i + step] for step in (-1, 0, 1) if step != shift]
     return bool(words & (own[i + shift] - others[0] - others[1]))
 
@@ -168,14 +168,14 @@ def _correlated(now: Texts, before: Texts, alpha: float) -> EffectSize:
 
 
 def _chance(alpha: float, n: int, m: int) -> float:
-    """Return the largest chance difference in Fisher's z; 1.06 is for ranks (Fieller, Hartley and Pearson 1957)."""
+    # Largest chance difference of Fisher's z; 1.06 is for ranks (Fieller, Hartley and Pearson 1957).
     from scipy.stats import norm
 
     return float(norm.isf(alpha / 2)) * math.sqrt(1.06 / max(1, n - 3) + 1.06 / max(1, m - 3))
 
 
 def _rank_correlation(texts: Texts, shift: int) -> float:
-    """Return Spearman's correlation between lengths and the durations `shift` rows later; 0 if either is constant."""
+    """Return Spearman's correlation with the durations `shift` rows later; 0 if all are equal."""
     from scipy.stats import rankdata
 
     n = len(texts.lengths) - abs(shift)

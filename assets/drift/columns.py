@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 OBJECT = "raw_sha256"
 MAX_CATEGORIES = 200
-"""Number of distinct texts above which a column holds names, not categories."""
+"""Distinct texts above which a column holds names, not categories."""
 FEW_NUMBERS = 12
-"""Number of distinct integers up to which a column counts as categories, such as rates, channels or rotations."""
+"""Distinct integers up to which a column counts as categories, such as rates, channels or rotations."""
 MIN_OBJECTS, MAX_SOURCES = 20, 20
 """Fewest rows of a source that is compared separately; most such sources."""
 
@@ -36,7 +36,7 @@ _NAMES = frozenset((
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stratum:
-    """Samples of the batch and of the baseline that are compared with each other."""
+    """Samples of batch and baseline that are compared."""
 
     of: str
     """Description of the samples, such as a kind."""
@@ -61,9 +61,9 @@ def with_source(table: "pl.DataFrame", key: str = "raw_key") -> "pl.DataFrame":
 def strata(
     now: "pl.DataFrame", batches: Sequence["pl.DataFrame"], within: Sequence[str], min_batches: int
 ) -> Iterator[Stratum]:
-    """Yield a stratum for each kind, then one per kind and value of each column in `within`.
+    """Yield a stratum per kind, then one per kind and value of each column in `within`.
 
-    A value is left out if it has too few rows, or occurs in too few batches to show what is usual.
+    Leaves out values with too few rows, or in too few batches to show what is usual.
     """
     import polars as pl
 
@@ -189,7 +189,7 @@ def _is_category(columns: Sequence["pl.Series"]) -> bool:
 
 
 def _values(columns: Sequence["pl.Series"]) -> set[Any]:
-    """Return the distinct values. For many short columns, Python is faster than a query each."""
+    # Python is faster than a query for each of many short columns.
     return {value for column in columns for value in column.to_list()} - {None}
 
 
@@ -244,12 +244,12 @@ def categories(table: "pl.DataFrame", name: str, objects: float) -> dict[str, Co
 
 
 def drawn(known: Floats, objects: float) -> Drawn:
-    """Return the finite values, sorted, as a draw."""
+    """Return the finite values, sorted."""
     return Drawn(values=np.sort(known[np.isfinite(known)]), objects=objects)
 
 
 def _sources(now: "pl.DataFrame", batches: Sequence["pl.DataFrame"], alpha: float) -> list[DriftFinding]:
-    """Find sources that the baseline's batches had and whose absence is unlikely at half their smallest share."""
+    # A source is missing if its absence is improbable even at half the smallest share it had in a batch.
     counts = categories(now, "source", n_objects(now)) if "source" in now.columns else {}
     if not counts:
         return []
@@ -273,7 +273,7 @@ def _renamed(
     known: Any,
     labels: Any,
 ) -> Iterator[DriftFinding]:
-    """Find new values that respell a known value, or that appear as a known value disappears."""
+    """Find new values that respell a known one, or that appear as a known one disappears."""
     earlier = {name for one in before for name in one}
     new = sorted(set(counts) - earlier - set(known or ()))
     spelled = {_plain(name): name for name in sorted(earlier) if _plain(name)}

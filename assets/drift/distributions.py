@@ -69,8 +69,7 @@ def settled(draws: Sequence[Drawn]) -> list[Drawn]:
 def level(now: Drawn, before: Drawn, alpha: float) -> EffectSize:
     """Return the difference of the means in standard deviations of the baseline (Cohen's d).
 
-    The chance size follows a normal distribution, or the bound of `by_chance` if the normal does not explain the
-    difference.
+    Chance follows a normal distribution, or the bound of `by_chance` if that does not explain the difference.
     """
     n, m = now.evidence, before.evidence
     deviation = float(before.values.std()) if len(before.values) else 0.0
@@ -114,7 +113,7 @@ def by_chance(now: Drawn, before: Drawn, alpha: float, *, rises: bool) -> float:
 
 
 def _beyond(centred: Floats, weights: Floats, rate: float) -> float:
-    """Return the mean at which the rate function is `rate`, for a distribution of mean 0; infinity if none."""
+    """Return the mean at which the rate function of a distribution with mean 0 is `rate`, or infinity."""
     highest = float(centred.max())
     size = float(np.abs(centred).max())
     if not size:
@@ -139,8 +138,7 @@ def _beyond(centred: Floats, weights: Floats, rate: float) -> float:
 
 
 def distance(now: Drawn, before: Drawn, alpha: float) -> EffectSize:
-    """Return the Kolmogorov-Smirnov distance; its chance size is sqrt(-ln(alpha / 2) / 2 (1/n + 1/m)),
-    asymptotically."""
+    """Return the Kolmogorov-Smirnov distance; chance is asymptotic, sqrt(-ln(alpha / 2) / 2 (1/n + 1/m))."""
     n, m = now.evidence, before.evidence
     if not n or not m:
         return UNKNOWN

@@ -22,7 +22,7 @@ IDENTITIES = ("raw_sha256", "subject")
 
 
 def split_leaks(batch: "pl.DataFrame", version: loader.Version | None) -> list[DriftFinding]:
-    """Find raw objects and subjects that are in several splits of the batch, or of the batch and the version."""
+    """Find raw objects and subjects in several splits, within the batch or between batch and version."""
     import polars as pl
 
     findings = []

@@ -1,5 +1,4 @@
-"""Facts that the gate compares: a waiting batch's, and those of the newest batches in the version that it would
-join."""
+"""Facts that the gate compares, from a waiting batch and from the newest batches of the version it would join."""
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +42,7 @@ class BatchFacts:
     texts: Texts | None = None
     """Texts of the batch's objects."""
     features: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Featurizer -> body of the record that the batch used."""
+    """Featurizer -> body of the record that the batch uses."""
     features_now: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Featurizer -> body of its current record, after any recomputation."""
 
@@ -157,7 +156,6 @@ def published_records(root: loader.Root, version: loader.Version, most: int) -> 
 
 
 def _by_batch(rows: "pl.DataFrame") -> Iterator[tuple[str, "pl.DataFrame"]]:
-    """Yield (batch, rows), newest first, at most 16; the row limit may truncate the last one."""
     if "partition" not in rows.columns:
         yield "", rows
         return

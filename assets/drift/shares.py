@@ -14,11 +14,11 @@ class Counted:
     """A count among samples. Evidence is counted in raw objects, since samples of one object resemble each other."""
 
     k: float
-    """Number of samples that count."""
+    """Samples that count."""
     n: float
-    """Number of all samples."""
+    """All samples."""
     objects: float
-    """Number of raw objects behind the samples."""
+    """Raw objects behind the samples."""
 
     @property
     def share(self) -> float:

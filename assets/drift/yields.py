@@ -101,7 +101,7 @@ def units_findings(
 
 
 class _Expected:
-    """Expected samples of an object: the mean of the baseline objects in the same decile of durations."""
+    # The expectation is the mean over the baseline objects in the same decile of durations.
 
     def __init__(self, objects: Sequence["pl.DataFrame"]) -> None:
         n = np.concatenate([one["n"].to_numpy() for one in objects]).astype(np.float64)

@@ -295,7 +295,7 @@ def store_part(
 ) -> None:
     """Write the part's new shard, and add each row's values to the table.
 
-    Writes no shard for a featurizer without fields, for a part without samples, or if the part already has this group.
+    Writes no shard for a featurizer without fields, a part without samples, or a part that has this group.
 
     Raises: FieldMismatch if the featurizer's output differs from its declaration; Conflict; StoreError.
     """

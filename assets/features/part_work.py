@@ -69,7 +69,7 @@ def plain_featurizer(featurizer: Featurizer) -> PlainFeaturizer | None:
         )
         plain = from_json(text, PlainFeaturizer, "a featurizer")
         again = plain.load()
-    except (TypeError, ValueError, AttributeError, Corrupt):  # parameters that are not plain, or a class defined in a function
+    except (TypeError, ValueError, AttributeError, Corrupt):  # parameters not plain, or a local class
         return None
     return plain if again == featurizer else None
 
@@ -101,7 +101,7 @@ class PartFeatures:
     """Features of a part."""
 
     shards: list[dict[str, Any]] = field(default_factory=list)
-    """The written shard, as JSON; empty for a featurizer without fields."""
+    """The shard as JSON; empty for a featurizer without fields."""
     table: list[list[tuple[str, Any]]] = field(default_factory=list)
     """(column, value) pairs of each sample, in the featurizer's order."""
     ran_on: dict[str, str | int] = field(default_factory=dict)

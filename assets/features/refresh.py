@@ -260,7 +260,8 @@ def _removed_rows(version: loader.Version, part: str) -> frozenset[int]:
 def _own_columns(
     root: loader.Root, newest: StageRecord | None, featurizer: Featurizer, dataset: str
 ) -> set[str]:
-    """Return this featurizer's columns in versions: as declared if it computed the last batch, else from a record."""
+    # If this version computed the last batch, its declared columns passed the check against the units. Otherwise the
+    # columns are in its record of this batch, or of the last one.
     stage = stage_name(featurizer.name)
     names = partitions(root.store, dataset, stage)
     last = current_record(root.store, dataset, stage, names[-1]) if names else None

@@ -164,7 +164,7 @@ def _batches(
 def _assembled(
     spec: DatasetSpec, version: loader.Version, batches: Sequence[RefreshedBatch]
 ) -> tuple[dict[str, str], "pl.DataFrame"]:
-    """Return key -> why a sample is excluded, and the refreshed samples table (in memory) of the others."""
+    # The version's samples table is in memory.
     import polars as pl
 
     frame = scan_samples(version).collect()

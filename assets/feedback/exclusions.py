@@ -39,7 +39,7 @@ def excluded_by_reason(store: Store, dataset: str) -> Counter[tuple[str, str]]:
 
 
 def _reasons(store: Store, dataset: str) -> dict[tuple[str, str], str]:
-    """Return (column, value) -> reason. Withdrawing one sample from an exclusion frees its whole raw object."""
+    # Withdrawing one sample from an exclusion frees its whole raw object.
     stands = standing(records(store, dataset))
     why: dict[tuple[str, str], str] = {}
     for exclusion in {

@@ -108,8 +108,8 @@ def judge(
 ) -> dict[str, Judgement]:
     """Return key -> verdict on the sample in this version. claims: key -> fields that the training run read.
 
-    The verdict on a sample that is no longer live is "gone". A sample that kills its worker or times out is read once
-    more. Reads the version's key column, and the samples.
+    A sample that is no longer live gets "gone". A sample that kills its worker or times out is read once more. Reads
+    the version's key column, and the samples.
 
     Raises: StoreError if a sample could not be read.
     """
@@ -139,7 +139,6 @@ def judge(
 
 
 def _died(at: SampleAddress, outcome: Outcome[Judgement]) -> Judgement:
-    """Return the verdict on a sample that killed its worker. Raises: StoreError for other faults."""
     error = outcome.error
     if error is None or error.code not in ("crashed", "timeout"):
         summary = error.summary if error else "no result"

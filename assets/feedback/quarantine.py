@@ -142,7 +142,7 @@ def _rows(store: Store, record: StageRecord | None) -> list[Row]:
 
 
 def _lines(root: loader.Root, spec: DatasetSpec, path: str) -> list[Row]:
-    """Return a row per line of a ledger. `verdict` is "" for lines to judge."""
+    """Return a row per line of a ledger; `verdict` is "" for lines to judge."""
     rows: list[Row] = []
     info = root.store.head(path)
     if info.nbytes > _LEDGER_BYTES:
@@ -202,7 +202,7 @@ def _unit_ids(version: loader.Version, keys: Sequence[str]) -> dict[str, str]:
 def _written(
     root: loader.Root, spec: DatasetSpec, rows: Sequence[Row], version: loader.Version, run_id: str
 ) -> StageRecord | None:
-    """Return the record of all verdicts; None without ledgers. Retries while other writers interfere."""
+    # Retries while other writers interfere.
     store = root.store
     while True:
         before = current_record(store, spec.name, QUARANTINE, PARTITION)
@@ -257,7 +257,7 @@ def _columns(row: Row) -> Row:
 
 
 def _going(version: loader.Version, rows: Iterable[Row]) -> list[str]:
-    """Return the keys of corrupt samples that are still live at the part and row where they were judged."""
+    # Only corrupt samples that are still live where they were judged.
     corrupt = {(row["part"], row["row"]): row["key"] for row in rows if row["verdict"] == "corrupt"}
     live = live_rows(version, frozenset(corrupt.values())) if corrupt else {}
     return sorted(key for (part, row), key in corrupt.items() if live.get(part, {}).get(row) == key)
@@ -360,7 +360,6 @@ def quarantine_metadata(url: str, quarantined: Quarantined) -> Metadata:
 
 
 def _sample_link(version: loader.Version | None, row: Mapping[str, Any]) -> str:
-    """Return a sample's key, linked to the sample's page in the judged version."""
     if version is None or row.get("row", -1) < 0:
         return str(row["key"])
     position = version.parts.position(row["part"])

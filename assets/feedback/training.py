@@ -106,6 +106,5 @@ def training_event(root: loader.Root, report: Report) -> dg.AssetMaterialization
 
 
 def _page_of(version: str) -> str:
-    """Return the viewer's URL for a version such as `photos@3`; "" without a viewer."""
     dataset, _, number = version.rpartition("@")
     return version_page(dataset, int(number))

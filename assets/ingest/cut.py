@@ -33,11 +33,11 @@ class CutInto:
     root: Store
     """The root's store."""
     txn: str
-    """Transaction that gets the parts."""
+    """Transaction of the parts."""
     labels: Sequence[str]
-    """Class names; the position is the class number."""
+    """Class names, by class number."""
     provenance: Mapping[str, str]
-    """Provenance columns with one value for all samples."""
+    """Provenance shared by all samples."""
     waiting: StagingOf | None = None
     """Staging of clips that the audit has encoded."""
 
@@ -55,7 +55,7 @@ class CutBatch:
     job: Job[CutTask, CutResult]
     """The cluster job. Its folder may be deleted once the batch is recorded."""
     short_shots: int = 0
-    """Number of shots, and ends of shots, too short for a clip."""
+    """Shots, and ends of shots, too short for a clip."""
 
 
 def new_objects(audits: Sequence[Row], published: Mapping[str, str]) -> tuple[list[Row], list[Row]]:

@@ -46,7 +46,7 @@ class CutUnit:
     label: int | None
     """Class number; None for kinds without classes."""
     source: Mapping[str, str]
-    """Provenance columns of all samples of the object."""
+    """Provenance shared by all samples of the object."""
 
     @property
     def key(self) -> str:
@@ -154,7 +154,7 @@ class CutTask:
     root: str
     """URL of the store for the parts."""
     txn: str
-    """Transaction that gets the parts."""
+    """Transaction of the parts."""
     raw: dict[str, Any]
     """The object's row of `raw_objects`."""
     audit: dict[str, Any]
@@ -168,7 +168,7 @@ class CutTask:
     label: int | None
     """Class number; None for kinds without classes."""
     source: dict[str, str]
-    """Provenance columns of all its samples, including the submitter's run."""
+    """Provenance shared by all its samples, with the submitter's run."""
     limit_s: float
     """Time limit in seconds."""
 
@@ -216,7 +216,7 @@ class CutParts:
     refusals: list[dict[str, Any]]
     """Rows of `refusals` for objects whose worker named files that are not its own."""
     short_shots: int
-    """Number of shots, and ends of shots, too short for a clip."""
+    """Shots, and ends of shots, too short for a clip."""
 
 
 def cut(task: CutTask, node: Node) -> CutResult:
@@ -298,7 +298,7 @@ def _units(task: CutTask, folder: Path, kind: Kind, pieces: Sequence[UnitFiles])
 
 
 def _is_own(folder: Path, name: str) -> bool:
-    """Return whether the file is a regular file in this folder: a compromised worker could name any other file."""
+    # A compromised worker could name any other file, so accept only regular files of this folder.
     try:
         status = os.lstat(folder / name)
     except (OSError, ValueError):
@@ -321,7 +321,7 @@ def _cost_s(task: CutTask) -> float:
 
 
 def _nbytes(task: CutTask) -> int:
-    """Estimate the bytes of the units: the object's size, or for a video the share that its clips cover."""
+    # A video's clips may cover only a share of it.
     nbytes, video = int(task.raw["nbytes"]), task.policy.video
     length_s = task.audit.get("duration_s") or 0.0
     if task.audit["kind"] != "video" or video.max_clips is None or not length_s:

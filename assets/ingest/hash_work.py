@@ -26,7 +26,7 @@ class HashTask:
     key: str
     """Key of the object."""
     uri: str
-    """The object's full URI, for messages."""
+    """The object's URI, for messages."""
     etag: str
     """Change token of the discovered version."""
     nbytes: int
@@ -42,7 +42,7 @@ class Hashed:
     mime: str = ""
     """Type by content; "" if unreadable."""
     error_code: str = ""
-    """Name of the error class; "" if there is none."""
+    """Error class; "" if there is none."""
     error_reason: str = ""
     """Text of the error."""
 

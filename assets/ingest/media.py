@@ -44,7 +44,7 @@ CHECK = "readable"
 _SUPERSEDED = ("Changed", "ObjectNotFound")
 """The object was repaired (it lands again) or deleted since. This is not damage, so a stopped batch can continue."""
 _BYTES_PER_S = 10e6
-"""Rough number of bytes of an image or a text that a core audits per second."""
+"""Bytes of an image or a text that a core audits per second, roughly."""
 
 Row = dict[str, Any]
 
@@ -125,7 +125,7 @@ def audit_objects(
 ) -> tuple[list[Row], list[Row]]:
     """Return (media rows, refusal rows), in landing order.
 
-    Of objects with the same bytes, only the first is audited. The others share its refusal, or are refused as
+    If objects have the same bytes, only the first is audited. The others share its refusal, or are refused as
     duplicates. tell: called for each object whose time limit exceeds the dataset's.
     """
     refusals: dict[str, Row] = {}

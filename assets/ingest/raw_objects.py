@@ -166,7 +166,6 @@ def _row(item: RawObject, origin: object, segments: GivenSegments) -> dict[str, 
 
 
 def _content(content: Hashed, unread: str) -> dict[str, str]:
-    """Return an object's content columns. unread: why the table of segments is unreadable."""
     if unread and content.mime.startswith(_OF_SEGMENTS):
         return {"error_code": Corrupt.__name__, "error_reason": unread[:_REASON_CHARS]}
     return asdict(content)
@@ -184,8 +183,8 @@ def land(
 ) -> tuple[StageRecord, list[dict[str, Any]]]:
     """Publish a row for every object of the batch's manifest, unless nothing changed.
 
-    compute: engine whose cluster nodes read the objects. Threads of this process read them for other engines, and for
-    objects with several files.
+    compute: engine whose cluster nodes read the objects. Other engines, and objects with several files, use threads
+    here.
 
     Raises: InvalidName and ObjectNotFound for an unknown batch; StageNotPublished if `landing` is another source; as
     `raw_rows`.

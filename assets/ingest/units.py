@@ -257,7 +257,6 @@ def _splits(spec: DatasetSpec) -> list[str]:
 
 
 def _still_good(root: "loader.Root", record: StageRecord) -> bool:
-    """Return whether the parts of an earlier attempt are published, or still can be."""
     if record.verdict != "published":
         return False
     if not record.body["parts"]:

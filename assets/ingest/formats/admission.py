@@ -71,7 +71,7 @@ class EarlierSamples:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Admitted samples of a batch, and what they replace."""
+    """Admitted samples, and what they replace."""
 
     contents: dict[str, str] = field(default_factory=dict)
     """Key of an admitted sample -> hash of its content."""
@@ -80,7 +80,7 @@ class Admission:
     objects: set[str] = field(default_factory=set)
     """Keys of objects with admitted samples."""
     known: dict[str, int] = field(default_factory=dict)
-    """Key of an object -> number of samples left out because the dataset has, or had, them."""
+    """Key of an object -> samples left out because the dataset has, or had, them."""
 
     @classmethod
     def of_all(cls, units: Iterable["Admission"]) -> "Admission":
@@ -226,7 +226,7 @@ def _scope(uri: str, key: str, by_place: bool) -> str:
 
 
 def _rows(version: loader.Version, scopes: frozenset[str], by_place: bool) -> Iterator[Row]:
-    """Yield the rows of the version's key tables in these scopes, with added columns `scope` and `live`."""
+    """Yield the rows of the version's key tables in these scopes, with `scope` and `live`."""
     import pyarrow.compute as pc
 
     files = [TableFile.from_json(one) for one in version.manifest["samples"] if one["group"] == "keys"]
@@ -245,7 +245,6 @@ def _rows(version: loader.Version, scopes: frozenset[str], by_place: bool) -> It
 
 
 def _contents(store: Store, dataset: str, batches: Iterable[str]) -> dict[str, str]:
-    """Return key -> content hash, for the samples of these batches."""
     contents = dict[str, str]()
     for batch in sorted(batches):
         record = current_record(store, dataset, UNITS, batch)

@@ -17,7 +17,7 @@ from .sample_facts import Row, TakingRules, unit_row
 from .walked_objects import landed_info, samples_of, walked_place
 
 _BYTES_PER_S = 50e6
-"""Rough number of bytes copied per second."""
+"""Bytes copied per second, roughly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class CopyTask:
     root: str
     """URL of the store for the part."""
     txn: str
-    """Transaction that gets the part."""
+    """Transaction of the part."""
     number: int
     """Number of the part within the batch."""
     raws: list[Row]

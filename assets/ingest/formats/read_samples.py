@@ -72,7 +72,7 @@ def write_read(
     Raises: FieldMismatch if a sample lacks a field of the dataset; errors of the format; StoreError.
     """
     infos, refusals = fresh_objects(landing, audits, raws, published)
-    files = landing.place if isinstance(landing, JoinedObjects) else landing  # workers join the files themselves
+    files = landing.place if isinstance(landing, JoinedObjects) else landing  # workers join files themselves
     fresh = [raws[info.key] for info in infos]
     newest = newest_version(root, spec, fresh)
     task = ReadTask(
@@ -114,7 +114,7 @@ def _agreed(
     units_read: Sequence[ReadUnits],
     known: Mapping[str, Mapping[str, Any]],
 ) -> tuple[list[tuple[str, Part]], dict[str, Any]]:
-    """Return parts whose JSON columns have the types of the whole batch, with these types and notes."""
+    """Return parts whose JSON columns have the types of the whole batch, these types, and notes."""
     members = JsonMembers()
     for what, (n, example) in (one for _, result in units_read for one in result.notes.items()):
         members.count(what, example, n)
@@ -202,8 +202,7 @@ class _Batch:
     def agreeing(
         self, units_read: Sequence[ReadUnits], labels: Sequence[str], known: Mapping[str, Mapping[str, Any]]
     ) -> tuple[list[str], list[ReadUnits]]:
-        """Return all class names, and the samples of the objects that agree on class names and columns; refuse the
-        others."""
+        """Return the agreed class names, and the samples of objects that have them and the others' columns."""
         names, fits, again = list(labels), list[ReadUnits](), list[ReadTask]()
         columns, fields = (
             dict[str, tuple[str, str]](),

@@ -24,7 +24,7 @@ from .sample_facts import Row, TakingRules, key_in_dataset, metadata_of, source_
 from .walked_objects import landed_info, refused_where_unreadable
 
 _BYTES_PER_S = 20e6
-"""Rough number of bytes read per second."""
+"""Bytes read per second, roughly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class ReadTask:
     root: str
     """URL of the store for the parts."""
     txn: str
-    """Transaction that gets the parts."""
+    """Transaction of the parts."""
     name: str = ""
     """Name of the first part in the transaction."""
     raws: list[Row] = field(default_factory=list)
@@ -128,7 +128,6 @@ def _samples(place: ReadPlace, raw: Row, result: ReadParts, partitions: Partitio
 
 
 def _written(task: ReadTask, node: Node, spilled: Spilled, any_values: bool) -> dict[str, Any]:
-    """Write the parts; return them and the kinds of samples. any_values: as in `PartLayout`."""
     kinds = [(list(kind), rows.source_keys[0], rows.objects[0]) for kind, rows in spilled.kinds.items()]
     if not kinds:
         return {}

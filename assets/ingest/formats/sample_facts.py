@@ -44,7 +44,7 @@ class BatchSamples:
     refusals: list[Row]
     """Rows of `refusals`."""
     labels: Sequence[str] = ()
-    """The dataset's class names; the position is the class number."""
+    """Class names of the dataset, by class number."""
     foreign: Mapping[str, Any] | None = None
     """Table of the objects that stay in place, as JSON."""
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class BatchSamples:
     notes: Sequence[str] = ()
     """Messages about JSON values that became no column."""
     n_known: int = 0
-    """Number of samples left out because the dataset has, or had, them."""
+    """Samples left out because the dataset has, or had, them."""
     jobs: Sequence[Job[Any, Any]] = ()
     """Cluster jobs. Their folders may be deleted once the batch is recorded."""
 
@@ -70,13 +70,13 @@ class TakingRules:
     splits: dict[str, float]
     """Split -> share."""
     split_by: str
-    """Column that decides the split, as in `DatasetSpec.split_by`."""
+    """Column, as in `DatasetSpec.split_by`."""
     format: str
     """Format of the raw objects."""
     choices: dict[str, Any]
     """Reader options, in the form of `Options.to_json`."""
     provenance: dict[str, str]
-    """Provenance columns with one value for all samples."""
+    """Provenance shared by all samples."""
 
     @classmethod
     def of(cls, spec: "DatasetSpec", provenance: Mapping[str, str]) -> "TakingRules":

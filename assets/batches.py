@@ -36,7 +36,7 @@ class IngestBatch:
     key: str
     """Batch key."""
     standing: Standing
-    """State."""
+    """One of `STANDINGS`."""
     objects: int
     """Discovered objects."""
     nbytes: int

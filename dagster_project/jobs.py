@@ -86,7 +86,7 @@ class PauseConfig(dg.Config):
 def pause_job(spec: DatasetSpec) -> dg.JobDefinition:
     """Return the job `<dataset>_pause_source`, which pauses or resumes a source without a deploy.
 
-    It writes or deletes tables/<dataset>/arrivals/<source>/paused.json, as any other tool may.
+    It writes or deletes tables/<dataset>/arrivals/<source>/paused.json. Any other tool may do the same.
     """
     names = [source.name for source in spec.sources]
 

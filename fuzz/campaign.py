@@ -21,7 +21,7 @@ MAX_RSS_MIB = 2048.0
 
 
 class AnyCase(Protocol):
-    """A case of any campaign."""
+    """A case in a campaign."""
 
     @property
     def number(self) -> int:

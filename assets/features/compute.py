@@ -177,7 +177,7 @@ def compute_part(
 ) -> Iterator[FeatureRow]:
     """Yield the rows of all samples of a part, in order. A sample that kills its worker is refused.
 
-    removed: rows without features. Raises: StoreError; ModelFailed, also if no sample of a range survives the model.
+    removed: rows without features. Raises: StoreError; ModelFailed, also if every sample of a range kills its worker.
     """
     gpus, length = gpus_of(featurizer), range_length(featurizer)
     work = [

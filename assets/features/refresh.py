@@ -42,7 +42,7 @@ class Stale:
     stage: str
     """Stage of the current featurizer."""
     partition: str
-    """The batch."""
+    """Key of the batch."""
     was: str
     """Featurizer version that computed its features; "" if it has none."""
     version: str

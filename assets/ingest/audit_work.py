@@ -18,7 +18,7 @@ from ..media.unit import Unusable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleFormat:
-    """A format whose raw objects hold samples."""
+    """A format whose raw objects contain samples."""
 
     name: str
     """Name of the format."""
@@ -115,7 +115,7 @@ AUDIT = Work(
 
 
 _VERSION = "1"
-"""Clips of another version are not used."""
+"""Version of the staged clips. Clips that another version staged are not used."""
 
 
 def segments_of(raw: Mapping[str, Any]) -> tuple[Segment, ...]:
@@ -128,7 +128,8 @@ StagingOf = Callable[[str, Sequence[Segment]], ClipStaging]
 
 
 def staging_of(store: Store, dataset: str, partition: str, policy: CutPolicy) -> StagingOf:
-    """Return the staging of a batch. Its names depend on everything that decides the clips' bytes."""
+    """Return the function that gives an object's staging. Its names depend on everything that decides the clips'
+    bytes."""
     plain = {name: str(value) for name, value in policy.of("video").items()}
 
     def staging(sha256: str, segments: Sequence[Segment]) -> ClipStaging:

@@ -73,7 +73,7 @@ def write_parts(
 
 
 def field_names(unit: CutUnit) -> tuple[str, ...]:
-    """Return the sorted fields of `sample_fields`, without reading files."""
+    """Return the sorted field names of a sample, without reading files."""
     cutter = CUTTERS[unit.kind]
     names = {*unit.unit.fields, cutter.facts} - {"json"}
     if cutter.has_label:

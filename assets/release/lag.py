@@ -45,9 +45,9 @@ class Lag:
     min_s: float
     """Shortest time."""
     median_s: float
-    """Median."""
+    """Median time."""
     p95_s: float
-    """95th percentile."""
+    """95th percentile of the times."""
     max_s: float
     """Longest time."""
 

@@ -36,7 +36,7 @@ class Assembled:
     """An assembled batch, ready to be audited."""
 
     parts: tuple[loader.Part, ...]
-    """Parts."""
+    """Parts of the batch."""
     exclude: Mapping[str, str]
     """Sample key -> why it is left out."""
     samples: tuple[Row, ...]
@@ -44,7 +44,7 @@ class Assembled:
     objects: tuple[Row, ...]
     """One row per landed object, with its outcome (used, or one of `OUTCOMES`) and reason."""
     copies: BatchCopies = NONE
-    """Near-duplicates."""
+    """Near-duplicates among the samples."""
 
     def outcomes(self) -> Counter[str]:
         """Count of objects by outcome."""

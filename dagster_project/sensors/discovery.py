@@ -30,7 +30,7 @@ _RESTORED_AT_ONCE = 500
 
 
 def sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.SensorDefinition:
-    """Return the dataset's sensor."""
+    """Return the dataset's discovery sensor."""
     job = f"{dagster_name(spec.name)}_ingest"
     return discovery_sensor(
         spec.name,

@@ -1,7 +1,7 @@
 """Weekly jobs: delete old Dagster runs that its pages do not need, and condemn objects that no version needs.
 
-A run is kept, whatever its age, if it has the newest materialization of an asset or partition or the newest result of a
-check, or is the last run of a partition. Data, verdicts and lineage are in the root, and stay untouched.
+A run is kept, whatever its age, if it has the newest materialization of an asset or partition, or the newest result of
+a check. The last run of a partition is kept too. Data, verdicts and lineage are in the root, and stay untouched.
 """
 
 import time

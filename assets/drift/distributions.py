@@ -203,7 +203,7 @@ def spread(values: Floats) -> str:
 def ratio(now: Floats, before: Floats, alpha: float) -> EffectSize:
     """Return the difference of the means of positive numbers, one per object: |ln(mean / mean)|.
 
-    The chance size is the delta method's, with a normal distribution, or a bound as in `level`.
+    Chance follows the delta method with a normal distribution, or a bound as in `level`.
     """
     if len(now) < 2 or len(before) < 2 or not now.mean() or not before.mean():
         return UNKNOWN

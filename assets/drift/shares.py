@@ -194,7 +194,7 @@ def index_difference(now: Sequence[Counted], before: Sequence[Counted], alpha: f
     """Return the square root of the population stability index of two sets of shares: sum of (p - q) ln(p / q).
 
     Half an object is added to each count. With 1/n = 1/n_now + 1/n_before, n times the index is about chi-square with
-    (values - 1) degrees of freedom, because it is twice the mean of the two directions' G statistics.
+    (values - 1) degrees of freedom. The reason: it is twice the mean of the two directions' G statistics.
     """
     import numpy as np
 

@@ -128,8 +128,7 @@ StagingOf = Callable[[str, Sequence[Segment]], ClipStaging]
 
 
 def staging_of(store: Store, dataset: str, partition: str, policy: CutPolicy) -> StagingOf:
-    """Return the function that gives an object's staging. Its names depend on everything that decides the clips'
-    bytes."""
+    """Return the function that gives an object's staging. Its names depend on all that decides the clips' bytes."""
     plain = {name: str(value) for name, value in policy.of("video").items()}
 
     def staging(sha256: str, segments: Sequence[Segment]) -> ClipStaging:

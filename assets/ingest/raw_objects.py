@@ -1,4 +1,4 @@
-"""The asset `raw_objects`: the objects in a batch's manifest, by content. The objects stay in their source."""
+"""The asset `raw_objects`: SHA-256, type and origin of a batch's objects, which stay in their source."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -364,7 +364,7 @@ def _check_events(
             if report := record.body.get("report"):
                 metadata[f"report {record.partition}"] = dg.MetadataValue.path(f"{url}/{report}")
             if result.value is not None:
-                # of the newest batch: Dagster plots it over the runs
+                # the newest batch's: Dagster plots it over the runs
                 metadata["value"] = dg.MetadataValue.float(result.value)
         if name == "drift":
             pictures = {f"plot {one.record.partition}": one.picture for one in audits if one.picture}

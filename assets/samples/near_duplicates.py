@@ -56,7 +56,7 @@ def copies_among(
     landed: Sequence[Row],
     replaced: Collection[str] = (),
 ) -> BatchCopies:
-    """Settle the near-duplicates of a batch.
+    """Find a batch's near-duplicates, and decide which samples stay.
 
     samples: rows that nothing else leaves out. landed: rows of raw_objects, in landing order. replaced: keys of
     published samples that these samples replace.

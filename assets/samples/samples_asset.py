@@ -40,8 +40,8 @@ def samples_stage(
     """Assemble a batch and store the verdict; return the record, and a row per landed object.
 
     A failed audit aborts the batch's transaction permanently. A batch is reassembled only if an input changed, or if it
-    waits and was compared with an older version. A published batch never is: new features go through `refresh`. A batch
-    that contains only duplicates is given up.
+    waits and was compared with an older version. A published batch is never reassembled: new features go through
+    `refresh`. A batch that contains only duplicates is given up.
 
     Raises: StageNotPublished if an earlier stage has not published.
     """

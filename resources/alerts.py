@@ -71,7 +71,7 @@ class AlertChannel:
 
 
 def channels(setting: str) -> tuple[AlertChannel, ...]:
-    """Return the channels in a setting, and always the log. Raises: ValueError, whose message shows no address."""
+    """Return the log and the channels in a setting. Raises: ValueError, whose message shows no address."""
     result = [AlertChannel(kind="log")]
     for position, item in enumerate(filter(None, (part.strip() for part in setting.split(","))), 1):
         kind, plus, url = item.partition("+")

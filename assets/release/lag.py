@@ -62,7 +62,7 @@ def freshness_of(spec: DatasetSpec | None) -> dg.FreshnessPolicy | None:
 
 
 def arrivals(store: Store, samples: StageRecord) -> dict[str, int]:
-    """Return the number of used objects and their first, p05, median and last arrival; {} if unknown.
+    """Return n, first, p05, median and last of the used objects' known arrival times; {} if none is known.
 
     Reads the batch's manifest and its objects table. Raises: Corrupt; StoreError.
     """

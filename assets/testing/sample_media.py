@@ -36,7 +36,7 @@ def jpeg(pixels: Array, quality: int = 92) -> bytes:
 
 
 def mp4(pictures: list[Array], *, crf: int = 18, colour_range: str = "tv") -> bytes:
-    """Return H.264 from x264 at 25 frames per second, in BT.601, limited range, or full range with "pc"."""
+    """Encode images as H.264 at 25 frames per second, BT.601. colour_range: limited ("tv") or full ("pc")."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "clip.mp4")
         with av.open(str(path), "w", format="mp4", options={"movflags": "faststart"}) as out:

@@ -63,7 +63,7 @@ _DATASET = "penstock/dataset"
 
 
 def run_failure_sensor() -> dg.SensorDefinition:
-    """Return the sensor that alerts about failed runs of this code location."""
+    """Return the sensor that alerts about failed runs of this code location, whatever their job."""
 
     @dg.run_failure_sensor(
         name="penstock_run_failure",
@@ -117,7 +117,8 @@ class UnattendedJob:
 
 
 def jobs_sensor() -> dg.SensorDefinition:
-    """Return the sensor that watches a root's cluster jobs. Costs a listing, and four requests per unfinished job."""
+    """Return the sensor of a root's cluster jobs, on by default. Costs a listing, and four requests per unfinished
+    job."""
 
     @dg.sensor(
         name="penstock_jobs",

@@ -67,7 +67,8 @@ def quarantine_job(spec: DatasetSpec) -> str:
 def quarantine_sensor(spec: DatasetSpec, *, minimum_interval_s: int = 300) -> dg.SensorDefinition:
     """Request one run of the quarantine job while there are ledgers without a verdict.
 
-    The store lists the judged ledgers, so a killed tick loses nothing. The same ledgers are requested once a day.
+    The store lists the judged ledgers, so a killed tick loses nothing. The same ledgers are requested at most once a
+    day.
     """
 
     @dg.sensor(

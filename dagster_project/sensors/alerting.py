@@ -117,8 +117,7 @@ class UnattendedJob:
 
 
 def jobs_sensor() -> dg.SensorDefinition:
-    """Return the sensor of a root's cluster jobs, on by default. Costs a listing, and four requests per unfinished
-    job."""
+    """Return the sensor of a root's cluster jobs, on by default. Costs a listing, and 4 requests per unfinished job."""
 
     @dg.sensor(
         name="penstock_jobs",

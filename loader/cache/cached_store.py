@@ -265,7 +265,9 @@ class CachedStore:
         finally:
             for number in claimed:
                 self._cache.release(names[number])
-        for number in sorted(set(numbers) - set(claimed)):  # without holding claims, so that no reader waits for us
+        for number in sorted(
+            set(numbers) - set(claimed)
+        ):  # without holding claims, so that no reader waits for us
             self._cache.wait(names[number])
             if not self._from_page(content, number, page_cuts):
                 self._fetch(key, content, [number], page_cuts)

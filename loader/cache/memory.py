@@ -19,9 +19,7 @@ class NextUses:
         self._of_step: dict[int, tuple[str, ...]] = {}
         self._held: set[str] = set()
         self._idle: OrderedDict[str, None] = OrderedDict()  # held pages without a known use
-        self._last: list[
-            tuple[int, str]
-        ] = []  # heap of (-next use, page), with outdated entries
+        self._last: list[tuple[int, str]] = []  # heap of (-next use, page), with outdated entries
 
     def add(self, step: int, names: Iterable[str]) -> None:
         """Record that these pages are needed at `step`, which is after all earlier steps."""
@@ -130,8 +128,7 @@ class MemoryPages:
         return name in self._pages
 
     def claim(self, name: str, nbytes: int) -> bool:
-        """Reserve room for a page to fetch, evicting pages needed later; False if it is being fetched or does not fit.
-        """
+        """Reserve room for a page, evicting pages needed later; False if it is being fetched or does not fit."""
         with self._changed:
             if name in self._coming or not self._make_room(name, nbytes):
                 return False

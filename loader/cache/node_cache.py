@@ -320,8 +320,9 @@ class OpenCache:
             self._claims.wait(name, lambda: self._pages.exists(name))
 
     def beat(self, needed: Callable[[], Iterable[str]]) -> None:
-        """Write a hint every `BEAT_S` seconds to show that this loader runs, with its next pages if half the limit is
-        used.
+        """Write a hint that this loader runs, every `BEAT_S` seconds.
+
+        It holds the next pages if half the limit is used.
 
         needed: returns the next pages, soonest first.
         """

@@ -73,8 +73,7 @@ def atomic_create(fs: Any) -> Callable[[str, bytes], object] | None:
 
 
 def strips(fs: Any, path: str) -> Callable[[str], str] | None:
-    """Return a function to the path that the file system uses (adlfs stops at '?'); None if `path` always differs.
-    """
+    """Return a function to the path that the file system uses (adlfs stops at '?'); None if `path` always differs."""
     strip: Callable[[str], str] = fs._strip_protocol
     return strip if strip(path) == path else None
 

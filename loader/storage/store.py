@@ -222,9 +222,7 @@ def list_from(store: Store, prefix: str, start_after: str) -> Iterator[ObjectInf
     return seeking(prefix, start_after)
 
 
-TEMPORARY = (
-    ".tmp-"  # prefix of files that a local store is still writing; never listed, never a key
-)
+TEMPORARY = ".tmp-"  # prefix of files that a local store is still writing; never listed, never a key
 UNFINISHED = r"\.tmp-[0-9a-f]{16}"
 """Regular expression for names from `unfinished_name`."""
 MAX_KEY_BYTES = 1024  # S3 and GCS; Azure allows 1024 characters

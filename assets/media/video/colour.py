@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from loader.errors import DecodeFailed
-from loader.modalities.video.frames import matrix_of, side_data_of
+from loader.modalities.video.display_matrix import matrix_of, side_data_of
 
 from ..policy import VideoPolicy
 from ..unit import dropped, rejected

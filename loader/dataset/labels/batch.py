@@ -267,7 +267,9 @@ def _cast(texts: pa.Array, kind: str) -> pa.Array | None:
                 return None
         if not kind.startswith("timestamp"):
             return texts.cast(type_named(kind))
-        instants = [text and datetime.fromisoformat(text) for text in texts.to_pylist()]  # Arrow accepts fewer forms
+        instants = [
+            text and datetime.fromisoformat(text) for text in texts.to_pylist()
+        ]  # Arrow accepts fewer forms
         if any(at and at.tzinfo is None for at in instants):
             return None
         return pa.array(instants, type_named(kind))

@@ -185,7 +185,9 @@ class IndexFile:
         self._metadata = reader.metadata
         self._facts = reader.schema_arrow.metadata or {}
         self._held = held if whole else b""
-        self.held_bytes = len(held) if whole else 4 * footer_nbytes(held)  # approximate size of the parsed footer
+        self.held_bytes = (
+            len(held) if whole else 4 * footer_nbytes(held)
+        )  # approximate size of the parsed footer
         self._first_row = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
         self.n_rows = int(self._first_row[-1])
         self._fields = sorted(

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ...errors import FieldMismatch, InvalidField
 from ..names import check_column
@@ -353,6 +352,8 @@ def _cast(column: pa.ChunkedArray, kind: str) -> tuple[pa.Array, list[Any]]:
 
 
 def _all_exact(column: pa.ChunkedArray) -> bool:
+    import pyarrow.compute as pc  # 40 ms, which a start of the loader does without
+
     ends = pc.min_max(column)
     return all(end is None or _is_exact(end) for end in (ends["min"].as_py(), ends["max"].as_py()))
 

@@ -56,7 +56,9 @@ def make_sample(
             error.add_note(f"in sample {key!r}")
             raise
         check_field_bytes(key, field, memoryview(data).nbytes)
-        encoded[field] = bytes(data)  # copies buffers that the caller may change later; bytes objects are not copied
+        encoded[field] = bytes(
+            data
+        )  # copies buffers that the caller may change later; bytes objects are not copied
     return Sample(
         key=key,
         fields=encoded,

@@ -74,9 +74,7 @@ def azure_config(
     """
     config = translate_options(url, options, NAMES, _OURS)
     for name, value in _connection_string(url, options.get("connection_string")).items():
-        if (
-            name != "endpoint" and config.get(name, value) != value
-        ):  # an endpoint may serve the same account
+        if name != "endpoint" and config.get(name, value) != value:  # an endpoint may serve the same account
             raise InvalidStore(f"{url}: {name} differs from connection_string; give one of them")
         config.setdefault(name, value)
     if account_host := str(options.get("account_host") or ""):

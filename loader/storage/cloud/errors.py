@@ -95,7 +95,9 @@ def translate(
     brief = f"the store answered {code} {kept['why']} for {kept['key']}" if kept else _brief(text, answer)
     why = f"cannot {what}: {redact(brief, secrets)}"
     name = type(error).__name__
-    if code == "NoSuchKey" and isinstance(error, FileNotFoundError):  # reading a log always ends with this response
+    if code == "NoSuchKey" and isinstance(
+        error, FileNotFoundError
+    ):  # reading a log always ends with this response
         return ObjectNotFound(f"{why}; there is no such object")
     if re.search(_NO_TOKEN_YET, words):
         return Transient(f"{why}; what gives out credentials did not answer")

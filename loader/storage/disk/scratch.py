@@ -83,9 +83,7 @@ class HeldFolder:
                 self.descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             except FileNotFoundError:  # removed by another process before it was locked
                 continue
-            with suppress(
-                OSError
-            ):  # without file locks, no process can lock the folder, and none removes it
+            with suppress(OSError):  # without file locks, no process can lock the folder, and none removes it
                 fcntl.flock(self.descriptor, fcntl.LOCK_SH)
             if os.path.exists(path):
                 break

@@ -49,9 +49,9 @@ class CheckpointRetention:
 def apply(store: Store, retention: CheckpointRetention, newest: Checkpoint) -> None:
     """Delete the checkpoints and leftovers that are no longer needed. `newest` was just committed.
 
-    A failed deletion is logged, and retried after the next commit. Markers are deleted before their parts, so they never
-    outlive them. Listings may lag, so decisive markers are requested directly. If a listing lacks the newest step, nothing
-    is deleted.
+    A failed deletion is logged, and retried after the next commit. No marker outlives its parts, because it is deleted
+    first. Listings may lag, so decisive markers are requested directly. If a listing lacks the newest step, nothing is
+    deleted.
 
     Costs two listings, one read of the previous marker, and one request per 1,000 deleted objects. Deleting a marker
     costs `keep_last` more requests; deleting a step's parts, one.

@@ -34,8 +34,8 @@ class Checkpoints:
 
     run: run name. Its steps only increase: a run that returns to an earlier step needs a new name.
 
-    keep_last, keep_every: each save keeps the `keep_last` newest checkpoints and the steps divisible by `keep_every`. If
-    `keep_last` is None, it deletes only leftovers of killed saves.
+    keep_last, keep_every: each save keeps the `keep_last` newest checkpoints and the steps divisible by `keep_every`.
+    If `keep_last` is None, it deletes only leftovers of killed saves.
 
     part_bytes: size of a part; four are in memory at a time.
 

@@ -11,8 +11,8 @@ from torch.optim import Optimizer
 class TrainingState:
     """A torch.distributed.checkpoint Stateful: `checkpoints.save(step, {"train": TrainingState(...)})`.
 
-    Names are the model's own, without DDP, FSDP or torch.compile prefixes, so a state saved under one wrapper loads under
-    another. Loading also fills an optimizer that has not taken a step.
+    Names are the model's own, without DDP, FSDP or torch.compile prefixes, so a state saved under one wrapper loads
+    under another. Loading also fills an optimizer that has not taken a step.
     """
 
     def __init__(self, model: nn.Module, optimizers: Optimizer | Iterable[Optimizer] = ()) -> None:

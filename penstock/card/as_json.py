@@ -57,7 +57,7 @@ def card_document(card: Card, sheets: Mapping[str, str] | None = None) -> dict[s
 
 
 def render_json(card: Card, sheets: Mapping[str, str] | None = None) -> str:
-    """Return the result of `card_document` as JSON text, with sorted keys."""
+    """Return `card_document` as JSON text with sorted keys."""
     body = card_document(card, sheets)
     return json.dumps(body, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
@@ -84,7 +84,7 @@ def _kind(kind: CardKind) -> dict[str, Any]:
 
 
 def _in_order(classes: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Return the classes as a list, because a JSON object would lose their order."""
+    # A list, because a JSON object would lose the order.
     return [{"name": name, "n": n} for name, n in classes.items()]
 
 

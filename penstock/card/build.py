@@ -39,7 +39,7 @@ _COPY = re.compile(
 
 
 def build_card(root: Root, version: Version, *, n_examples: int = EXAMPLES) -> Card:
-    """Return the card of an open version. The same version always gives the same card.
+    """Return the card of an open version. It depends only on the version, its ancestors and their records.
 
     Reads the samples table once, the stage records, and the media of `n_examples` samples per kind.
 
@@ -197,7 +197,6 @@ def _warnings(n: int, licences: Counts, past: History) -> Iterator[str]:
 
 
 def _unknown(columns: Mapping[str, Any], kinds: tuple[CardKind, ...], past: History) -> Iterator[str]:
-    """Yield a sentence for each fact that is not recorded."""
 
     def has(name: str) -> bool:
         return bool(columns.get(name, {}).get("type", "null") != "null")

@@ -76,7 +76,7 @@ def short_side_class(width_px: Floats, height_px: Floats) -> Int64s:
 
 
 def aspect_class(width_px: Floats, height_px: Floats) -> Int64s:
-    """Return each image's index into ASPECTS. Both sides must be above 0."""
+    """Return each image's index into ASPECTS. Sides must be positive."""
     return np.searchsorted(_HALFWAYS, width_px / height_px, side="right")
 
 
@@ -86,7 +86,7 @@ def duration_class(seconds: Floats) -> Int64s:
 
 
 def modality_of(fields: "frozenset[str] | set[str]") -> str:
-    """Return the modality of these fields: image, video, audio, text or other."""
+    """Return the modality: image, video, audio, text or other."""
     words = {field.rpartition(".")[2].lower() for field in fields}
     return next((name for name, known in MODALITIES.items() if words & set(known)), OTHER)
 
@@ -100,7 +100,7 @@ def media_field(fields: "frozenset[str] | set[str]", modality: str) -> str | Non
 
 
 def is_unknown_licence(name: str) -> bool:
-    """Return whether a licence name stands for an unknown licence."""
+    """Return whether a licence name means "unknown"."""
     return name.strip().lower() in _UNKNOWN_LICENCES
 
 
@@ -113,7 +113,7 @@ def hub_licence(name: str) -> str:
 
 
 def hub_language(name: str) -> str | None:
-    """Return the ISO 639 code in a language tag such as 'pt-BR', or None if there is none."""
+    """Return the ISO 639 code in a language tag such as 'pt-BR', or None."""
     word = re.split(r"[-_]", name.strip().lower())[0]
     return word if _LANGUAGE.fullmatch(word) else None
 

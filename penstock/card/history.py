@@ -1,4 +1,4 @@
-"""The provenance of a version: the stage records behind it and behind all its ancestors.
+"""The provenance of a version: the stage records of the version and all its ancestors.
 
 manifest -> producer -> stage_record (samples), audit_record (gate)
 """
@@ -136,7 +136,6 @@ def _pairs(settings: Mapping[str, Any]) -> str:
 
 
 def _checks(batches: Iterable[Publish]) -> Iterable[Check]:
-    """Yield the checks of all batches, sorted by name. batches: newest first."""
     checks_by_stage: dict[str, list[Mapping[str, Any]]] = {}
     for batch in batches:
         body = batch.audit.get("body", {})

@@ -18,9 +18,9 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 MAX_NAMES = 60
-"""Largest number of kinds or splits. A column with more values is not a category."""
+"""Most kinds or splits. A column with more values is not a category."""
 CANDIDATES = 4
-"""Candidates kept per example, so that examples can come from different raw objects."""
+"""Candidates per example, to choose different raw objects."""
 OTHERS = "(others)"
 
 SIDES = ("width_px", "height_px")
@@ -56,17 +56,14 @@ class KindScan:
     languages: NameTally = field(default_factory=NameTally)
     """Sample count per language."""
     best: list[tuple[int, int, int]] = field(default_factory=list)
-    """Heap of example candidates: (negated key hash, row in the version, index of the change)."""
+    """Heap of example candidates: (-key hash, row, index of the change)."""
 
     @property
     def samples(self) -> int:
         return int(self.splits.sum())
 
     def add(self, batch: pa.RecordBatch, splits: Int64s, with_sound: Bools) -> None:
-        """Count a batch of rows.
-
-        splits: split code per row. with_sound: True for each clip with audio.
-        """
+        """Count rows. splits: split code per row. with_sound: whether each row has audio."""
         names = set(batch.schema.names)
         if names.issuperset(SIDES):
             self._add_sides(*(floats(batch.column(name)) for name in SIDES))
@@ -79,9 +76,9 @@ class KindScan:
             self._add_seconds(floats(batch.column("duration_s")), splits, with_sound)
 
     def choose(self, rows: Int64s, keys: pa.Array, run: int, n_examples: int) -> None:
-        """Keep the rows with the smallest key hashes as candidates, so that every version shows the same samples.
+        """Keep the rows with the smallest key hashes, so that every version shows the same samples.
 
-        rows: row numbers in the version. run: index of the change whose files hold these rows.
+        rows: row numbers in the version. run: index of the change with these rows.
         """
         for row, key in zip(rows.tolist(), keys.to_pylist(), strict=True):
             hashed = -int.from_bytes(key_hash(key)[:8], "little")
@@ -139,7 +136,7 @@ class NameCodes:
 
 
 def floats(values: pa.Array) -> Floats:
-    """Return values as float64: NaN for nulls and for columns that are not numeric."""
+    """Return float64 values; NaN for nulls and non-numeric columns."""
     if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
         return np.full(len(values), np.nan)
     numbers: Floats = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False).astype(np.float64)

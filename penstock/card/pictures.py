@@ -43,7 +43,7 @@ class EncodedImage:
     """An encoded image."""
 
     data: bytes
-    """The encoded bytes; b"" if there is no image."""
+    """The encoded bytes, or b""."""
     media_type: str
     """`image/jpeg` or `image/png`."""
     width_px: int
@@ -55,7 +55,7 @@ class EncodedImage:
 
 
 def picture_of(modality: str, field: str, data: bytes, packets: bytes | None = None) -> EncodedImage:
-    """Return an image of one field. packets: packet table, if the field is a run of video packets.
+    """Return an image of one field. packets: packet table of a run of packets.
 
     Raises: DecodeFailed; MissingDependency.
     """
@@ -86,7 +86,7 @@ def image_picture(field: str, data: bytes) -> EncodedImage:
 
 
 def video_picture(field: str, data: bytes, packets: bytes | None = None) -> EncodedImage:
-    """Return evenly spaced frames, three per row. packets: packet table, if the field is a run of video packets."""
+    """Return evenly spaced frames, three per row. packets: packet table of a run of packets."""
     n_frames = _n_frames(field, data) if packets is None else _n_frames_of_run(field, packets)
     n_shown = min(CLIP_FRAMES, n_frames)
     stride = (n_frames - 1) // (n_shown - 1) if n_shown > 1 else 1
@@ -100,7 +100,7 @@ def video_picture(field: str, data: bytes, packets: bytes | None = None) -> Enco
 
 
 def audio_picture(field: str, data: bytes) -> EncodedImage:
-    """Return the envelope, drawn above a spectrogram with a logarithmic frequency axis."""
+    """Return an image of the envelope above a spectrogram with a logarithmic frequency axis."""
     from PIL import Image
 
     rate_hz = _rate_hz(field, data)
@@ -163,7 +163,6 @@ def _shrunk(picture: "Image", most: tuple[int, int], *, enlarge: bool = False) -
 
 
 def _tiled(tiles: Sequence["Image"], *, across: int, gap: int) -> "Image":
-    """Return the tiles in rows, each centred in a cell of equal width, on white."""
     from PIL import Image
 
     across, wide = min(across, len(tiles)), max(tile.width for tile in tiles)
@@ -263,7 +262,7 @@ def spectrogram(heard: Floats, width: int, height: int) -> np.ndarray[Any, np.dt
     windows = padded[starts[:, None] + np.arange(n)] * np.hanning(n)
     power = np.abs(np.fft.rfft(windows, axis=1)) ** 2
     level = 10 * np.log10(np.maximum(power, 1e-12))
-    # Rows run from the highest frequency down to 1/128 of it, in equal steps of an octave.
+    # Rows run from the highest frequency down to 1/128 of it, in equal steps of pitch.
     bins = np.clip(np.round(np.geomspace(n // 2, 2, height)).astype(int), 0, n // 2)
     shown = np.clip((level[:, bins].T - level.max()) / 80 + 1, 0, 1)
     place = shown * (len(_SOUND_COLOURS) - 1)

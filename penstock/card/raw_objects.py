@@ -76,7 +76,7 @@ class RawObjects:
 
 
 def _different(pieces: Sequence[Hashes]) -> Hashes:
-    """Return the distinct hashes, sorted. np.unique would need four times the memory."""
+    # np.unique would need four times the memory.
     whole = np.concatenate([np.zeros(0, np.uint64), *pieces])
     whole.sort()
     first = np.ones(len(whole), bool)
@@ -99,7 +99,7 @@ def _sources(uris: pa.Array, keys: pa.Array | None) -> pa.Array:
         length = pc.subtract(pc.utf8_length(uris), pc.utf8_length(keys)).to_numpy(zero_copy_only=False)
         out = np.array(places.to_pylist(), object)
         for n in np.unique(length[length > 0]).tolist():
-            # Locations differ in length, so this loop runs over locations, not rows.
+            # Rows from one location share a length, so this loop runs over locations, not rows.
             rows = np.flatnonzero(length == n)
             examples = uris.take(pa.array(rows))
             front = pc.utf8_slice_codeunits(examples, 0, int(n))

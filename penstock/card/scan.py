@@ -2,7 +2,7 @@
 
 Reads one change's files at a time, batch by batch, and applies the annotations. Memory: the annotated values, one
 change's files, 10 bytes per row and 16 per raw object. Time: O(rows x columns), plus a microsecond per key. The stored
-statistics do not suffice: they include excluded samples, and are not split by kind or split.
+statistics do not suffice: they include excluded samples, and are not broken down by kind or split.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,9 +31,9 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class AnnotatedCells:
-    """Annotated cells of live samples. Memory: the values and 8 bytes per annotated sample.
+    """Annotated cells: values, and 8 bytes per annotated sample.
 
-    start: number of each part's first row, int64 [parts]. live: whether a row is live, bool [rows].
+    start: each part's first row, int64 [parts]. live: whether each row is live, bool [rows].
     """
 
     def __init__(self, version: Version, start: Int64s, live: Bools) -> None:
@@ -57,7 +57,7 @@ class AnnotatedCells:
         self._annotated = {name: column.copy() for name, column in self._remaining.items()}
 
     def laid_over(self, rows: Int64s, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch with annotated values applied. rows: row number in the version of each row."""
+        """Return the batch with annotated values. rows: row numbers in the version."""
         names = [name for name in batch.schema.names if name in self._values]
         if not names or not len(self._rows):
             return batch
@@ -292,7 +292,6 @@ class _SampleScanner:
 
 
 def _runs(version: Version) -> list[list[dict[str, Any]]]:
-    """Return the samples table's files, grouped by change, without annotations."""
     runs: dict[str, list[dict[str, Any]]] = {}
     for file in files_of(version.manifest["samples"], None, annotations=False):
         runs.setdefault(file["path"].rpartition("/")[0], []).append(dict(file))

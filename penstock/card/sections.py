@@ -20,7 +20,7 @@ _OUTCOMES = {
     "dropped": "dropped: healthy, but not used",
 }
 MANY = 8
-"""For a column with more distinct values than this, mostly unique, the card shows only their number."""
+"""If a column has more distinct values, mostly unique, the card shows only their number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +160,7 @@ def column_words(column: CardColumn) -> tuple[str, str]:
 
 
 def kind_rows(card: Card) -> tuple[list[str], list[list[str]]]:
-    """Return (header, rows) of the table with one row per kind and one column per split."""
+    """Return (header, rows): one row per kind, one column per split."""
     splits = list(card.splits)
     header = ["kind", *splits, "samples", "share", "raw objects", "length"]
     rows = []
@@ -252,7 +252,7 @@ def making_rows(card: Card) -> list[tuple[str, str, str]]:
 
 
 def render_html(card: Card) -> str:
-    """Return the card as an HTML page. Raises: MissingDependency."""
+    """Return an HTML page. Raises: MissingDependency."""
     return templates().get_template("card.html.j2").render(template_values(card))
 
 

@@ -1,4 +1,4 @@
-"""Count the values of a column, and summarize their distribution, in constant memory."""
+"""Count and summarize a column's values in constant memory."""
 
 import math
 from collections import Counter
@@ -60,9 +60,9 @@ class Numbers:
     """A distribution of finite numbers."""
 
     known: int
-    """Number of rows with a finite number."""
+    """Rows with a finite number."""
     unknown: int
-    """Number of other rows."""
+    """Other rows."""
     total: float
     """Sum."""
     minimum: float
@@ -72,15 +72,15 @@ class Numbers:
     maximum: float
     """Maximum."""
     p5: float
-    """5 % quantile, within 0.5 % of its value."""
+    """5 % quantile, within 0.5 %."""
     p50: float
-    """Median, within 0.5 % of its value."""
+    """Median, within 0.5 %."""
     p95: float
-    """95 % quantile, within 0.5 % of its value."""
+    """95 % quantile, within 0.5 %."""
     edges: tuple[float, ...]
     """Bin edges [n + 1]. The bin width is a power of two."""
     counts: tuple[int, ...]
-    """Number of rows in each bin [n]."""
+    """Rows in each bin [n]."""
 
     def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__} | {
@@ -144,7 +144,7 @@ class NumberSummary:
     """Sums, quantiles and a histogram of numbers. Apart from rounding, batching does not change them."""
 
     def __init__(self, *, whole: bool = False) -> None:
-        """Start empty. whole: True for integers, whose bins are at least 1 wide."""
+        """whole: True for integers, whose bins are at least 1 wide."""
         self.n, self._sum, self._whole = 0, 0.0, whole
         self._low, self._high = math.inf, -math.inf
         self._marks = np.zeros(2 * _STEPS + 1, np.int64)
@@ -191,7 +191,9 @@ class NumberSummary:
 
     def _quantile(self, below: Int64s, share: float) -> float:
         mark = int(np.searchsorted(below, share * (self.n - 1), side="right"))
-        value = float(self._sums[mark] / self._marks[mark])  # exact if all numbers in the sketch bin are equal
+        value = float(
+            self._sums[mark] / self._marks[mark]
+        )  # exact if all numbers in the sketch bin are equal
         value = min(max(value, self._low), self._high)
         return float(round(value)) if self._whole else value
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 OWN = Path(__file__).parent / "rendering"
 _ESCAPES = {"html": html_text, "md": markdown_text}
 _DECLARING = ("e", "escape", "forceescape", "safe", "tojson", "urlize", "xmlattr")
-"""Jinja filters that are removed because their result would count as escaped."""
+"""Removed Jinja filters, whose results would count as escaped."""
 
 
 @cache

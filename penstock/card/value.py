@@ -76,9 +76,9 @@ class CardColumn:
     type: str
     """Type according to the manifest."""
     numbers: Numbers | None = None
-    """Distribution of a numeric column; None for other columns."""
+    """Distribution, for a numeric column."""
     counts: Counts | None = None
-    """Sample count per value of a text column; None for other columns."""
+    """Samples per value, for a text column."""
     note: str = ""
     """Remark, or ""."""
 
@@ -90,9 +90,9 @@ class Check:
     name: str
     """Check name."""
     batches: int
-    """Number of batches that passed."""
+    """Batches that passed."""
     failed: int
-    """Number of batches that were published although the check failed."""
+    """Batches that were published although the check failed."""
     newest: str
     """Explanation of the newest batch's result."""
 
@@ -102,13 +102,13 @@ class History:
     """The provenance of a version and its ancestors."""
 
     versions: int = 0
-    """Number of versions up to and including this one."""
+    """Versions up to and including this one."""
     publishes: int = 0
-    """Number of versions with known provenance."""
+    """Versions with known provenance."""
     batches: int = 0
-    """Number of versions with a stage record of their samples."""
+    """Pipeline batches, one per version with a stage record."""
     accounted: int = 0
-    """Number of batches that recorded their refusal codes."""
+    """Batches that recorded their refusal codes."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Outcome (landed, used, rejected, left_out, ...) -> raw object count."""
     refused: tuple[tuple[str, str, str, int], ...] = ()
@@ -140,11 +140,11 @@ class Example:
     facts: Mapping[str, str]
     """Name of a fact -> displayed value."""
     caption: str = ""
-    """Caption, or the text of a text sample; "" if there is none."""
+    """Caption, or the text of a text sample, or ""."""
     picture: bytes = b""
-    """JPEG or PNG bytes; b"" if there is no image."""
+    """JPEG or PNG bytes, or b""."""
     media_type: str = ""
-    """`image/jpeg` or `image/png`; "" if there is no image."""
+    """`image/jpeg` or `image/png`, or ""."""
     width_px: int = 0
     """Width in pixels."""
     height_px: int = 0
@@ -194,7 +194,7 @@ class Card:
     history: History
     """Provenance of the version."""
     examples: tuple[Example, ...]
-    """Example samples of each kind."""
+    """Example samples."""
     warnings: tuple[str, ...]
     """Warnings, as sentences."""
     unknown: tuple[str, ...]

@@ -10,7 +10,7 @@
         checkpoints.save(batches.step, state, batches, wait=False)
     checkpoints.close()
 
-A checkpoint exists once its marker, which is written last, exists (docs/format.md, "Checkpoints").
+A checkpoint is complete once its marker is written (docs/format.md, "Checkpoints").
 """
 
 from typing import TYPE_CHECKING, Any

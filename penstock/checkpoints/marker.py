@@ -52,11 +52,11 @@ class Checkpoint:
     parts: Sequence[StoredObject]
     """Objects that contain tensors and values."""
     plan: str | None = None
-    """Hash of the training run's plan; None if it was saved without a loader."""
+    """Plan hash; None if saved without a loader."""
     versions: Sequence[Mapping[str, str]] = ()
     """Versions that the plan reads, each {"source", "id", "name"}."""
     loader: Mapping[str, Any] | None = field(default=None, repr=False)
-    """Loader state; None if it was saved without a loader."""
+    """Loader state; None if saved without a loader."""
 
     @property
     def objects(self) -> list[StoredObject]:
@@ -79,7 +79,7 @@ def sha256(data: bytes) -> str:
 
 
 def check_run(run: str) -> str:
-    """Return the run name if it is valid. Raises: InvalidName."""
+    """Return a valid run name. Raises: InvalidName."""
     if not _NAME.fullmatch(run):
         raise InvalidName(
             f"{run!r} cannot be a run's name: accepted are 1 to 128 of A-Z a-z 0-9 . _ -, the first a letter or digit"

@@ -21,7 +21,7 @@ PART_BYTES = 64 * 2**20
 """Largest part in bytes, unless a single value is larger."""
 
 BLOCK_BYTES = 2**20
-"""Bytes per checksum, counted from the start of a piece, so that partial reads can be verified."""
+"""Bytes per checksum, from the start of a piece, to verify partial reads."""
 
 ITEM_BYTES = {
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),
@@ -37,7 +37,7 @@ class TensorPiece:
     """A box of a tensor, or another value, to be stored. A value's `within` and `offsets` are empty."""
 
     item: Any
-    """torch's write item."""
+    """Torch's `WriteItem`."""
     label: str
     """Name in the file."""
     dtype: str

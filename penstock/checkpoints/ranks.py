@@ -21,8 +21,7 @@ def several(
 ) -> Generator[R, None, None]:
     """Yield the result of calling `call` on each item, in order.
 
-    An error is raised when its item's turn comes. Closing the generator waits for running calls, because they may be
-    filling the caller's memory.
+    An error is raised at its item's turn. Closing waits for running calls, which may be filling the caller's memory.
     """
     pool = DaemonPool(at_once, "penstock-checkpoint")
     going: deque[Future[R]] = deque()

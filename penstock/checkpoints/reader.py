@@ -62,8 +62,8 @@ class CheckpointReader(StorageReader):
     Reads only the blocks that this rank needs, a few parts at a time. Values other than tensors must load with
     torch.load's weights_only=True.
 
-    partial: True ignores stored entries that the state lacks. By default they raise CheckpointMismatch, because an
-    optimizer could otherwise lose its moments silently.
+    partial: True ignores stored entries that the state lacks. The default raises CheckpointMismatch, because an
+    optimizer could lose its moments silently.
 
     Raises: MissingDependency if torch's weights_only=True is not safe.
     """
@@ -128,9 +128,9 @@ class CheckpointReader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Fill the state. On a disk, whole pieces are read straight into the tensors.
+        """Fill the state. From a disk, whole pieces are read straight into the tensors.
 
-        Raises: Corrupt for damaged bytes; the state must then be discarded.
+        Raises: Corrupt for damaged bytes; discard the state.
         """
         by_part: dict[str, list[_ReadBlock]] = {}
         for item in plan.items:
@@ -228,7 +228,6 @@ def _read_targets(part: list[_ReadBlock], planner: LoadPlanner) -> list[_ReadTar
 
 
 def _memory(block: _ReadBlock, target: torch.Tensor) -> memoryview | None:
-    """Return the tensor's memory if the stored blocks equal its content byte for byte; else None."""
     if not (is_plain(target, DTYPES[block.dtype]) and target.is_contiguous()):
         return None
     return bytes_of(target) if block.span.nbytes == target.nbytes else None

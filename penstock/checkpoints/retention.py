@@ -89,7 +89,6 @@ def _by_step(run: str, objects: Iterable[ObjectInfo]) -> Iterator[tuple[int, Obj
 
 
 def _parts(run: str) -> str:
-    """Return the folder of a run's parts."""
     return part_key(run, 0, "").rpartition("/")[0].rpartition("/")[0] + "/"
 
 

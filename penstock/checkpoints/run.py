@@ -76,7 +76,7 @@ class Checkpoints:
         return marker.read(self._store, self.run, step)
 
     def latest(self) -> Checkpoint | None:
-        """Return the newest checkpoint, or None if there is none. Raises: Corrupt; FormatTooNew; StoreError."""
+        """Return the newest checkpoint, or None. Raises: Corrupt; FormatTooNew; StoreError."""
         steps = self.steps()
         return self.at(steps[-1]) if steps else None
 
@@ -92,7 +92,7 @@ class Checkpoints:
     ) -> None:
         """Save a state after `step` completed steps.
 
-        state: dict of tensors, plain values, nested dicts and lists, or objects with a state_dict().
+        state: tensors, plain values, nested dicts and lists, or objects with a state_dict().
 
         batches: the loader, whose position, plan and versions are saved too.
 
@@ -148,7 +148,7 @@ class Checkpoints:
     ) -> Checkpoint | None:
         """Load a checkpoint into a state, and move the loader to its position.
 
-        Returns the checkpoint. If there is none, changes nothing and returns None.
+        If there is no checkpoint, returns None and changes nothing.
 
         state: dict with the saved structure. Its tensors may be sharded differently, and are filled in place.
 
@@ -256,7 +256,6 @@ def _named_apart(state: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _paths(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Yield the keys that lead to each value of nested dicts and lists."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _paths(inner, (*path, str(key)))
@@ -273,7 +272,6 @@ def _subscripts(path: tuple[str, ...]) -> str:
 
 @contextmanager
 def _quiet(how: Mapping[str, Any]) -> Iterator[None]:
-    """Silence torch's warning about a process without collectives."""
     if not how.get("no_dist"):
         yield
         return

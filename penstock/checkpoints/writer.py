@@ -94,7 +94,7 @@ class CheckpointWriter(StorageWriter):
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Create the root if needed and check the step, on the coordinator. Raises: Conflict; NotARoot."""
+        """Create the root and check the step, on the coordinator. Raises: Conflict; NotARoot."""
         self._root.create()
         self._check_newest()
         return plans
@@ -223,8 +223,6 @@ class CheckpointWriter(StorageWriter):
 
 
 class _RankResults(list[WriteResult]):
-    """One rank's results, with its run and step."""
-
     def __init__(self, run: str, step: int, results: Iterable[WriteResult]) -> None:
         super().__init__(results)
         self.run, self.step = run, step

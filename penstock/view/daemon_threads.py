@@ -1,4 +1,4 @@
-"""Run calls in daemon threads, so that the viewer exits at once even if a thread is still decoding."""
+"""Run calls in daemon threads, so that the viewer exits even if one is still decoding."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -27,7 +27,7 @@ from .replays.metrics_file import Spread
 SIGMAS = 4.0
 """Standard deviations beyond which a metric or column value gets a mark."""
 MIN_STEPS = 16
-"""Fewest steps with a metric from which its spread is judged."""
+"""Fewest values of a metric for judging its spread."""
 WEIGHTS = {
     **OF_VALUES,
     "note_not_finite": 95,
@@ -45,7 +45,7 @@ WEIGHTS = {
 _ONE_SAMPLE = 30
 """Weight of equal values that come from a single sample."""
 MIN_SAMPLES = 32
-"""Fewest samples with a value from which a column is judged."""
+"""Fewest samples with a value for judging a column."""
 _LEAST_SHARE = 1e-9
 """Ratio of variance to mean square below which the variance is only rounding error."""
 
@@ -95,7 +95,7 @@ def counted(n: int, noun: str) -> str:
 
 
 def ranked(slots: Sequence[SlotFacts], notes: Iterable[StepMark] = ()) -> tuple[StepMark, ...]:
-    """Return all marks of a batch, worst first. notes: marks of the step's metrics."""
+    """Return all marks of a batch, worst first. notes: marks of metrics."""
     marks = [
         *notes,
         *_unreadable(slots),
@@ -150,7 +150,6 @@ def _of_kinds(slots: Sequence[SlotFacts]) -> list[StepMark]:
 
 
 def _equal(slots: Sequence[SlotFacts]) -> list[StepMark]:
-    """Return a mark for each value that several slots share bit for bit."""
     same: dict[tuple[str, bytes], list[SlotFacts]] = defaultdict(list)
     for slot in slots:
         for field, value_hash in slot.hashes.items():

@@ -51,17 +51,15 @@ RETRY_S = 60.0
 AHEAD_S = 1.0
 """Idle seconds after which the last step's neighbours are replayed, because most users open these next."""
 VALUES_BYTES = 96 * 2**20
-"""Memory for cached steps, and as much for cached slots, in bytes."""
+"""Size limit in bytes, for cached steps and for cached slots each."""
 MEDIA_BYTES = 48 * 2**20
-"""Memory for cached images and audio, in bytes."""
+"""Size limit of cached images and audio, in bytes."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class _CachedValues(Generic[T]):
-    """A slot or part of a step, whether its replay failed and why, and its time."""
-
     value: T
     trouble: str
     failed: bool
@@ -70,7 +68,7 @@ class _CachedValues(Generic[T]):
 
 
 class _Version:
-    """An open version. Once it is retired, garbage collection may delete its data even while it is open."""
+    """An open version. Garbage collection may delete a retired version's data even while it is open."""
 
     def __init__(self, version: loader.Version) -> None:
         self.version, self._checked_at = version, time.monotonic()
@@ -84,14 +82,12 @@ class _Version:
 
 
 class _Run:
-    """An open training run, whose run log is read again when it may have grown."""
-
     def __init__(self, training: Training, outage: Outage) -> None:
         self.training, self._read_at, self._outage = training, time.monotonic(), outage
         self._whole_at, self._lock = datetime.now(UTC), Lock()
 
     def fresh(self) -> Training:
-        """Return the current training run: the old one while another thread reads, marked stale during an outage."""
+        """Return the training run, refreshed if due. During an outage it is marked stale."""
         if time.monotonic() - self._read_at > FRESH_S and self._lock.acquire(blocking=False):
             try:
                 self._read_again()
@@ -182,7 +178,7 @@ class OpenData:
     def version(self, dataset: str, number: int) -> loader.Version:
         """Return a version, even a retired one as long as its data exists.
 
-        Raises: VersionNotFound; VersionRetired; Denied; errors of opening.
+        Raises: VersionNotFound; VersionRetired; Denied; errors from opening.
         """
         self._requested.set()
         ref = f"{dataset}@{number}"
@@ -230,7 +226,7 @@ class OpenData:
         return RunSearch(opened, ordered, lambda run: Training(self.root, run, self._plans), error)
 
     def _all_runs(self) -> tuple[str, ...]:
-        """Return the root's runs, listed at most once a minute because that may be slow."""
+        # Listing all run logs may be slow.
         at_s, runs = self._listed_runs
         if time.monotonic() - at_s > RUNS_S:
             runs = tuple(self._primary.ask(lambda: trail_runs(primary_of(self.root.store))))
@@ -245,7 +241,7 @@ class OpenData:
         return self._runs.get(name, lambda: self._primary.ask(opened)).fresh()
 
     def batch(self, name: str, step: int, rank: int, world_size: int) -> tuple[ShownBatch, str]:
-        """Return (a rank's part of a step, the reason that the recipe was not applied or "").
+        """Return (a rank's part of a step, recipe error or "").
 
         If no other request follows within a second, the neighbouring steps are replayed too.
         """
@@ -256,7 +252,7 @@ class OpenData:
         return result
 
     def part(self, training: Training, step: int, rank: int, world_size: int) -> tuple[ShownBatch, str]:
-        """Return the same as `batch`, but do not replay neighbouring steps."""
+        """Return the same as `batch`, but replay no neighbouring steps."""
         return self._batch(training, step, rank, world_size)
 
     def _batch(
@@ -267,7 +263,7 @@ class OpenData:
         world_size: int,
         digests: Sequence[PartDigest] | None = None,
     ) -> tuple[ShownBatch, str]:
-        """digests: recorded digests of the part that contains this one; None looks up this part's."""
+        """digests: recorded digests of the containing part; None looks up this part's."""
         digests = training.part_digests(step, rank, world_size) if digests is None else digests
         cached = self._batches.get(
             (training.name, training.plan(step).hash, step, rank, world_size, digests),
@@ -282,7 +278,7 @@ class OpenData:
     def thumbnails(
         self, name: str, step: int, rank: int, world_size: int, slot: int
     ) -> tuple[Mapping[str, Media], str]:
-        """Return (field -> thumbnail of a slot, the reason that the recipe was not applied or "").
+        """Return (field -> thumbnail of a slot, recipe error or "").
 
         A part includes thumbnails of its first slots. Those of later slots are made in groups. Raises: InvalidRuntime.
         """
@@ -302,7 +298,7 @@ class OpenData:
         return batch.slots[slot - batch.first_slot].thumbnails, trouble
 
     def slot(self, name: str, step: int, slot: int) -> tuple[SlotValues, str]:
-        """Return (a slot, the reason that the recipe was not applied or "")."""
+        """Return (a slot, recipe error or "")."""
         training = self.training(name)
         cached = self._slots.get(
             (name, training.plan(step).hash, step, slot, training.part_digests(step)),
@@ -322,7 +318,7 @@ class OpenData:
         return _CachedValues(value, trouble, bool(trouble) or lacks(value), n_answers, time.monotonic())
 
     def _is_valid(self, cached: _CachedValues[Any]) -> bool:
-        """Return whether values may be reused. Failed ones expire, at once if the recipe has answered since."""
+        """Return whether values may be reused. Failed ones expire, immediately if the recipe has answered since."""
         if not cached.failed:
             return True
         same = self._process is None or cached.n_answers == self._process.n_answers
@@ -364,7 +360,6 @@ class OpenData:
                         self._make_ahead(name, neighbour, rank, world_size)
 
     def _make_ahead(self, name: str, step: int, rank: int, world_size: int) -> None:
-        """Replay a rank's part of a step, if it exists. Does not count as a request."""
         training = self._training(name)
         if step >= 0 and (training.trail is None or step <= training.last_step):
             self._batch(training, step, rank, world_size)

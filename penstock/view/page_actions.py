@@ -14,8 +14,7 @@ def exclude_basket(
 ) -> tuple[str, ...]:
     """Publish each dataset without the samples in the basket, and return the new versions' names. Raises: as `exclude`.
 
-    samples: (version, key) pairs, looked up in the newest version given for that dataset. page: address or command that
-    shows what was excluded.
+    samples: (version, key) pairs, looked up in each dataset's newest given version. page: address or command to record.
     """
     refs: dict[str, str] = {}
     keys: dict[str, list[str]] = defaultdict(list)

@@ -47,7 +47,7 @@ class RawSource:
         return nbytes
 
     def read(self, uri: str) -> bytes:
-        """Return an object's bytes. Raises: InvalidRuntime if it is outside of the URL or too large; StoreError."""
+        """Return an object's bytes. Raises: InvalidRuntime if it is elsewhere or too large; StoreError."""
         n = self.nbytes(uri)
         key = self._key(uri)
         return bytes(self._outage.ask(lambda: self._store.get_range(key, 0, n)).data) if n else b""
@@ -86,7 +86,7 @@ class RawObject(Record):
 def raw_object(source: RawSource | None, uri: str, most: int = MOST_BYTES, edge: int = 0) -> RawObject | None:
     """Return a raw object's record; None if there is no URI.
 
-    most: largest size that is fetched, in bytes. edge: longer side of its thumbnail in pixels; 0 for no thumbnail.
+    most: largest size fetched, in bytes. edge: pixels of the thumbnail's longer side; 0 for no thumbnail.
     """
     if not uri:
         return None

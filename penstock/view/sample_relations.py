@@ -25,7 +25,7 @@ MOST_HELD = 200
 MOST_COLUMNS = 20
 """Most edited columns that are read per version, most recently annotated first."""
 COLUMN = "phash"
-"""Column with a perceptual hash of 16 hexadecimal digits per image, joined by `-`."""
+"""Column with 16 hexadecimal digits per image, joined by `-`."""
 FLAT = "phash_flat"
 """Column that is True if the hash is meaningless."""
 MOST_NEIGHBOURS = 12
@@ -44,7 +44,7 @@ class HeldSlot(Record):
     slot: int
     """Global slot."""
     attempt: int
-    """0 if it was planned; else its number as a substitute."""
+    """0 if planned; else its number as a substitute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +52,9 @@ class HeldSteps(Record):
     """The slots of one training run that contained a sample."""
 
     training: str
-    """Run, or hash of a plan."""
+    """Run name or plan hash."""
     n_slots: int
-    """Number of slots in recorded steps; for a plan without a run log, in steps before the page's."""
+    """Number of slots in recorded steps; for a plan without a run log, in steps before the page's step."""
     planned: bool
     """True if nothing records that the steps were trained."""
     slots: tuple[HeldSlot, ...]
@@ -68,8 +68,7 @@ def held_steps(
 ) -> tuple[HeldSteps, ...]:
     """Return the slots of each training run that contained a sample.
 
-    ordinal: the sample's index in a version of the dataset. before: end of the search in plans without a run log.
-    Costs as much as `Plan.steps_of`.
+    ordinal: index in a version. before: end of the search in plans without a run log. Costs as `Plan.steps_of`.
     """
     return tuple(_held_steps_of(one, dataset, key, ordinal, before) for one in trainings)
 
@@ -86,7 +85,7 @@ class RunSearch:
     ) -> None:
         """Set the training runs to search.
 
-        others: more runs, opened by `open_run`, up to 50 or for 20 s. error: reason that `others` is incomplete.
+        others: more runs, opened by `open_run`, up to 50 or for 20 s. error: why `others` is incomplete.
         """
         self._opened, self._open_run, self.error = opened, open_run, error
         self.unsearched = tuple(others)
@@ -221,7 +220,7 @@ class Neighbour(Record):
     """A sample that looks similar to another."""
 
     ordinal: int
-    """Number in the version."""
+    """Index in the version."""
     key: str
     """Sample key."""
     distance: int
@@ -231,7 +230,7 @@ class Neighbour(Record):
 def phash_neighbours(version: loader.Version, ordinal: int) -> tuple[Neighbour, ...]:
     """Return up to 12 samples whose `phash` differs by at most 16 bits, nearest first.
 
-    Reads that column of the samples table. Only samples with the same number of images are compared.
+    Reads that column. Compares samples with equal image counts.
     """
     import polars as pl
 

@@ -25,7 +25,7 @@ _ODD = re.compile(r"[^A-Za-z0-9._-]+")
 def save(folder: Path, record: Mapping[str, Any], slots: Mapping[int, Mapping[str, Any]]) -> list[Path]:
     """Write `record.json` and each slot's values into a folder, and return the paths.
 
-    slots: slot -> field -> value. Arrays are written bit for bit; media also as images and audio.
+    slots: slot -> field -> value. Arrays are written bit for bit; media also as image and audio files.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written = [folder / "record.json"]
@@ -44,7 +44,6 @@ def save(folder: Path, record: Mapping[str, Any], slots: Mapping[int, Mapping[st
 
 
 def _value(stem: Path, value: Any) -> Path:
-    """Write one value. If numpy lacks a tensor's dtype, its bytes are written."""
     if isinstance(value, bytes):
         path = Path(f"{stem}.bin")
         path.write_bytes(value)

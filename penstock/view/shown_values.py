@@ -97,7 +97,7 @@ def shown_sample(
 ) -> tuple[ShownValue, ...]:
     """Return every field of a sample, in order. texts: decoded text of tokens.
 
-    cut: partly decoded field -> text about its length. If there are any, audio and video lengths are not compared.
+    cut: partly decoded field -> text about its length. If given, audio and video lengths are not compared.
     """
     facts = {name: facts_of(sample, name, version, texts) for name in sample}
     values = [shown_value(name, value, facts[name]) for name, value in sample.items()]

@@ -16,7 +16,7 @@ from ..replays.training import Row, Training, crcs
 from .shown_batch import ShownBatch
 
 PartOf = Callable[[int, int], tuple[ShownBatch, str]]
-"""Function (rank, world size) -> (that part of a step, the reason that the recipe was not applied or "")."""
+"""Function (rank, world size) -> (that part of a step, recipe error or "")."""
 WHOLE = 2**64
 UNDECIDED = "the ledger lists substitutions of all runs of the plan: too many to single out this run's"
 STAGES = {
@@ -43,7 +43,7 @@ class Proof(Record):
 def proofs(
     training: Training, batch: ShownBatch, functions: Functions | None, trouble: str = ""
 ) -> tuple[Proof, ...]:
-    """Return a batch's four proofs. trouble: reason that the recipe was not applied, or ""."""
+    """Return a batch's four proofs. trouble: recipe error, or ""."""
     recorded = training.rows(batch.step)
     return (
         _planned(training, batch),
@@ -217,7 +217,7 @@ def _code(training: Training, step: int, functions: Functions | None, trouble: s
 
 
 def _facts(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return name -> facts as text. Omits a function's module, because in a script it is `__main__`."""
+    # A function's module is left out, because in a script it is `__main__`.
     texts = {}
     for key, fact in facts.items():
         if isinstance(fact, CodeFacts):

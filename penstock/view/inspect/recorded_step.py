@@ -33,7 +33,7 @@ class RecordedPart(Record):
     substituted: int
     """Number of substituted slots."""
     at_us: int
-    """Time in UTC microseconds since 1970."""
+    """Time in UTC microseconds."""
     crc32c: Mapping[str, int]
     """Field -> CRC-32C of its tensor; empty if not computed."""
 
@@ -43,7 +43,7 @@ class RecordedStep(Record):
     """A step as recorded in the run log."""
 
     training: str
-    """Run, or hash of a plan."""
+    """Run name or plan hash."""
     plan: str
     """Hash of the step's plan; "" if only the metrics contain the step."""
     step: int

@@ -33,9 +33,9 @@ class ComparedSample(Record):
     version: str
     """Version name; "" for a source without stored bytes."""
     ordinal: int
-    """Number in the version."""
+    """Index in the version."""
     attempt: int
-    """0, or the number of the substitute."""
+    """0 if planned; else the substitute's number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class RunComparison(Record):
     n_differing: int
     """Number of compared steps whose digests differ."""
     step: int
-    """First step whose digests differ; -1 if there is none."""
+    """First step whose digests differ, or -1."""
     rank: int
     """Data-parallel rank at that step; 0 for whole batches."""
     world_size: int
@@ -126,7 +126,7 @@ def run_comparison(root: loader.Root, first: RunTrail, second: RunTrail) -> RunC
 
 
 def _parts(trail: RunTrail) -> "pl.DataFrame":
-    """Return the last row for each step, world size and rank. Whole batches are rank 0 of 1."""
+    # Whole batches become rank 0 of 1.
     import polars as pl
 
     whole = trail.whole.sort("at_us").unique("step", keep="last", maintain_order=True)
@@ -144,7 +144,6 @@ _Samples = dict[int, tuple[int, ComparedSample]]
 
 
 def _compared(first: _Samples, second: _Samples) -> list[ComparedSlot]:
-    """Return the slots whose samples differ in identity."""
     return [
         ComparedSlot(
             slot=slot,

@@ -81,11 +81,11 @@ class StartRow(Record):
     world_size: int
     """Number of ranks."""
     recipe: str
-    """Recipe: the function that returns decoders and transforms; "" if there is none."""
+    """Recipe: the function that returns decoders and transforms, or ""."""
     code: str
     """Description of the training code."""
     at_us: int
-    """Time in UTC microseconds since 1970."""
+    """Time in UTC microseconds."""
     versions: tuple[str, ...]
     """Names of the versions that the plan reads; empty if unknown."""
     error: str = ""
@@ -99,7 +99,7 @@ class Spike(Record):
     step: int
     """Global step."""
     marks: tuple[StepMark, ...]
-    """Marks of its metrics, the worst first."""
+    """Marks of its metrics, worst first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,9 +125,9 @@ class RunRecord(Record):
     n_steps: int
     """Number of distinct recorded steps."""
     first_step: int
-    """First recorded step; -1 if there is none."""
+    """First recorded step, or -1."""
     last_step: int
-    """Last recorded step; -1 if there is none."""
+    """Last recorded step, or -1."""
     differing: tuple[int, ...]
     """Steps that a rank received more than once, with different digests."""
     substituted: tuple[int, ...]
@@ -153,7 +153,7 @@ class RunRecord(Record):
 def run_record(training: Training, first: int = 0, most: int | None = MOST_SPIKES) -> RunRecord:
     """Return the record of a run that has a run log or metrics. Costs a pass over its steps.
 
-    first: index of the first unusual step to list. most: number of unusual steps to list; None for all.
+    first: index of the first unusual step listed. most: number of unusual steps listed; None for all.
     """
     trail = training.charted
     assert trail is not None
@@ -264,5 +264,4 @@ def _chart(training: Training) -> dict[str, tuple[float | None, ...]]:
 
 
 def _floats(column: "pl.Series") -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return a column as float64 [n], with NaN for null. Shares memory if possible."""
     return column.to_numpy().astype(np.float64, copy=False)

@@ -58,13 +58,13 @@ class SampleRecord(Record):
     number: int
     """Version number."""
     ordinal: int
-    """Number in the version."""
+    """Index in the version."""
     n_samples: int
     """Number of live samples in the version."""
     key: str
     """Sample key."""
     part: str
-    """Id of its part."""
+    """Part id."""
     row: int
     """Row in its part."""
     fields: tuple[SampleField, ...]
@@ -78,11 +78,11 @@ class SampleRecord(Record):
     trainings: tuple[HeldSteps, ...]
     """Slots that contained the sample, per searched training run."""
     runs_left: tuple[str, ...]
-    """Runs of the root that were not searched."""
+    """Runs in the root that were not searched."""
     runs_error: str
-    """Why the other runs of the root are unknown; "" if known."""
+    """Error while listing the other runs, or ""."""
     edits: tuple[ColumnEdit, ...]
-    """Edits of its columns, by column, the oldest first."""
+    """Edits to its columns, by column, oldest first."""
     neighbours: tuple[Neighbour, ...]
     """Look-alikes in the version according to `phash`, nearest first."""
 
@@ -103,7 +103,7 @@ def stored(version: "loader.Version", ordinal: int, field: str) -> bytes:
 
 
 def stored_sample(version: "loader.Version", ordinal: int, field: str) -> dict[str, bytes]:
-    """Return a field's bytes, and those of another field if it is needed for decoding. Raises: as `stored`."""
+    """Return a field's bytes, plus another field's if decoding needs them. Raises: as `stored`."""
     data = {field: stored(version, ordinal, field)}
     if is_run(field) and field + SUFFIX in fields_of(version, [ordinal])[0]:
         data[field + SUFFIX] = stored(version, ordinal, field + SUFFIX)
@@ -152,7 +152,7 @@ def sample_record(version: "loader.Version", ordinal: int, search: RunSearch | N
 def _fields(
     version: "loader.Version", ordinal: int, names: Sequence[str], address: SampleAddress
 ) -> tuple[SampleField, ...]:
-    """Return the fields, media first. Decodes all under one memory reservation."""
+    # One memory reservation covers all fields.
     data, values, errors = dict[str, dict[str, bytes]](), dict[str, DecodedValue](), dict[str, str]()
     for name in names:
         try:

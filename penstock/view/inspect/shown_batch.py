@@ -16,7 +16,7 @@ from ..replays.replayed_values import PartValues, Texts
 from ..shown_values import ShownValue, facts_of, shown_sample, version_of
 
 PICTURED = frozenset(("image", "video", "audio", "array"))
-"""Kinds that have a thumbnail. A slot shows its first field of such a kind."""
+"""Kinds with a thumbnail. A slot shows its first such field."""
 PICTURED_SLOTS = 32
 """Slots whose thumbnails are included in a part, more than fit a window. Others are made on request."""
 _MIN_BYTES = 64
@@ -52,11 +52,11 @@ class ShownBatch:
     crc32c: Mapping[str, int]
     """Field -> CRC-32C of the batched field."""
     errors: Mapping[int, str]
-    """Slot of the global batch -> why its sample is unreadable."""
+    """Slot of the global batch -> read error of its sample."""
     settled: bool | None
-    """Same as in `BatchValues`."""
+    """See `BatchValues`."""
     slots: list[ShownSlot] = field(repr=False)
-    """Slots of the part."""
+    """Slots in the part."""
     n_pictured: int
     """Number of leading slots with thumbnails."""
     cut: tuple[str, ...] = ()
@@ -118,16 +118,13 @@ def shown_batch(plan: "loader.Plan", values: PartValues, *, n_pictured: int = PI
 
 @dataclass(slots=True)
 class _SlotParts:
-    """What is known so far about one slot."""
-
     fields: dict[str, ShownValue] = field(default_factory=dict)
     thumbnails: dict[str, Media] = field(default_factory=dict)
     crcs: dict[str, int] = field(default_factory=dict)
-    """Field -> CRC-32C of its value. Small values are omitted, because they are often equal."""
+    # Small values are left out, because they are often equal.
 
 
 def _hashes(values: PartValues, parts: Mapping[int, _SlotParts]) -> dict[int, dict[str, bytes]]:
-    """Return slot -> field -> hash, for values with equal checksums. Replays these slots."""
     times = Counter(item for part in parts.values() for item in part.crcs.items())
     twice = {
         i: [name for name, crc in part.crcs.items() if times[name, crc] > 1] for i, part in parts.items()

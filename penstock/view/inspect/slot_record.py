@@ -39,7 +39,7 @@ def restored_marks(
 ) -> list[StepMark]:
     """Return a mark for each token field that decodes to none of its source texts (fact `text_fields`).
 
-    Truncation and outer whitespace are ignored. restored: field -> text decoded from its tokens, without special tokens.
+    Ignores truncation and outer whitespace. restored: field -> text decoded from its tokens, without special tokens.
     """
     marks = []
     for field, decoded in restored.items():
@@ -100,7 +100,7 @@ class FieldRow(Record):
     crc32c: str
     """CRC-32C of the stored bytes, 8 hex digits; "not known" for unsealed registered bytes."""
     decoded: ShownValue | None
-    """Value before the transform; None if there is none."""
+    """Value before the transform, or None."""
     transformed: ShownValue | None
     """Value after the transform; None if it dropped the field or did not run."""
     placement: Placement | None = None
@@ -112,7 +112,7 @@ class SlotRecord(Record):
     """One slot of a step."""
 
     training: str
-    """Run, or hash of a plan."""
+    """Run name or plan hash."""
     plan: str
     """Plan hash."""
     step: int
@@ -128,17 +128,17 @@ class SlotRecord(Record):
     version: str
     """Version name."""
     ordinal: int
-    """Index among the version's live samples."""
+    """Index in the version."""
     epoch: int
     """Epoch of the source."""
     position: int
     """Position in the source's stream."""
     attempt: int
-    """0, or the number of the substitute."""
+    """0 if planned; else the substitute's number."""
     stage: str
-    """`trained` if `transformed` was replayed and proved; else `transformed`, or `decoded`."""
+    """`trained` if `transformed` was replayed and proved, else `transformed`, or `decoded`."""
     untrained: str
-    """Why no record shows that this step was trained; "" if it is recorded."""
+    """Reason that no record shows this step was trained, or ""."""
     fields: tuple[FieldRow, ...]
     """Stored fields, then fields that the transform added."""
     draws: tuple[str, ...]
@@ -148,7 +148,7 @@ class SlotRecord(Record):
     marks: tuple[StepMark, ...]
     """Marks of this slot, worst first."""
     largest: Mapping[str, float]
-    """Metric -> value of this slot, if it is among the step's largest."""
+    """Metric -> this slot's value, if it is among the step's largest."""
     provenance: Mapping[str, str]
     """Provenance column -> the sample's value."""
     runs: tuple[StageRun, ...]
@@ -156,9 +156,9 @@ class SlotRecord(Record):
     trainings: tuple[HeldSteps, ...]
     """Slots that contained the sample, in this training run, then in others; empty for a packed sequence."""
     runs_left: tuple[str, ...]
-    """Runs of the root that were not searched."""
+    """Runs in the root that were not searched."""
     runs_error: str
-    """Why the other runs of the root are unknown; "" if known."""
+    """Error while listing the other runs, or ""."""
     edits: tuple[ColumnEdit, ...]
     """Edits to the sample's columns, by column, oldest first; empty for a packed sequence."""
     neighbours: tuple[Neighbour, ...]
@@ -168,13 +168,13 @@ class SlotRecord(Record):
     error: str = ""
     """Error that left values missing, or ""."""
     trouble: str = ""
-    """Why the recipe failed; "" if it did not, or without one."""
+    """Recipe error, or ""."""
 
 
 def slot_values(
     training: Training, replayers: Replayers, step: int, slot: int, take: Take[SlotValues, T]
 ) -> tuple[T, str]:
-    """Return (result of `take` for a slot, the reason that the recipe was not applied or "")."""
+    """Return (result of `take` for a slot, recipe error or "")."""
     plain, own = replayers.plain, replayers.recipe
     trouble, digests = "", training.part_digests(step)
     if own is not None:

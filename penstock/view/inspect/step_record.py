@@ -38,19 +38,19 @@ class SlotRow(Record):
     version: str
     """Version name; "" for padding."""
     ordinal: int
-    """Index among the version's live samples; -1 for padding."""
+    """Index in the version; -1 for padding."""
     epoch: int
     """Epoch of the source."""
     attempt: int
-    """0, or the number of the substitute."""
+    """0 if planned; else the substitute's number."""
     raw: str
     """URI of the raw object; "" if not recorded."""
     shown: tuple[ShownValue, ...]
     """Field values at the record's stage."""
     largest: Mapping[str, float]
-    """Metric -> value of this slot, if it is among the step's largest."""
+    """Metric -> this slot's value, if it is among the step's largest."""
     error: str = ""
-    """Why it is unreadable; "" if readable."""
+    """Read error, or ""."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class StepRecord(Record):
     """Record of a rank's part of a step."""
 
     training: str
-    """Run, or hash of a plan."""
+    """Run name or plan hash."""
     plan: str
     """Plan hash."""
     step: int
@@ -72,13 +72,13 @@ class StepRecord(Record):
     digest: int
     """64-bit digest of this part."""
     bucket: str
-    """Bucket of the batch; "" if the plan has no buckets."""
+    """Bucket of the batch, or ""."""
     proofs: tuple[Proof, ...]
     """Proofs that this batch was trained on."""
     stage: str
     """`trained` if the values were replayed and proved; else `transformed`, or `decoded`."""
     untrained: str
-    """Why no record shows that this step was trained; "" if it is recorded."""
+    """Reason that no record shows this step was trained, or ""."""
     marks: tuple[StepMark, ...]
     """Marks, worst first."""
     notes: Mapping[str, float]
@@ -88,7 +88,7 @@ class StepRecord(Record):
     slots: tuple[SlotRow, ...]
     """Slots in this part, without padding."""
     trouble: str = ""
-    """Why the recipe failed; "" if it did not, or without one."""
+    """Recipe error, or ""."""
     stale: str = ""
     """Reason that the run log may have grown since it was read; "" if it was just read."""
 
@@ -102,7 +102,7 @@ def step_values(
     take: Take[PartValues, T],
     digests: Sequence[PartDigest] | None = None,
 ) -> tuple[T, str]:
-    """Return (result of `take` for a rank's part of a step, the reason that the recipe was not applied or "").
+    """Return (result of `take` for a rank's part of a step, recipe error or "").
 
     digests: recorded digests of the part; None looks these up.
     """
@@ -118,7 +118,7 @@ def step_values(
 def whole_values(
     training: Training, replayers: Replayers, step: int, rank: int, world_size: int
 ) -> tuple[BatchValues, str]:
-    """Return (all values in a rank's part of a step, the reason that the recipe was not applied or "")."""
+    """Return (all values in a rank's part of a step, recipe error or "")."""
     digests = training.part_digests(step, rank, world_size)
     return _recipe_or_plain(
         training,
@@ -196,7 +196,7 @@ def explained_part(training: Training, plan: "loader.Plan", batch: ShownBatch) -
 
 
 def default_part(training: Training, step: int) -> tuple[int, int]:
-    """Return (rank, world size) of a recorded part. If there is no run log, of a first part with up to 256 slots."""
+    """Return (rank, world size) of a recorded part or, if there is no run log, of a first part of up to 256 slots."""
     recorded = training.rows(step)
     if recorded:
         last = max(recorded, key=lambda row: (row["at_us"], row["rank"]))
@@ -238,7 +238,6 @@ def _row(explained: Explanation, shown: ShownSlot, largest: Mapping[str, float],
 
 
 def _column_marks(plan: "loader.Plan", explained: Mapping[int, Explanation]) -> list[StepMark]:
-    """Return the marks for the samples' columns. Packed sequences have none."""
     by_source: dict[str, dict[int, SampleAddress]] = {}
     for slot, explanation in explained.items():
         if not isinstance(plan.sources[explanation.source].view, PackedView):

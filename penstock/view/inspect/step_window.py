@@ -35,9 +35,9 @@ class WindowSource(Record):
     source: str
     """Source name, without the bucket."""
     planned: float
-    """Expected slots by the plan's weights: the sum of each step's slots times the source's share."""
+    """Expected slots: the sum of each step's slots times the source's weight share."""
     delivered: int
-    """Number of slots that contained its samples."""
+    """Slots that contained its samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +51,11 @@ class WindowSample(Record):
     version: str
     """Version name; "" for a source without stored bytes."""
     ordinal: int
-    """Number in the version."""
+    """Index in the version."""
     n_slots: int
-    """Number of slots that contained it."""
+    """Slots that contained it."""
     places: tuple[tuple[int, int], ...]
-    """(step, slot) of the first 20 of these."""
+    """(step, slot) of the first 20 slots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class StepWindow(Record):
     """Consecutive steps of a training run."""
 
     training: str
-    """Run, or hash of a plan."""
+    """Run name or plan hash."""
     first: int
     """First step."""
     last: int
@@ -83,9 +83,9 @@ class StepWindow(Record):
     sources: tuple[WindowSource, ...]
     """Sources, sorted by name."""
     buckets: Mapping[str, int]
-    """Bucket -> number of steps; empty if the plan has no buckets."""
+    """Bucket -> number of steps, if the plan has buckets."""
     n_substituted: int
-    """Number of slots with a substitute, recorded or for a quarantined sample."""
+    """Slots with a substitute, recorded or for a quarantined sample."""
     substituted: tuple[WindowSample, ...]
     """The first substitutes, one slot each, at most 60."""
 
@@ -116,8 +116,6 @@ def step_window(training: Training, first: int | None = None, last: int | None =
 
 
 class _WindowBuilder:
-    """Collects the slots of a window, step by step."""
-
     def __init__(self) -> None:
         self._planned: defaultdict[str, float] = defaultdict(float)
         self._delivered: Counter[str] = Counter()
@@ -196,15 +194,12 @@ class _SampleGroups(NamedTuple):
     """Groups of slots with the same sample."""
 
     n: int
-    """Groups."""
     n_repeated: int
-    """Groups of several slots."""
     most: list[NDArray[np.int64]]
-    """Slots of the largest of these, ascending; at most 60 groups."""
+    """Slots of the largest such groups, ascending, at most 60 groups."""
 
 
 def _sample_groups(identities: NDArray[np.uint64]) -> _SampleGroups:
-    """Return groups of equal identities, largest first, then by first slot. identities: uint64 [n]."""
     _, inverse, counts = np.unique(identities, return_inverse=True, return_counts=True)
     order = np.argsort(inverse, kind="stable")
     starts = np.cumsum(counts) - counts

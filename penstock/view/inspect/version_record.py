@@ -24,9 +24,9 @@ from ..json_record import Record
 MOST_WORDS = 600
 """Most words and operators: enough for about 200 comparisons."""
 MOST_DEPTH, MOST_CASE_DEPTH, MOST_WHENS = 6, 1, 40
-"""Deepest bracket nesting, deepest CASE nesting, and most WHEN clauses in total."""
+"""Deepest bracket and CASE nesting, and most WHEN clauses."""
 REPEATS, MOST_REPEATS = frozenset(("BETWEEN", "CASE", "NULLIF", "RIGHT", "SPLIT_PART")), 8
-"""Keywords whose operand polars repeats, and how many of these are allowed in total."""
+"""Keywords whose operand polars repeats, and how many are allowed."""
 PAGE = 60
 """Samples per page of the grid."""
 MOST_CATEGORIES = 12
@@ -35,7 +35,7 @@ GRID_COLUMNS = ("label", "kind", "split", "language", "licence", "raw_key")
 """Columns shown for a sample in the grid, if present."""
 _IDENTITY = frozenset((*SOURCE_COLUMNS, "key"))
 MOST_SAMPLES = 200
-"""Most samples listed per side of a difference."""
+"""Most samples listed per side."""
 
 
 def check_limit(text: str, what: str) -> None:
@@ -82,7 +82,7 @@ class Facet(Record):
     type: str
     """Arrow type."""
     n: int
-    """Number of samples with a value."""
+    """Samples with a value."""
     nulls: int
     """Number of samples without a value."""
     low: float | None = None
@@ -102,7 +102,7 @@ class GridRow(Record):
     """A sample in the grid."""
 
     ordinal: int
-    """Number in the version."""
+    """Index in the version."""
     key: str
     """Sample key."""
     fields: tuple[str, ...]
@@ -122,13 +122,13 @@ class VersionRecord(Record):
     version_id: str
     """Version id."""
     n_samples: int
-    """Number of live samples."""
+    """Live samples."""
     n_excluded: int
-    """Number of excluded samples."""
+    """Excluded samples."""
     fields: tuple[str, ...]
     """Field names."""
     created_us: int
-    """Publish time in UTC microseconds since 1970."""
+    """Publish time in UTC microseconds."""
     producer: Mapping[str, str]
     """Producer property -> value, from the manifest."""
     facets: tuple[Facet, ...]
@@ -267,10 +267,10 @@ def _rows(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference(Record):
-    """The difference of two versions, a and b."""
+    """The difference between two versions, a and b."""
 
     counts: Diff
-    """Difference by tables that are small for any data."""
+    """Difference computed from small tables only."""
     left_out: tuple[tuple[int, str], ...]
     """(ordinal in a, key) of the first 200 samples that are only in a."""
     added: tuple[tuple[int, str], ...]
@@ -297,10 +297,10 @@ def difference(a: "loader.Version", b: "loader.Version") -> Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionLine(Record):
-    """A version of a dataset."""
+    """A dataset version, as listed."""
 
     number: int
-    """Number."""
+    """Version number."""
     retired: bool
     """True if it is retired."""
 
@@ -312,7 +312,7 @@ class RootRecord(Record):
     root: str
     """Root URL."""
     runs: tuple[str, ...]
-    """Names of runs that have a run log, sorted."""
+    """Runs with a run log, sorted."""
     datasets: Mapping[str, tuple[VersionLine, ...]]
     """Dataset -> its versions, newest first."""
 

@@ -128,7 +128,7 @@ class MemoryPages:
         return name in self._pages
 
     def claim(self, name: str, nbytes: int) -> bool:
-        """Reserve room for a page to fetch, evicting pages needed later; False if being fetched or too large."""
+        """Reserve room for a page, evicting pages needed later; False if it is being fetched or does not fit."""
         with self._changed:
             if name in self._coming or not self._make_room(name, nbytes):
                 return False

@@ -320,7 +320,9 @@ class OpenCache:
             self._claims.wait(name, lambda: self._pages.exists(name))
 
     def beat(self, needed: Callable[[], Iterable[str]]) -> None:
-        """Write a hint every `BEAT_S` seconds: this loader runs and, above half the limit, needs these pages next.
+        """Write a hint every `BEAT_S` seconds, which shows that this loader runs.
+
+        It names the pages needed next if the cache is above half its limit.
 
         needed: returns the next pages, soonest first.
         """

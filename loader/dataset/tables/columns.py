@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ...errors import FieldMismatch, InvalidField
 from ..names import check_column
@@ -352,6 +351,8 @@ def _cast(column: pa.ChunkedArray, kind: str) -> tuple[pa.Array, list[Any]]:
 
 
 def _all_exact(column: pa.ChunkedArray) -> bool:
+    import pyarrow.compute as pc  # 40 ms, saved at startup
+
     ends = pc.min_max(column)
     return all(end is None or _is_exact(end) for end in (ends["min"].as_py(), ends["max"].as_py()))
 

@@ -23,6 +23,8 @@ class Launched:
 
     world: World
     """Number of this process among all of the run."""
+    grouped: bool
+    """Whether a launcher began the process, so that ranks, or this one, meet in a process group."""
     local_rank: int
     """Number of this process on its node."""
     name: str | None
@@ -51,6 +53,7 @@ class Launched:
         stopped = environ.get("PENSTOCK_STOPPED")
         return Launched(
             world=world,
+            grouped=world.world_size > 1 or {"RANK", "MASTER_ADDR"} <= environ.keys(),
             local_rank=_number(environ, LOCAL_RANKS, 0),
             name=environ.get("PENSTOCK_RUN") or None,
             attempt=_number(environ, ATTEMPTS, 0),

@@ -87,8 +87,7 @@ class Run:
         if torch.cuda.is_available():
             self.device = torch.device("cuda", self._launched.local_rank % torch.cuda.device_count())
             torch.cuda.set_device(self.device)
-        several = self.world.world_size > 1
-        if several and not distributed.is_initialized():
+        if self._launched.grouped and not distributed.is_initialized():
             distributed.init_process_group(
                 "nccl" if self.device.type == "cuda" else "gloo",
                 init_method=self._launched.meeting,

@@ -18,7 +18,7 @@ LOOK_S = 15.0
 
 
 class Stop(IntEnum):
-    """How a run is to stop; among ranks the greatest counts."""
+    """Kind of stop; among ranks the greatest counts."""
 
     NO = 0
     AGAIN = 1

@@ -52,6 +52,8 @@
       JobFailed:                     (RuntimeError)        blocks of a job on a cluster that never come to an end
       JobCancelled:                  (RuntimeError)        somebody ended a job on a cluster
       CodeMismatch:                  (RuntimeError)        a node with another source tree or Python than the job's
+      InvalidSpec:                   (ValueError)          the file of a training run that cannot be started
+      RunTaken:                      (RuntimeError)        a run of that name was started from another file
 
 A message says what was wrong, what was got, what is accepted and what to do next; an error about stored
 data carries the full address (`name@12/part-00042 media[1048576:1310720] sample 'ep_31/0120'`).
@@ -299,3 +301,11 @@ class JobCancelled(PenstockError, RuntimeError):
 
 class CodeMismatch(PenstockError, RuntimeError):
     """A node with another source tree or another minor release of Python than the job was submitted with."""
+
+
+class InvalidSpec(PenstockError, ValueError):
+    """The file of a training run that cannot be started; the message names file, key and what is accepted."""
+
+
+class RunTaken(PenstockError, RuntimeError):
+    """A run of that name was started from a file that says something else: choose another name."""

@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,8 +40,21 @@ class Launched:
     """Seconds from the signal to stop until the processes are killed."""
     stopped_file: Path | None
     """File that tells the launcher of this node: begin the run again. torchrun loses the exit code."""
+    launcher: str
+    """Job of the scheduler, such as "slurm 8123"."""
+    node: str
+    """Name of this node."""
     meeting: str | None
     """URL at which the ranks meet, for `torch.distributed`; None: from MASTER_ADDR and MASTER_PORT."""
+
+    def facts(self) -> dict[str, str | int]:
+        """Return what the record of a start holds."""
+        return {
+            "launcher": self.launcher,
+            "node": self.node,
+            "ranks": self.world.world_size,
+            "restarts": self.attempt,
+        }
 
     @staticmethod
     def from_env(environ: Mapping[str, str] | None = None) -> "Launched":
@@ -61,8 +75,19 @@ class Launched:
             checkpoints=environ.get("PENSTOCK_CHECKPOINTS") or None,
             grace_s=float(_number(environ, ("PENSTOCK_GRACE_S",), int(GRACE_S))),
             stopped_file=Path(stopped) if stopped else None,
+            launcher=_launcher(environ),
+            node=environ.get("SLURMD_NODENAME") or socket.gethostname(),
             meeting=_meeting(environ) if world.world_size > 1 else None,
         )
+
+
+def _launcher(environ: Mapping[str, str]) -> str:
+    """Return the job as its scheduler names it."""
+    if "SLURM_JOB_ID" in environ:
+        return f"slurm {environ['SLURM_JOB_ID']}"
+    if "KUBERNETES_SERVICE_HOST" in environ:
+        return f"kubernetes {environ.get('HOSTNAME', '')}"
+    return "local"
 
 
 def _number(environ: Mapping[str, str], names: tuple[str, ...], default: int) -> int:

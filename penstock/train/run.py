@@ -16,6 +16,8 @@ from ..checkpoints.ranks import from_first_rank
 from .agreement import Agreement
 from .hang import HangWatch
 from .launched import Launched
+from .record import RunRecord
+from .run_folder import RunFolder
 from .stop import Stop, StopRequests
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ class Run:
         self._batches: loader.Loader | None = None
         self._traced = False
         self._save_s, self._warned = 0.0, False
+        self._events: RunRecord | None = None
 
     @staticmethod
     def joined(*, name: str = "alone", checkpoints: str | None = None, record: str | None = None) -> "Run":
@@ -97,7 +100,14 @@ class Run:
             self._own_group = True
         self._agreement = Agreement(self._group_device() if distributed.is_initialized() else None)
         if self._record is not None and self.world.rank == 0:
-            self._requests.watch(loader.Root(self._record).store, f"trainings/{self.name}/stop")
+            store = loader.Root(self._record).store
+            self._requests.watch(RunFolder(store, self.name))
+            self._events = RunRecord(store, self.name, self._launched.facts())
+            self._events.event("ranks_up", 0)
+
+    def _event(self, name: str, step: int, **facts: int) -> None:
+        if self._events is not None:
+            self._events.event(name, step, **facts)
 
     def _group_device(self) -> Any:
         import torch
@@ -172,12 +182,16 @@ class Run:
 
         All ranks leave after the same step. Raises: what `Checkpoints.load` and `save` raise.
         """
-        if saved is not None:
-            saved.load(state or {}, batches)
+        begun = perf_counter()
+        if saved is not None and saved.load(state or {}, batches) is not None:
+            self._event("restored", batches.step, took_us=_microseconds(begun))
         self._batches = batches
-        begun, newest = perf_counter(), batches.step
+        begun = perf_counter()
+        first, newest = batches.step, batches.step
         try:
             for batch in batches:
+                if self._events is not None and batches.step - batch.last_micro == first:
+                    self._event("first_batch", first, took_us=_microseconds(begun))
                 yield batch
                 if not batch.last_micro:
                     continue
@@ -191,9 +205,11 @@ class Run:
                     _log.warning("%r stops after step %d", self, step)
                     if newest != step:
                         _log.warning("%r saved nothing: it begins again at its last checkpoint", self)
+                    self._event("stopped", step)
                     return
                 self._warn_of_long_steps()
             self._finished = True
+            self._event("ended", batches.step)
         except GeneratorExit:
             self._finished = True  # the script left the loop by itself
             raise
@@ -211,6 +227,7 @@ class Run:
             torch.cuda.synchronize(self.device)
         saved.save(step, state, batches, wait=wait)
         self._save_s = max(self._save_s, perf_counter() - begun)
+        self._event("saved", step, took_us=_microseconds(begun))
         self._hang.arm()
 
     def _warn_of_long_steps(self) -> None:
@@ -239,6 +256,10 @@ class Run:
     ) -> None:
         self._hang.disarm()
         self._requests.close()
+        if self._events is not None:
+            if error is not None:
+                self._event("failed", 0 if self._batches is None else self._batches.step)
+            self._events.close()
         if error is not None:
             return  # other ranks may not come to a collective any more: the launcher ends them
         self._agreement.close()
@@ -256,3 +277,7 @@ class Run:
         if file is not None and self._launched.local_rank == 0:
             with suppress(OSError):
                 os.close(os.open(file, os.O_CREAT | os.O_WRONLY, 0o600))
+
+
+def _microseconds(begun: float) -> int:
+    return round((perf_counter() - begun) * 1e6)

@@ -7,8 +7,7 @@ from enum import IntEnum
 from types import FrameType
 from typing import Any
 
-from loader.errors import ObjectNotFound
-from loader.storage import Store
+from .run_folder import RunFolder
 
 _log = logging.getLogger(__name__)
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
@@ -46,20 +45,17 @@ class StopRequests:
         for number in SIGNALS:
             self._before[number] = signal.signal(number, self._heard)
 
-    def watch(self, store: Store, key: str) -> None:
-        """Look for the object of a person's request from now on, in a thread."""
+    def watch(self, folder: RunFolder) -> None:
+        """Look for a person's request from now on, in a thread."""
 
         def look() -> None:
             while not self._end.wait(LOOK_S):
                 try:
-                    store.head(key)
-                except ObjectNotFound:
-                    continue
+                    if folder.is_to_stop():
+                        self.stop = Stop.DONE
+                        return
                 except Exception as error:  # noqa: BLE001 - a failing store costs the record, never the training
-                    _log.warning("could not look for %s/%s: %s", store.url, key, error)
-                else:
-                    self.stop = Stop.DONE
-                    return
+                    _log.warning("could not look for %s/%s: %s", folder.store.url, folder.stop_key, error)
 
         self._watching = threading.Thread(target=look, name="penstock-stop", daemon=True)
         self._watching.start()

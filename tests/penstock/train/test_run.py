@@ -10,6 +10,7 @@ import pytest
 import loader
 from penstock.checkpoints import Checkpoints
 from penstock.train.run import AGAIN
+from penstock.train.run_folder import RunFolder
 from tests.penstock.train.conftest import Rank, digests
 
 STEPS = 40
@@ -69,6 +70,20 @@ def test_person_stops_a_run_for_good(root: str, start: Start) -> None:
     assert Checkpoints(root, "big-7").steps() == [len(steps)]
     trail = loader.read_trail(loader.Root(root), "big-7")
     assert trail.steps["step"].to_list() == list(steps)
+    folder = RunFolder(loader.Root(root).store, "big-7")
+    assert [(event.attempt, event.name, event.step) for event in folder.events()] == [
+        (1, "ranks_up", 0),
+        (1, "first_batch", 0),
+        (1, "saved", len(steps)),
+        (1, "stopped", len(steps)),
+    ]
+    assert folder.attempts()[1]["ranks"] == 2
+    folder.withdraw_stop()
+    (again,) = start(1, "--step-s", 0, PENSTOCK_RECORD=root, PENSTOCK_RUN="big-7")
+    assert again.status() == 0
+    assert [event.name for event in folder.events() if event.attempt == 2] == [
+        *("ranks_up", "restored", "first_batch", "saved", "ended"),
+    ]
 
 
 def test_evaluation_that_asks_is_left(root: str, start: Start) -> None:

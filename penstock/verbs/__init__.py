@@ -14,6 +14,7 @@ from . import (
     steps,
     takedown,
     trail,
+    train,
     versions,
     view,
 )
@@ -51,6 +52,7 @@ VERBS: dict[str, Verb] = {
     "hold": holds.HOLD,
     "checkpoints": checkpoints.VERB,
     "trail": trail.VERB,
+    "train": train.VERB,
     "gc": gc.VERB,
     "takedown": takedown.VERB,
     "migrate": migrate.VERB,
@@ -71,6 +73,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "bench",
         "checkpoints",
         "trail",
+        "train",
     ),
     "build datasets": (
         "register",

@@ -1,6 +1,7 @@
 """Submit a run, find it again, stop it."""
 
 import getpass
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from loader.dataset.root import Root
 from loader.errors import Conflict
 
+from .goodput import AttemptGoodput, goodput, matched
 from .launch.launcher import Launcher, RunStatus
 from .launch.local_ranks import LocalRanks
 from .run_folder import Event, RunFolder, runs
@@ -83,6 +85,13 @@ def summary(folder: RunFolder, launcher: Launcher) -> RunSummary:
         newest=events[-1] if events else None,
         stopping=folder.is_to_stop(),
     )
+
+
+def goodput_of(folder: RunFolder, launcher: Launcher) -> list[AttemptGoodput]:
+    """Return where the time of each start went. Raises: RunNotFound; Corrupt; EngineUnreachable."""
+    folder.spec()
+    spans, now_us = launcher.spans(folder.run), time.time_ns() // 1000
+    return goodput(matched(spans, folder.attempts(), now_us), folder.events())
 
 
 def summaries(root: Root, launcher: Launcher) -> list[RunSummary]:

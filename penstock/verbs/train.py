@@ -1,6 +1,7 @@
 """`penstock train submit|ls|show|logs|stop|cancel|resume`: training runs."""
 
 from argparse import ArgumentParser, Namespace
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import loader
@@ -113,6 +114,36 @@ def show(arguments: Namespace) -> Answer:
     return body, "\n".join(lines), 0
 
 
+def goodput(arguments: Namespace) -> Answer:
+    """Show where the time of a run went."""
+    from ..train.goodput import PARTS, totals
+    from ..train.submitting import goodput_of
+
+    folder = _folder(arguments)
+    starts = goodput_of(folder, _launcher(folder.spec().record))
+    sums = totals(starts)
+    whole = sum(sums.values())
+    parts = [(part, f"{sums[part]:,.1f}", f"{sums[part] / whole:.1%}" if whole else "") for part in PARTS]
+    rows = [
+        (
+            str(one.attempt or "-"),
+            one.end.replace("_", " ") or "no rank came up",
+            f"{one.first_step}-{one.end_step}",
+            str(one.lost_steps),
+            "-" if one.seconds_to_first_step is None else f"{one.seconds_to_first_step:.1f}",
+            f"{one.share:.1%}",
+        )
+        for one in starts
+    ]
+    header = ("attempt", "end", "steps", "lost", "s to first", "new steps")
+    tables = [
+        Table(form=("{:<18}", " {:>14}", " {:>7}"), header=("part", "node-seconds", "share"), rows=parts),
+        Table(form=("{:<8}", " {:<16}", " {:>12}", " {:>5}", " {:>10}", " {:>9}"), header=header, rows=rows),
+    ]
+    body = {"parts": sums, "starts": [{**asdict(one), "share": one.share} for one in starts]}
+    return body, tables, 0
+
+
 def _logs_arguments(parser: ArgumentParser) -> None:
     _run_argument(parser)
     parser.add_argument("--rank", type=int, default=0, help="number of the rank (default: 0)")
@@ -151,6 +182,7 @@ VERB = Verb(
         "submit": Verb(text="start a run, or find it", run=submit, arguments=_submit_arguments),
         "ls": Verb(text="list runs", run=ls),
         "show": Verb(text="show a run's state and starts", run=show, arguments=_run_argument),
+        "goodput": Verb(text="show where the time of a run went", run=goodput, arguments=_run_argument),
         "logs": Verb(text="show the last lines that a run wrote", run=logs, arguments=_logs_arguments),
         "stop": Verb(text="let a run save and end", run=stop, arguments=_run_argument),
         "resume": Verb(text="let a stopped run go on", run=resume, arguments=_spec_argument),

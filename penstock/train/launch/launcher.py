@@ -21,6 +21,18 @@ class RunStatus:
     """Why it waits, in the scheduler's words; "" while it runs."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Time that a scheduler gave to a run: one line of its accounting."""
+
+    begun_us: int
+    """UTC microseconds of its beginning."""
+    ended_us: int | None
+    """UTC microseconds of its end; None while it lasts."""
+    nodes: int = 1
+    """Number of nodes."""
+
+
 class Launcher(Protocol):
     """Runs on one machine or cluster.
 
@@ -41,6 +53,10 @@ class Launcher(Protocol):
 
     def cancel(self, run: str) -> None:
         """End a run for good, without a checkpoint; return when its last process has ended."""
+        ...
+
+    def spans(self, run: str) -> list[Span]:
+        """Return the times that the run was given, in order."""
         ...
 
     def logs(self, run: str, rank: int) -> str:

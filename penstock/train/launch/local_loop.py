@@ -17,6 +17,8 @@ from .failures import Failures
 from .node_start import environment, run_node, torchrun
 
 LOG_BYTES = 64 * 2**10
+SPANS = ".spans"
+"""Ending of the file with the times of the starts."""
 
 
 def run_until_ended(spec: RunSpec, log: str) -> int:
@@ -24,7 +26,9 @@ def run_until_ended(spec: RunSpec, log: str) -> int:
     folder, failures = RunFolder(loader.Root(spec.record).store, spec.run), Failures()
     attempt = 0
     while True:
+        _note(log, "begun_us")
         status = run_node(torchrun(spec), environment(spec, os.environ) | {"PENSTOCK_ATTEMPT": str(attempt)})
+        _note(log, "ended_us")
         attempt += 1
         if status == 0:
             return 0
@@ -42,6 +46,12 @@ def run_until_ended(spec: RunSpec, log: str) -> int:
             f"penstock: {spec.run} failed with status {status}; it begins again in {wait_s:.0f} s", flush=True
         )
         time.sleep(wait_s)
+
+
+def _note(log: str, what: str) -> None:
+    """Write a time beside the log: the accounting of this machine."""
+    with open(f"{log}{SPANS}", "a") as file:
+        file.write(json.dumps({what: time.time_ns() // 1000}) + "\n")
 
 
 def _step(folder: RunFolder) -> int:

@@ -15,13 +15,14 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from loader.errors import EngineUnreachable, InvalidSpec
 
 from ..run_spec import RunSpec
 from . import local_loop
-from .launcher import RunStatus
+from .launcher import RunStatus, Span
 from .node_start import torchrun
 
 END_S = 10.0
@@ -95,6 +96,20 @@ class LocalRanks:
             if time.monotonic() > until_s:
                 raise EngineUnreachable(f"process {pid} of {run} does not end; cancel again")
             time.sleep(0.05)
+
+    def spans(self, run: str) -> list[Span]:
+        """See `Launcher.spans`."""
+        try:
+            lines = Path(f"{self._path(run, 'log')}{local_loop.SPANS}").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        found: list[Span] = []
+        for times in map(json.loads, lines):
+            if "begun_us" in times:
+                found.append(Span(begun_us=times["begun_us"], ended_us=None))
+            elif found:
+                found[-1] = replace(found[-1], ended_us=times["ended_us"])
+        return found
 
     def logs(self, run: str, rank: int) -> str:
         """See `Launcher.logs`; all ranks write to one file."""
